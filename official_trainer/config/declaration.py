@@ -1,0 +1,110 @@
+"""What a configuration class may declare: `Config`, one-of sections, ranges.
+
+Owns: the two base classes and the range annotations. A config class is a standard frozen dataclass:
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class ModelConfig(Config):
+        \"\"\"A small convolutional network.
+
+        Attributes:
+          filters: channels of each convolution.
+          dropout: share of the features set to zero while training.
+        \"\"\"
+        filters: tuple[Positive, ...] = (32, 64)
+        dropout: Annotated[float, Between(0, 1)] = 0.1
+
+Does not own: reading values (`decode.py`), where they come from (`layers.py`), writing them (`dump.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Any, Self
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A section of the configuration: frozen, typed, made of plain values and other sections.
+
+    Fields may be `int, float, bool, str`, `None` unions, `Literal`, `tuple[X, ...]`, fixed tuples, `dict[str, X]`,
+    other `Config` classes, and `Annotated[X, …]` with the ranges of this module. Give every field a default, or the
+    section cannot be written from YAML alone.
+    """
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yields `(field, what is wrong and how to mend it)` for rules that one field's type cannot say."""
+        yield from ()
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns nested plain dicts and lists, the selected branch of a one-of only."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneOf(Config):
+    """A section in which `type` names the one sub-section that counts (Model Garden's `OneOfConfig`).
+
+    Subclasses declare `type: Literal[…] | None` and one `Config` field for each choice.
+    """
+
+    type: str | None = None
+
+    def get(self) -> Any:
+        """Returns the selected sub-section, or None when `type` is None."""
+        return None if self.type is None else getattr(self, self.type)
+
+    def as_dict(self) -> dict[str, Any]:
+        if self.type is None:
+            return {"type": None}
+        return {"type": self.type, self.type: _plain(self.get())}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.as_dict()
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Between:
+    """A closed range for a number: `Annotated[float, Between(0, 1)]`; None leaves a side open."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def problem(self, value: float) -> str | None:
+        """Says what is allowed when `value` is outside, else None."""
+        if (self.low is None or value >= self.low) and (self.high is None or value <= self.high):
+            return None
+        if self.high is None:
+            return f"must be at least {self.low:g}"
+        if self.low is None:
+            return f"must be at most {self.high:g}"
+        return f"must be between {self.low:g} and {self.high:g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Above:
+    """An open lower bound for a number: `Annotated[float, Above(0)]`."""
+
+    low: float
+
+    def problem(self, value: float) -> str | None:
+        """Says what is allowed when `value` is not above the bound, else None."""
+        return None if value > self.low else f"must be greater than {self.low:g}"
+
+
+Positive = Annotated[int, Between(1)]
+NonNegative = Annotated[int, Between(0)]
+PositiveFloat = Annotated[float, Above(0)]
+NonNegativeFloat = Annotated[float, Between(0)]
+Fraction = Annotated[float, Between(0, 1)]

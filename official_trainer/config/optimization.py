@@ -1,0 +1,516 @@
+"""The `trainer.optimizer_config` section: optimizer, learning rate, warm-up, weight averaging.
+
+Owns: Model Garden's names, fields and defaults of these sections, typed and importable without TensorFlow.
+Does not own: building anything from them; `official_trainer/optimization.py` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+from official_trainer.config.declaration import Config, Fraction, NonNegative, OneOf, Positive, PositiveFloat
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradientClipping(Config):
+    """Clipping that every optimizer offers; at most one of the three.
+
+    Attributes:
+      clipnorm: largest L2 norm of each gradient.
+      clipvalue: largest absolute value in each gradient.
+      global_clipnorm: largest L2 norm of all gradients together.
+    """
+
+    clipnorm: PositiveFloat | None = None
+    clipvalue: PositiveFloat | None = None
+    global_clipnorm: PositiveFloat | None = None
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        chosen = [n for n in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, n) is not None]
+        if len(chosen) > 1:
+            yield chosen[-1], f"cannot be combined with {' and '.join(chosen[:-1])}; keep one"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SGDConfig(GradientClipping):
+    """Stochastic gradient descent.
+
+    Attributes:
+      name: name of the optimizer.
+      decay: time-inverse decay of the learning rate per step.
+      nesterov: whether momentum looks ahead.
+      momentum: share of the last update that is kept.
+    """
+
+    name: str = "SGD"
+    decay: float = 0.0
+    nesterov: bool = False
+    momentum: Fraction = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamConfig(GradientClipping):
+    """Adam (Kingma and Ba, 2014, arXiv:1412.6980).
+
+    Attributes:
+      name: name of the optimizer.
+      beta_1: decay of the first moment.
+      beta_2: decay of the second moment.
+      epsilon: keeps the denominator away from zero.
+      amsgrad: whether to use AMSGrad (Reddi et al., 2018).
+    """
+
+    name: str = "Adam"
+    beta_1: Fraction = 0.9
+    beta_2: Fraction = 0.999
+    epsilon: float = 1e-7
+    amsgrad: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamWeightDecayConfig(GradientClipping):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2017, arXiv:1711.05101).
+
+    Attributes:
+      name: name of the optimizer.
+      beta_1: decay of the first moment.
+      beta_2: decay of the second moment.
+      epsilon: keeps the denominator away from zero.
+      amsgrad: whether to use AMSGrad.
+      weight_decay_rate: share of a weight subtracted in a step, times the learning rate.
+      include_in_weight_decay: names of weights that decay even if excluded.
+      exclude_from_weight_decay: names of weights that do not decay.
+      gradient_clip_norm: largest L2 norm of all gradients together.
+    """
+
+    name: str = "AdamWeightDecay"
+    beta_1: Fraction = 0.9
+    beta_2: Fraction = 0.999
+    epsilon: float = 1e-7
+    amsgrad: bool = False
+    weight_decay_rate: float = 0.0
+    include_in_weight_decay: tuple[str, ...] | None = None
+    exclude_from_weight_decay: tuple[str, ...] | None = None
+    gradient_clip_norm: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RMSPropConfig(GradientClipping):
+    """RMSprop (Tieleman and Hinton, 2012).
+
+    Attributes:
+      name: name of the optimizer.
+      rho: decay of the mean square of gradients.
+      momentum: share of the last update that is kept.
+      epsilon: keeps the denominator away from zero.
+      centered: whether gradients are normalised by their variance.
+    """
+
+    name: str = "RMSprop"
+    rho: Fraction = 0.9
+    momentum: Fraction = 0.0
+    epsilon: float = 1e-7
+    centered: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdagradConfig(GradientClipping):
+    """Adagrad (Duchi et al., 2011).
+
+    Attributes:
+      name: name of the optimizer.
+      initial_accumulator_value: where the accumulators start.
+      epsilon: keeps the denominator away from zero.
+    """
+
+    name: str = "Adagrad"
+    initial_accumulator_value: float = 0.1
+    epsilon: float = 1e-7
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LAMBConfig(GradientClipping):
+    """LAMB (You et al., 2019, arXiv:1904.00962).
+
+    Attributes:
+      name: name of the optimizer.
+      beta_1: decay of the first moment.
+      beta_2: decay of the second moment.
+      epsilon: keeps the denominator away from zero.
+      weight_decay_rate: share of a weight subtracted in a step.
+      exclude_from_weight_decay: patterns of weights that do not decay.
+      exclude_from_layer_adaptation: patterns of weights whose update is not scaled by layer.
+    """
+
+    name: str = "LAMB"
+    beta_1: Fraction = 0.9
+    beta_2: Fraction = 0.999
+    epsilon: float = 1e-6
+    weight_decay_rate: float = 0.0
+    exclude_from_weight_decay: tuple[str, ...] | None = None
+    exclude_from_layer_adaptation: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LARSConfig(GradientClipping):
+    """LARS (You et al., 2017, arXiv:1708.03888).
+
+    Attributes:
+      name: name of the optimizer.
+      momentum: share of the last update that is kept.
+      eeta: coefficient of the layer's rate.
+      weight_decay_rate: share of a weight subtracted in a step.
+      nesterov: whether momentum looks ahead.
+      classic_momentum: whether the learning rate is applied before momentum.
+      exclude_from_weight_decay: names of weights that do not decay.
+      exclude_from_layer_adaptation: names of weights whose update is not scaled by layer.
+    """
+
+    name: str = "LARS"
+    momentum: Fraction = 0.9
+    eeta: float = 0.001
+    weight_decay_rate: float = 0.0
+    nesterov: bool = False
+    classic_momentum: bool = True
+    exclude_from_weight_decay: tuple[str, ...] | None = None
+    exclude_from_layer_adaptation: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(OneOf):
+    """Which optimizer updates the weights.
+
+    Attributes:
+      type: the optimizer.
+      sgd: stochastic gradient descent.
+      adam: Adam.
+      adamw: Adam with decoupled weight decay.
+      rmsprop: RMSprop.
+      adagrad: Adagrad.
+      lamb: LAMB.
+      lars: LARS.
+    """
+
+    type: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"] | None = None
+    sgd: SGDConfig = SGDConfig()
+    adam: AdamConfig = AdamConfig()
+    adamw: AdamWeightDecayConfig = AdamWeightDecayConfig()
+    rmsprop: RMSPropConfig = RMSPropConfig()
+    adagrad: AdagradConfig = AdagradConfig()
+    lamb: LAMBConfig = LAMBConfig()
+    lars: LARSConfig = LARSConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConstantLrConfig(Config):
+    """The same learning rate at every step.
+
+    Attributes:
+      name: name of the schedule.
+      learning_rate: the rate.
+    """
+
+    name: str = "Constant"
+    learning_rate: PositiveFloat = 0.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepwiseLrConfig(Config):
+    """Constant between boundaries.
+
+    Attributes:
+      name: name of the schedule.
+      boundaries: steps at which the rate changes, rising.
+      values: rates, one more than boundaries.
+      offset: steps by which the schedule starts later.
+    """
+
+    name: str = "PiecewiseConstantDecay"
+    boundaries: tuple[int, ...] | None = None
+    values: tuple[float, ...] | None = None
+    offset: int = 0
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from _stepwise_problems(self.boundaries, self.values, extra=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExponentialLrConfig(Config):
+    """`initial_learning_rate * decay_rate ** (step / decay_steps)`.
+
+    Attributes:
+      name: name of the schedule.
+      initial_learning_rate: rate at step 0.
+      decay_steps: steps in which the rate falls by one factor.
+      decay_rate: the factor.
+      staircase: whether the rate falls in stairs of `decay_steps`.
+      offset: steps by which the schedule starts later.
+    """
+
+    name: str = "ExponentialDecay"
+    initial_learning_rate: PositiveFloat | None = None
+    decay_steps: Positive | None = None
+    decay_rate: PositiveFloat | None = None
+    staircase: bool | None = None
+    offset: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolynomialLrConfig(Config):
+    """Falls from the initial to the end rate as a power of the step.
+
+    Attributes:
+      name: name of the schedule.
+      initial_learning_rate: rate at step 0.
+      decay_steps: steps until the end rate.
+      end_learning_rate: rate after `decay_steps`.
+      power: 1 is a straight line.
+      cycle: whether the schedule starts again after `decay_steps`.
+      offset: steps by which the schedule starts later.
+    """
+
+    name: str = "PolynomialDecay"
+    initial_learning_rate: PositiveFloat | None = None
+    decay_steps: Positive | None = None
+    end_learning_rate: float = 0.0001
+    power: float = 1.0
+    cycle: bool = False
+    offset: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CosineLrConfig(Config):
+    """Half a cosine from the initial rate to `alpha` times it (Loshchilov and Hutter, 2016, arXiv:1608.03983).
+
+    Attributes:
+      name: name of the schedule.
+      initial_learning_rate: rate at step 0.
+      decay_steps: steps until the end rate.
+      alpha: end rate as a share of the initial one.
+      offset: steps by which the schedule starts later.
+    """
+
+    name: str = "CosineDecay"
+    initial_learning_rate: PositiveFloat | None = None
+    decay_steps: Positive | None = None
+    alpha: Fraction = 0.0
+    offset: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DirectPowerLrConfig(Config):
+    """`initial_learning_rate * step ** power`.
+
+    Attributes:
+      name: name of the schedule.
+      initial_learning_rate: factor of the power.
+      power: exponent of the step.
+    """
+
+    name: str = "DirectPowerDecay"
+    initial_learning_rate: PositiveFloat | None = None
+    power: float = -0.5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PowerAndLinearDecayLrConfig(Config):
+    """A power of the step, with a linear fall to zero at the end.
+
+    Attributes:
+      name: name of the schedule.
+      initial_learning_rate: factor of the power.
+      total_decay_steps: steps of the whole schedule.
+      power: exponent of the step.
+      linear_decay_fraction: share of the schedule that falls linearly.
+      offset: steps by which the schedule starts later.
+    """
+
+    name: str = "PowerAndLinearDecay"
+    initial_learning_rate: PositiveFloat | None = None
+    total_decay_steps: Positive | None = None
+    power: float = -0.5
+    linear_decay_fraction: Fraction = 0.1
+    offset: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PowerDecayWithOffsetLrConfig(Config):
+    """A power of the step, after a constant start.
+
+    Attributes:
+      name: name of the schedule.
+      initial_learning_rate: factor of the power.
+      power: exponent of the step.
+      offset: steps before the power begins.
+      pre_offset_learning_rate: rate before that.
+    """
+
+    name: str = "PowerDecayWithOffset"
+    initial_learning_rate: PositiveFloat | None = None
+    power: float = -0.5
+    offset: int = 0
+    pre_offset_learning_rate: float = 1.0e6
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepCosineLrConfig(Config):
+    """Cosine pieces between boundaries.
+
+    Attributes:
+      name: name of the schedule.
+      boundaries: steps at which a piece ends, rising.
+      values: rate at the start of each piece, as many as boundaries.
+      offset: steps by which the schedule starts later.
+    """
+
+    name: str = "StepCosineDecayWithOffset"
+    boundaries: tuple[int, ...] | None = None
+    values: tuple[float, ...] | None = None
+    offset: int = 0
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from _stepwise_problems(self.boundaries, self.values, extra=0)
+
+
+def _stepwise_problems(
+    boundaries: tuple[int, ...] | None, values: tuple[float, ...] | None, extra: int
+) -> Iterator[tuple[str, str]]:
+    if boundaries is None or values is None:
+        return
+    if list(boundaries) != sorted(set(boundaries)):
+        yield "boundaries", f"must rise, got {list(boundaries)}"
+    if len(values) != len(boundaries) + extra:
+        yield "values", f"must hold {len(boundaries) + extra} rates for {len(boundaries)} boundaries, got {len(values)}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LrConfig(OneOf):
+    """How the learning rate changes with the step.
+
+    Attributes:
+      type: the schedule.
+      constant: the same rate at every step.
+      stepwise: constant between boundaries.
+      exponential: exponential decay.
+      polynomial: polynomial decay.
+      cosine: cosine decay.
+      power: power of the step.
+      power_linear: power of the step, then linear to zero.
+      power_with_offset: power of the step after a constant start.
+      step_cosine_with_offset: cosine pieces between boundaries.
+    """
+
+    type: (
+        Literal[
+            "constant",
+            "stepwise",
+            "exponential",
+            "polynomial",
+            "cosine",
+            "power",
+            "power_linear",
+            "power_with_offset",
+            "step_cosine_with_offset",
+        ]
+        | None
+    ) = None
+    constant: ConstantLrConfig = ConstantLrConfig()
+    stepwise: StepwiseLrConfig = StepwiseLrConfig()
+    exponential: ExponentialLrConfig = ExponentialLrConfig()
+    polynomial: PolynomialLrConfig = PolynomialLrConfig()
+    cosine: CosineLrConfig = CosineLrConfig()
+    power: DirectPowerLrConfig = DirectPowerLrConfig()
+    power_linear: PowerAndLinearDecayLrConfig = PowerAndLinearDecayLrConfig()
+    power_with_offset: PowerDecayWithOffsetLrConfig = PowerDecayWithOffsetLrConfig()
+    step_cosine_with_offset: StepCosineLrConfig = StepCosineLrConfig()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        section = self.get()
+        for field in dataclasses.fields(section) if section is not None else ():
+            if getattr(section, field.name) is None and field.name != "staircase":
+                yield f"{self.type}.{field.name}", f"must be set when learning_rate.type is {self.type}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearWarmupConfig(Config):
+    """A straight line up to the schedule.
+
+    Attributes:
+      name: name of the schedule.
+      warmup_learning_rate: rate at step 0.
+      warmup_steps: steps until the schedule takes over.
+    """
+
+    name: str = "linear"
+    warmup_learning_rate: float = 0.0
+    warmup_steps: Positive | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolynomialWarmupConfig(Config):
+    """A power of the step up to the schedule.
+
+    Attributes:
+      name: name of the schedule.
+      power: 1 is a straight line.
+      warmup_steps: steps until the schedule takes over.
+    """
+
+    name: str = "polynomial"
+    power: float = 1.0
+    warmup_steps: Positive | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmupConfig(OneOf):
+    """How the learning rate starts.
+
+    Attributes:
+      type: the warm-up; unset means none.
+      linear: a straight line.
+      polynomial: a power of the step.
+    """
+
+    type: Literal["linear", "polynomial"] | None = None
+    linear: LinearWarmupConfig = LinearWarmupConfig()
+    polynomial: PolynomialWarmupConfig = PolynomialWarmupConfig()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.type is not None and self.get().warmup_steps is None:
+            yield f"{self.type}.warmup_steps", f"must be set when warmup.type is {self.type}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EMAConfig(Config):
+    """Exponential moving average of the weights (Polyak averaging), used for evaluation and export.
+
+    Attributes:
+      trainable_weights_only: whether batch-norm statistics and the like are left out.
+      average_decay: share of the average kept in a step.
+      start_step: step before which the average is just the weights.
+      dynamic_decay: whether the decay rises as `(1 + n) / (10 + n)` over the first steps.
+    """
+
+    trainable_weights_only: bool = True
+    average_decay: Fraction = 0.99
+    start_step: NonNegative = 0
+    dynamic_decay: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizationConfig(Config):
+    """Optimizer, learning rate, warm-up and weight averaging.
+
+    Attributes:
+      optimizer: which optimizer.
+      ema: weight averaging; unset means none.
+      learning_rate: which schedule.
+      warmup: how the rate starts.
+    """
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+    ema: EMAConfig | None = None
+    learning_rate: LrConfig = LrConfig()
+    warmup: WarmupConfig = WarmupConfig()

@@ -1,0 +1,239 @@
+"""The typed sections every experiment has: `ExperimentConfig{task, trainer, runtime}`.
+
+Owns: field names, types, defaults and their documentation; Model Garden's names wherever it has the field.
+Does not own: the optimizer's section (`optimization.py`), a task's own fields (beside the task, in `experiments/`).
+
+Every field here is read by the engine. A field that nothing reads is a promise broken: remove it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from official_trainer.config.declaration import (
+    Between,
+    Config,
+    NonNegative,
+    Positive,
+    PositiveFloat,
+)
+from official_trainer.config.optimization import OptimizationConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(Config):
+    """Where examples come from and how they become batches.
+
+    Attributes:
+      input_path: file path or pattern, or several; for file-based pipelines. Not with `tfds_name`.
+      tfds_name: name of a TensorFlow Datasets builder, such as `mnist` or `my_set:1.0.0`. Not with `input_path`.
+      tfds_split: split to read, such as `train[:90%]`; needed with `tfds_name`.
+      tfds_data_dir: directory that holds prepared TFDS data; empty means TFDS's own default.
+      tfds_as_supervised: whether TFDS yields `(input, label)` pairs instead of dictionaries.
+      global_batch_size: examples in a batch over all replicas.
+      is_training: whether the data is repeated, and shuffled by default. Unset means true for `train_data`
+        and false for `validation_data`.
+      shuffle: whether the order of examples changes from epoch to epoch. Unset means the same as `is_training`.
+      shuffle_buffer_size: examples held while shuffling a stream of files. In-memory data is always shuffled whole.
+      drop_remainder: whether a last, smaller batch is left out. Unset means only while training, so that an
+        evaluation counts every example.
+      cache: whether examples read from files are kept in memory after the first epoch.
+      cycle_length: files read at the same time; unset lets tf.data choose.
+      block_length: consecutive examples taken from one file before the next.
+      prefetch_buffer_size: batches prepared ahead; unset lets tf.data choose.
+      sharding: whether each input pipeline of a multi-host job reads its own part of the files.
+      seed: seed of the order of examples; unset means `runtime.seed`.
+    """
+
+    input_path: str | tuple[str, ...] = ""
+    tfds_name: str = ""
+    tfds_split: str = ""
+    tfds_data_dir: str = ""
+    tfds_as_supervised: bool = False
+    global_batch_size: Positive = 32
+    is_training: bool | None = None
+    shuffle: bool | None = None
+    shuffle_buffer_size: Positive = 10_000
+    drop_remainder: bool | None = None
+    cache: bool = False
+    cycle_length: Positive | None = None
+    block_length: Positive = 1
+    prefetch_buffer_size: NonNegative | None = None
+    sharding: bool = True
+    seed: int | None = None
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.input_path and self.tfds_name:
+            yield "tfds_name", "cannot be set together with input_path; keep one of the two"
+        if self.tfds_name and not self.tfds_split:
+            yield "tfds_split", "is needed with tfds_name, for example tfds_split: train"
+        if self.tfds_split and not self.tfds_name:
+            yield "tfds_split", "has no effect without tfds_name"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig(Config):
+    """What is learned: model, data, losses. A task declares a subclass with its own `model` and fields.
+
+    Attributes:
+      init_checkpoint: checkpoint (or directory with one) whose model weights a fresh run starts from.
+      init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` need not hold,
+        such as `head/*`. Every other variable must be restored.
+      model: the model's own section.
+      train_data: training examples.
+      validation_data: examples for evaluation.
+    """
+
+    init_checkpoint: str = ""
+    init_checkpoint_allow_missing: tuple[str, ...] = ()
+    model: Config = Config()
+    train_data: DataConfig = DataConfig()
+    validation_data: DataConfig = DataConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig(Config):
+    """SavedModels for serving, written by the run itself.
+
+    Attributes:
+      at_end: whether the run ends with an export to `model_dir/export/saved_model`.
+      best: whether every new best checkpoint is also exported, to `model_dir/export/best/<step>`.
+      max_to_keep: how many exports under `export/best` are kept, newest first.
+    """
+
+    at_end: bool = True
+    best: bool = False
+    max_to_keep: Positive = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainerConfig(Config):
+    """How long, how often, and when to stop.
+
+    Attributes:
+      optimizer_config: optimizer, learning rate, warm-up and weight averaging.
+      train_steps: global step at which training ends.
+      train_epochs: passes over the training data, instead of `train_steps`.
+      on_data_end: what happens when training data ends early. `error` fails with exit code 3, `stop` ends the run
+        there, `repeat` starts the next epoch. Pipelines that repeat by themselves never end.
+      steps_per_loop: most steps run in one traced call. It changes speed, never results: events fire at
+        exactly their steps.
+      summary_interval: steps between two rows of training metrics.
+      checkpoint_interval: steps between two checkpoints.
+      max_to_keep: newest checkpoints kept; the best ones are kept apart.
+      validation_interval: steps between two evaluations, counted on the global step.
+      validation_steps: batches of an evaluation; -1 means all data.
+      continuous_eval_timeout: seconds that `continuous_eval` and `continuous_train_and_eval` wait for a new
+        checkpoint before they end.
+      best_checkpoint_eval_metric: evaluation metric by which the best checkpoint is kept; `a|b` names `b` inside `a`;
+        empty keeps none.
+      best_checkpoint_metric_comp: whether a `higher` or a `lower` value is better.
+      best_checkpoint_export_subdir: folder in `model_dir` for the best checkpoint.
+      validation_summary_subdir: folder in `model_dir` for TensorBoard files of evaluations.
+      loss_upper_bound: training stops when its loss, averaged since the last summary, is above this.
+      recovery_begin_steps: steps before which `loss_upper_bound` is not enforced.
+      recovery_max_trials: how often a run whose loss is not finite or above the bound goes back to its last
+        checkpoint, past the data in between, before it fails with exit code 4. A negative number turns the bound
+        off; a state that is not finite is never saved.
+      train_tf_function: whether training steps are traced.
+      train_tf_while_loop: whether the loop over steps is traced too.
+      eval_tf_function: whether evaluation steps are traced.
+      eval_tf_while_loop: whether the loop over evaluation steps is traced too; not for tasks that aggregate logs on
+        the host.
+      export: SavedModel exports.
+    """
+
+    optimizer_config: OptimizationConfig = OptimizationConfig()
+    train_steps: NonNegative = 0
+    train_epochs: Positive | None = None
+    on_data_end: Literal["error", "stop", "repeat"] = "error"
+    steps_per_loop: Positive = 1000
+    summary_interval: Positive = 1000
+    checkpoint_interval: Positive = 1000
+    max_to_keep: Positive = 5
+    validation_interval: Positive = 1000
+    validation_steps: Annotated[int, Between(-1)] = -1
+    continuous_eval_timeout: NonNegative = 3600
+    best_checkpoint_eval_metric: str = ""
+    best_checkpoint_metric_comp: Literal["higher", "lower"] = "higher"
+    best_checkpoint_export_subdir: str = "best"
+    validation_summary_subdir: str = "validation"
+    loss_upper_bound: float = 1e6
+    recovery_begin_steps: NonNegative = 0
+    recovery_max_trials: int = 0
+    train_tf_function: bool = True
+    train_tf_while_loop: bool = True
+    eval_tf_function: bool = True
+    eval_tf_while_loop: bool = False
+    export: ExportConfig = ExportConfig()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.train_epochs is not None and self.train_steps:
+            yield "train_epochs", f"cannot be set together with train_steps={self.train_steps}; keep one of the two"
+        if self.validation_steps == 0:
+            yield "validation_steps", "must be -1 (all data) or at least 1"
+        if self.train_tf_while_loop and not self.train_tf_function:
+            yield "train_tf_while_loop", "needs train_tf_function; set train_tf_while_loop=false too"
+        if self.eval_tf_while_loop and not self.eval_tf_function:
+            yield "eval_tf_while_loop", "needs eval_tf_function; set eval_tf_while_loop=false too"
+        if self.best_checkpoint_eval_metric and not self.best_checkpoint_export_subdir:
+            yield "best_checkpoint_export_subdir", "must name a folder when best_checkpoint_eval_metric is set"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RuntimeConfig(Config):
+    """What the experiment runs on. Nothing here changes what is learned, apart from precision and seed.
+
+    Attributes:
+      distribution_strategy: `auto` takes what the machine has (one device: no strategy at all), `off` none,
+        `one_device` OneDeviceStrategy, `mirrored` all GPUs or logical CPUs of this machine.
+      num_gpus: GPUs to use; unset means all, 0 means the CPU.
+      num_logical_cpus: splits the CPU into this many devices, to try `mirrored` without GPUs.
+      all_reduce_alg: how `mirrored` sums gradients; unset lets TensorFlow choose.
+      num_packs: packs of gradients in one all-reduce of `mirrored`.
+      mixed_precision_dtype: compute precision; variables stay float32.
+      loss_scale: `dynamic` or a fixed factor, for float16 only.
+      enable_xla: whether the training window is compiled by XLA.
+      run_eagerly: whether nothing is traced, for debugging.
+      seed: seed of weights, data order and every random stream.
+      tpu: address of a Cloud TPU.
+    """
+
+    distribution_strategy: Literal["auto", "off", "one_device", "mirrored"] = "auto"
+    num_gpus: NonNegative | None = None
+    num_logical_cpus: Positive | None = None
+    all_reduce_alg: Literal["nccl", "hierarchical_copy"] | None = None
+    num_packs: Positive = 1
+    mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    loss_scale: Literal["dynamic"] | PositiveFloat | None = None
+    enable_xla: bool = False
+    run_eagerly: bool = False
+    seed: int = 0
+    tpu: str | None = None
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.loss_scale is not None and self.mixed_precision_dtype != "float16":
+            yield "loss_scale", "has no effect unless mixed_precision_dtype is float16"
+        if self.enable_xla and self.run_eagerly:
+            yield "enable_xla", "cannot be combined with run_eagerly; set one of the two to false"
+        if self.all_reduce_alg is not None and self.distribution_strategy not in ("mirrored", "auto"):
+            yield "all_reduce_alg", f"has no effect with distribution_strategy={self.distribution_strategy}"
+        if self.tpu is not None:
+            yield "tpu", "this version runs on CPUs and GPUs only; leave it unset"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig(Config):
+    """An experiment: what is learned, how it is trained, what it runs on.
+
+    Attributes:
+      task: model, data and losses.
+      trainer: optimizer, length and intervals.
+      runtime: devices and precision.
+    """
+
+    task: TaskConfig = TaskConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    runtime: RuntimeConfig = RuntimeConfig()

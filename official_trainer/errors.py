@@ -1,0 +1,28 @@
+"""The exit-code contract, and the base of every error that a user is meant to read.
+
+Owns: what a process's exit code means, and `UserError`, which the command line prints without a traceback.
+Does not own: the errors themselves. Each is defined where it is raised and subclasses the nearest builtin.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """What the exit code of a run tells a scheduler: 75 and 143 mean "start me again", 2 to 5 mean "do not"."""
+
+    DONE = 0
+    FAILED = 1
+    CONFIG = 2
+    DATA = 3
+    NON_FINITE = 4
+    STALLED = 5
+    RETRY = 75
+    PREEMPTED = 143
+
+
+class UserError(Exception):
+    """An error the user can act on: printed as its message alone, and ends the process with `exit_code`."""
+
+    exit_code: ExitCode = ExitCode.FAILED

@@ -1,0 +1,40 @@
+"""TensorFlow and Keras, imported when first used; the one place that chooses Keras 2.
+
+Owns: the names `tf` and `keras` for modules that must stay importable in milliseconds (configs, tasks, inputs).
+Does not own: any setting of the runtime; `distribute.py` does that.
+
+`keras` is tf_keras: TPUStrategy, ParameterServerStrategy, orbit and every Model Garden model need Keras 2. With
+`TF_USE_LEGACY_KERAS` set before the first import, TensorFlow does not load Keras 3 beside it, which saves seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import types
+from typing import TYPE_CHECKING, Any
+
+
+class LazyModule(types.ModuleType):
+    """A module that is imported at the first access of one of its attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load(self.__name__), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(load(self.__name__))
+
+
+def load(name: str) -> types.ModuleType:
+    """Imports `name` (a TensorFlow-family module) with Keras 2 chosen first."""
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up banner is not about the user's run
+    return importlib.import_module(name)
+
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import tf_keras as keras
+else:
+    tf = LazyModule("tensorflow")
+    keras = LazyModule("tf_keras")
