@@ -3,4 +3,4 @@
 from official_trainer.cli import train
 
 if __name__ == "__main__":
-    raise SystemExit(train.main())
+    raise SystemExit(train.main(script=__file__))

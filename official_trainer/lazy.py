@@ -28,7 +28,8 @@ class LazyModule(types.ModuleType):
 def load(name: str) -> types.ModuleType:
     """Imports `name` (a TensorFlow-family module) with Keras 2 chosen first."""
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up banner is not about the user's run
+    # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error that there is none.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
     return importlib.import_module(name)
 
 

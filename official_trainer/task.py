@@ -75,11 +75,11 @@ class Task:
 
         The default restores the model from `task_config.init_checkpoint`, strictly, and logs what was restored.
         """
-        from official_trainer import checkpoints
+        from official_trainer import restore
 
         if self.task_config.init_checkpoint:
             items = getattr(model, "checkpoint_items", None) or {"model": model}
-            checkpoints.read_init_checkpoint(
+            restore.read_init_checkpoint(
                 self.task_config.init_checkpoint,
                 items,
                 allow_missing=getattr(self.task_config, "init_checkpoint_allow_missing", ()),
@@ -103,6 +103,7 @@ class Task:
 
     def after_step(self, model: keras.Model) -> None:
         """Changes the model after each optimizer update (weight constraints and the like); traced with the step."""
+        return None  # AutoGraph cannot convert a function without a statement
 
     def train_step(
         self,

@@ -1,0 +1,64 @@
+"""The configuration: typed, layered, frozen, and able to say where each value comes from. No TensorFlow here.
+
+Owns: everything between what a user writes (YAML, flags, an experiment's Python) and one `ExperimentConfig`.
+Does not own: which experiments there are (`registry.py`), or what the fields do.
+"""
+
+from official_trainer.config.declaration import (
+    Above,
+    Between,
+    Config,
+    Fraction,
+    FrozenDict,
+    NonNegative,
+    NonNegativeFloat,
+    OneOf,
+    Positive,
+    PositiveFloat,
+)
+from official_trainer.config.dump import digest, dump, flow
+from official_trainer.config.errors import ConfigError, Origin, Problem, nearest
+from official_trainer.config.explain import explain
+from official_trainer.config.layers import resolve
+from official_trainer.config.optimization import OptimizationConfig
+from official_trainer.config.overrides import format_override
+from official_trainer.config.provenance import Resolved
+from official_trainer.config.schema import (
+    DataConfig,
+    ExperimentConfig,
+    ExportConfig,
+    RuntimeConfig,
+    TaskConfig,
+    TrainerConfig,
+)
+
+__all__ = [
+    "Above",
+    "Between",
+    "Config",
+    "ConfigError",
+    "DataConfig",
+    "ExperimentConfig",
+    "ExportConfig",
+    "Fraction",
+    "FrozenDict",
+    "NonNegative",
+    "NonNegativeFloat",
+    "OneOf",
+    "OptimizationConfig",
+    "Origin",
+    "Positive",
+    "PositiveFloat",
+    "Problem",
+    "Resolved",
+    "RuntimeConfig",
+    "TaskConfig",
+    "TrainerConfig",
+    "digest",
+    "dump",
+    "explain",
+    "flow",
+    "format_override",
+    "nearest",
+    "resolve",
+]

@@ -6,7 +6,7 @@ Owns: the two base classes and the range annotations. A config class is a standa
     class ModelConfig(Config):
         \"\"\"A small convolutional network.
 
-        Attributes:
+Attributes:
           filters: channels of each convolution.
           dropout: share of the features set to zero while training.
         \"\"\"
@@ -20,16 +20,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NoReturn, Self
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that cannot change, so that it may be the default and the value of a `dict[str, X]` field."""
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise TypeError("this mapping belongs to a frozen configuration; build a new one with dict(old) and replace()")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+        return FrozenDict, (dict(self),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """A section of the configuration: frozen, typed, made of plain values and other sections.
 
-    Fields may be `int, float, bool, str`, `None` unions, `Literal`, `tuple[X, ...]`, fixed tuples, `dict[str, X]`,
-    other `Config` classes, and `Annotated[X, …]` with the ranges of this module. Give every field a default, or the
-    section cannot be written from YAML alone.
+    Fields may be `int, float, bool, str`, `None` unions, `Literal`, `tuple[X, ...]`, fixed tuples, `dict[str, X]`
+    (default: a `FrozenDict`), other `Config` classes, and `Annotated[X, …]` with the ranges of this module. Give every
+    field a default, or the section cannot be written from YAML alone.
     """
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -81,15 +97,19 @@ class Between:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def allowed(self) -> str:
+        """The range in words, such as `at least 1`."""
+        if self.low is not None and self.high is not None:
+            return f"between {self.low:g} and {self.high:g}"
+        if self.low is not None:
+            return f"at least {self.low:g}"
+        return "any number" if self.high is None else f"at most {self.high:g}"
+
     def problem(self, value: float) -> str | None:
         """Says what is allowed when `value` is outside, else None."""
-        if (self.low is None or value >= self.low) and (self.high is None or value <= self.high):
-            return None
-        if self.high is None:
-            return f"must be at least {self.low:g}"
-        if self.low is None:
-            return f"must be at most {self.high:g}"
-        return f"must be between {self.low:g} and {self.high:g}"
+        inside = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+        return None if inside else f"must be {self.allowed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +118,14 @@ class Above:
 
     low: float
 
+    @property
+    def allowed(self) -> str:
+        """The range in words, such as `greater than 0`."""
+        return f"greater than {self.low:g}"
+
     def problem(self, value: float) -> str | None:
         """Says what is allowed when `value` is not above the bound, else None."""
-        return None if value > self.low else f"must be greater than {self.low:g}"
+        return None if value > self.low else f"must be {self.allowed}"
 
 
 Positive = Annotated[int, Between(1)]

@@ -1,0 +1,114 @@
+"""The best checkpoint: the evaluated weights with the best value of one metric, kept across restarts.
+
+Owns: what "better" means, and that the record of a best value never exists without its checkpoint: the record is the
+checkpoint's manifest. `info.json` repeats it for Model Garden's tools.
+Does not own: evaluating (`evaluation.py`), the format of checkpoints (`checkpoints.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from official_trainer import files, manifest
+from official_trainer.checkpoints import CheckpointStore
+from official_trainer.lazy import tf
+from official_trainer.metrics import find_metric
+
+_logger = logging.getLogger(__name__)
+
+
+class BestCheckpoint:
+    """Keeps the best checkpoint in its own store; Model Garden's exporter contract.
+
+    What is saved is the model as it was evaluated, with averaged weights if there are any, and the global step.
+
+    Attributes:
+      on_new_best: called with the step and the logs after a new best checkpoint is committed, while the evaluated
+        weights are still in the model.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        metric: str,
+        comp: str,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Reads the record of an earlier process.
+
+        Args:
+          directory: where the best checkpoint is kept.
+          metric: name of the metric; `a|b` names `b` inside `a`.
+          comp: `higher` or `lower`.
+          metadata: about the run, for the manifest.
+        """
+        assert comp in ("higher", "lower"), comp
+        self._directory = directory
+        self._metric = metric
+        self._comp = comp
+        self._metadata = dict(metadata or {})
+        self.on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
+        self._records = {step: manifest.read(directory, step).extra for step in manifest.committed_steps(directory)}
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return self._metric
+
+    @property
+    def step(self) -> int | None:
+        """The global step of the best checkpoint."""
+        candidates = [step for step, record in self._records.items() if record.get("metric") == self._metric]
+        key = (
+            (lambda s: self._records[s]["value"]) if self._comp == "higher" else (lambda s: -self._records[s]["value"])
+        )
+        return max(candidates, key=key, default=None)
+
+    @property
+    def value(self) -> float | None:
+        """The best value so far."""
+        return None if self.step is None else self._records[self.step]["value"]
+
+    @property
+    def best_ckpt_logs(self) -> dict[str, Any] | None:
+        """The evaluation's results at the best checkpoint."""
+        return None if self.step is None else self._records[self.step]["logs"]
+
+    def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
+        """Saves the model if `eval_logs` are better than all before; returns whether it did."""
+        logs = _as_numbers(eval_logs)
+        value = find_metric(logs, self._metric)
+        if value is None or not self._is_better(value):
+            return False
+        record = {"metric": self._metric, "value": value, "logs": logs}
+        evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
+        store = CheckpointStore(self._directory, evaluated, max_to_keep=1, metadata=self._metadata)
+        store.save(global_step, extra=record, overwrite=True)
+        for step in set(store.steps()) - {global_step}:  # a higher step may be there from before a rollback
+            store.delete(step)
+        self._records = {global_step: record}
+        info = {**logs, "best_ckpt_global_step": float(global_step)}
+        files.write_text_atomically(files.join(self._directory, "info.json"), json.dumps(info, indent=4) + "\n")
+        if self.on_new_best is not None:
+            self.on_new_best(global_step, logs)
+        return True
+
+    def _is_better(self, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        if self.value is None:
+            return True
+        return value > self.value if self._comp == "higher" else value < self.value
+
+
+def _as_numbers(logs: Any) -> Any:
+    """Returns nested logs with plain floats; what is not a scalar is left out."""
+    if isinstance(logs, Mapping):
+        return {k: v for k, v in ((k, _as_numbers(v)) for k, v in logs.items()) if v is not None}
+    value = logs.numpy() if hasattr(logs, "numpy") else logs
+    return float(value) if getattr(value, "ndim", 0) == 0 else None

@@ -1,0 +1,310 @@
+"""CheckpointStore: saves, finds, verifies, restores and retains the checkpoints of one directory.
+
+Owns: when a checkpoint counts (its manifest is there and true), which one is restored, what is deleted.
+Does not own: what is saved, and at which step (`loop.py`); the manifest's format (`manifest.py`); reading values, and
+refusing those of another model (`restore.py`).
+
+Order is the whole trick. A save writes `ckpt-N.saving`, TensorFlow's files, then `ckpt-N.manifest.json`, which commits.
+Deleting removes the manifest first. So a process may die anywhere, on file systems without rename too, and what is left
+can be told apart: manifest and matching files, whole; `.saving` without a manifest, a save that died; anything else,
+damage. TensorFlow's `checkpoint` pointer file is written for other tools and never read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from official_trainer import files, manifest
+from official_trainer.lazy import tf
+from official_trainer.manifest import CheckpointError, Manifest, committed_steps
+from official_trainer.matching import RestoreReport, saved_specs
+from official_trainer.restore import read_exactly, read_init_checkpoint
+from official_trainer.versions import versions
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointStore",
+    "Manifest",
+    "RestoreReport",
+    "committed_steps",
+    "read_init_checkpoint",
+]
+
+_log = logging.getLogger(__name__)
+
+QUARANTINE = "quarantine"
+
+
+class CheckpointStore:
+    """The checkpoints of one directory, one per global step.
+
+    Args:
+      directory: local path or URL; created by the first save.
+      checkpoint: what is saved and restored. Optimizers should have created their variables before `restore`, or
+        those cannot be checked.
+      max_to_keep: newest checkpoints kept; pinned ones do not count.
+      metadata: about the run, written into each manifest.
+      read_only: leaves the directory as it is, for evaluating what another process writes.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        checkpoint: tf.train.Checkpoint,
+        *,
+        max_to_keep: int,
+        metadata: Mapping[str, Any] | None = None,
+        read_only: bool = False,
+    ) -> None:
+        assert max_to_keep >= 1, max_to_keep
+        self.directory = str(directory)
+        self.checkpoint = checkpoint
+        self._max_to_keep = max_to_keep
+        self._metadata = dict(metadata or {})
+        self._read_only = read_only
+        self._pinned: set[int] = set()
+        self._directory_is_ours = False
+
+    # What is there.
+
+    def steps(self) -> tuple[int, ...]:
+        """Returns the committed steps, rising."""
+        return committed_steps(self.directory)
+
+    def latest_step(self) -> int | None:
+        """Returns the newest committed step."""
+        return max(self.steps(), default=None)
+
+    def prefix(self, step: int) -> str:
+        """Returns the path of `step` as TensorFlow wants it, without suffix."""
+        return files.join(self.directory, f"ckpt-{step}")
+
+    def manifest(self, step: int) -> Manifest:
+        """Returns the manifest of a committed step.
+
+        Raises:
+          CheckpointError: it is not committed; the message lists the steps that are.
+        """
+        if step not in self.steps():
+            raise CheckpointError(_no_such_step(self.directory, step, self.steps()))
+        return manifest.read(self.directory, step)
+
+    # Saving.
+
+    def save(self, step: int, extra: Mapping[str, Any] | None = None, *, overwrite: bool = False) -> Manifest:
+        """Saves and commits `step`, then applies retention.
+
+        Args:
+          step: global step.
+          extra: JSON state for the manifest.
+          overwrite: whether a checkpoint of this step that is already committed is written again.
+
+        Returns:
+          The manifest; of the existing checkpoint if that was kept.
+        """
+        assert not self._read_only, "a read-only store cannot save"
+        committed = step in self.steps()
+        if committed and not overwrite:
+            return self.manifest(step)
+        self._check_directory_is_ours()
+        files.make_dirs(self.directory)
+        saving = files.join(self.directory, f"ckpt-{step}.saving")
+        if not committed:
+            # A save that replaces a committed checkpoint is not marked: if it dies, that is a loss worth stopping for.
+            files.write_text_atomically(saving, "")
+        self._delete(step, keep=(".saving",))
+        self.checkpoint.write(self.prefix(step))
+        saved = self._commit(step, extra or {})
+        files.remove(saving)
+        _log.info("saved checkpoint %s", self.prefix(step))
+        self._tidy(newly_saved=step)
+        return saved
+
+    def _commit(self, step: int, extra: Mapping[str, Any]) -> Manifest:
+        parts = manifest.parts(self.directory)[step]
+        names = [name for name, part in parts.items() if part.startswith((".index", ".data"))]
+        specs = saved_specs(self.prefix(step))
+        saved = Manifest(
+            step=step,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            files=manifest.describe(self.directory, names),
+            variables={key: {"shape": list(spec.shape or ()), "dtype": spec.dtype} for key, spec in specs.items()},
+            versions=versions(),
+            metadata=self._metadata,
+            extra=dict(extra),
+        )
+        manifest.write(self.directory, saved)
+        return saved
+
+    # Restoring.
+
+    def restore(self, step: int | None = None, *, verify: bool = True) -> RestoreReport | None:
+        """Restores the newest whole checkpoint, or the one of `step`.
+
+        Checkpoints that turn out to be damaged are moved to `quarantine/` and the next older one is used.
+
+        Args:
+          step: committed step to restore; damage is then an error.
+          verify: whether checksums are compared; existence and sizes always are.
+
+        Returns:
+          What was restored, or None if nothing was ever saved here.
+
+        Raises:
+          CheckpointError: there are checkpoints, but none that is whole; or `step` is not there; or the checkpoint does
+            not match the program exactly. Nothing was assigned or deleted.
+        """
+        self._check_directory_is_ours()
+        if step is None:
+            step = self._newest_whole(verify=verify)
+        elif damage := self.manifest(step).damage(self.directory, checksums=verify):
+            raise CheckpointError(
+                f"{self.prefix(step)} is damaged: {damage}. Saved steps: {_listed(self.steps())}. "
+                "Restore another step, or none in particular to get the newest whole one."
+            )
+        if step is None:
+            self._tidy()
+            return None
+        report = read_exactly(self.prefix(step), tf.train.TrackableView.children(self.checkpoint), step=step)
+        _log.info("restored %s", report)
+        self._tidy()
+        return report
+
+    def _newest_whole(self, *, verify: bool) -> int | None:
+        """Returns the newest whole step after quarantining newer ones that are not; None if there never was one."""
+        damaged: dict[int, str] = {}
+        for step, parts in sorted(manifest.parts(self.directory).items(), reverse=True):
+            if _is_dead_save(parts):
+                continue
+            damage = manifest.damage(self.directory, step, checksums=verify)
+            if damage is None:
+                for damaged_step, reason in damaged.items():
+                    self._quarantine(damaged_step, reason)
+                return step
+            damaged[step] = damage
+        if damaged or files.list_dir(files.join(self.directory, QUARANTINE)):
+            raise CheckpointError(_nothing_whole(self.directory, damaged))
+        return None
+
+    def _check_directory_is_ours(self) -> None:
+        """Refuses a directory in which another tool keeps its checkpoints: ours would be lost among them."""
+        if self._directory_is_ours:
+            return
+        names = files.list_dir(self.directory)
+        known = manifest.parts(self.directory)
+        ours = any(part in (".manifest.json", ".saving") for parts in known.values() for part in parts.values())
+        foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
+        if foreign and not ours and QUARANTINE not in names:
+            raise CheckpointError(
+                f"{self.directory} holds TensorFlow checkpoints without manifests: {_listed(foreign)}. Another tool "
+                "wrote them, or their manifests were deleted, so it is unknown whether they are whole. To start from "
+                f"their weights, set task.init_checkpoint={self.directory} and another --model_dir; to start from "
+                "nothing, set another --model_dir."
+            )
+        self._directory_is_ours = True
+
+    # Keeping and deleting.
+
+    def pin(self, step: int) -> None:
+        """Keeps `step` whatever `max_to_keep` says, until `unpin` or the end of the process."""
+        self._pinned.add(step)
+
+    def unpin(self, step: int) -> None:
+        """Leaves `step` to retention again."""
+        self._pinned.discard(step)
+
+    def delete(self, step: int) -> None:
+        """Deletes the checkpoint of `step`, pinned or not; one that is gone already is fine."""
+        assert not self._read_only, "a read-only store cannot delete"
+        self._delete(step)
+        self._write_pointer()
+
+    def _tidy(self, newly_saved: int | None = None) -> None:
+        """Deletes checkpoints past `max_to_keep` and what dead saves left; only files named as ours."""
+        if self._read_only:
+            return
+        committed = self.steps()
+        kept = [step for step in committed if self._is_kept(step, committed) or step == newly_saved]
+        for step, parts in manifest.parts(self.directory).items():
+            if step in kept:
+                self._remove(name for name, part in parts.items() if _is_leftover(part))
+            elif step in committed or _is_dead_save(parts) or _is_past(step, parts, kept):
+                self._delete(step)
+        self._write_pointer()
+
+    def _is_kept(self, step: int, committed: tuple[int, ...]) -> bool:
+        return step in committed[-self._max_to_keep :] or step in self._pinned
+
+    def _delete(self, step: int, keep: tuple[str, ...] = ()) -> None:
+        parts = manifest.parts(self.directory).get(step, {})
+        # Manifest first, mark last: whatever is left if this dies is known as leftovers.
+        order = sorted(parts, key=lambda name: (parts[name] != ".manifest.json", parts[name] == ".saving"))
+        self._remove(name for name in order if parts[name] not in keep)
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            files.remove(files.join(self.directory, name))
+
+    def _quarantine(self, step: int, reason: str) -> None:
+        if self._read_only:
+            _log.warning("%s is damaged: %s; using an older checkpoint", self.prefix(step), reason)
+            return
+        target = files.join(self.directory, QUARANTINE)
+        files.make_dirs(target)
+        taken = set(files.list_dir(target))
+        parts = manifest.parts(self.directory).get(step, {})
+        for name in sorted(parts, key=lambda name: parts[name] != ".manifest.json"):  # without it, it does not count
+            number = next(n for n in range(len(taken) + 1) if _numbered(name, n) not in taken)
+            try:
+                files.rename(files.join(self.directory, name), files.join(target, _numbered(name, number)))
+            except (OSError, tf.errors.OpError) as error:
+                _log.warning("%s stays where it is: %s", files.join(self.directory, name), error)
+        _log.warning("%s is damaged: %s; moved to %s, using an older checkpoint", self.prefix(step), reason, target)
+
+    def _write_pointer(self) -> None:
+        committed = self.steps()
+        if not committed:
+            return  # a pointer that is there names nothing any more; nobody but TensorFlow looks
+        lines = [f'model_checkpoint_path: "ckpt-{committed[-1]}"']
+        lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in committed]
+        files.write_text_atomically(files.join(self.directory, "checkpoint"), "\n".join(lines) + "\n")
+
+
+def _is_leftover(part: str) -> bool:
+    return part in (".saving", "_temp") or ".tmp-" in part
+
+
+def _is_past(step: int, parts: Mapping[str, str], kept: list[int]) -> bool:
+    """Tells whether files that are no checkpoint are what a deletion left that died half-way."""
+    return bool(kept) and (step < kept[0] or (step < kept[-1] and ".manifest.json" not in parts.values()))
+
+
+def _is_dead_save(parts: Mapping[str, str]) -> bool:
+    """Tells whether the files of one step are what a save leaves that died before it committed anything."""
+    kinds = parts.values()
+    return ".manifest.json" not in kinds and (".saving" in kinds or all(kind.startswith(".saving") for kind in kinds))
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}.{number}" if number else name
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, values)) or "none"
+
+
+def _no_such_step(directory: str, step: int, saved: tuple[int, ...]) -> str:
+    message = f"no checkpoint of step {step} in {directory}. Saved steps: {_listed(saved)}."
+    return message + (f" Nearest: {min(saved, key=lambda s: abs(s - step))}." if saved else "")
+
+
+def _nothing_whole(directory: str, damaged: Mapping[int, str]) -> str:
+    lines = [f"{directory} holds checkpoints, but none that is whole:"]
+    lines += [f"  ckpt-{step}: {reason}" for step, reason in damaged.items()]
+    lines += [f"  {QUARANTINE}/{name}" for name in files.list_dir(files.join(directory, QUARANTINE))]
+    lines.append("Starting again from step 0 would hide that. Put a good copy of these files back, or start anew with")
+    lines.append("another --model_dir, or delete them to start from nothing here.")
+    return "\n".join(lines)

@@ -1,0 +1,134 @@
+"""From an argument list to an exit code: finds the verb, runs it, and reports what went wrong.
+
+Owns: the discovery of verbs, and the one place where errors become messages and exit codes.
+Does not own: any verb. A verb is a module beside this one with a docstring, whose first line is its help, and
+
+    USAGE: str                                what follows the verb in its help
+    add_flags(parser: flags.Parser) -> None
+    run(arguments: argparse.Namespace) -> int
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from collections.abc import Sequence
+
+from official_trainer.cli import terminal
+from official_trainer.cli.flags import Parser
+from official_trainer.cli.spelling import UsageError, did_you_mean
+from official_trainer.errors import ExitCode, UserError
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+_USAGE = "usage: official-trainer VERB [flags]"
+_DESCRIPTION = (
+    "Trains, evaluates, checks and exports the experiments of a workspace (the folder that holds experiments/)."
+)
+
+
+def main(argv: Sequence[str] | None = None, *, prog: str = "official-trainer", home: str | None = None) -> int:
+    """Runs one command and returns its exit code.
+
+    Args:
+      argv: the words after the program's name; those of this process when None.
+      prog: `official-trainer`, or the script that stands for `official-trainer train`.
+      home: workspace for when the current directory is in none.
+    """
+    try:
+        code = _command(list(sys.argv[1:] if argv is None else argv), prog, home)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        terminal.report_error(str(error))
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        terminal.report_error("interrupted")
+        return _INTERRUPTED
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return _BROKEN_PIPE
+        import traceback
+
+        traceback.print_exc()
+        return int(ExitCode.FAILED)
+
+
+def verbs() -> dict[str, types.ModuleType]:
+    """Imports the modules of this folder that are verbs; alphabetical."""
+    modules = {name: importlib.import_module(f"{__package__}.{name}") for name in _module_names()}
+    return {name: module for name, module in modules.items() if hasattr(module, "add_flags")}
+
+
+def help_line(module: types.ModuleType) -> str:
+    """Returns what a verb does, in a line."""
+    return (module.__doc__ or "").partition("\n")[0]
+
+
+def _command(argv: list[str], prog: str, home: str | None) -> int:
+    if not argv:
+        print(_overview(), file=sys.stderr)
+        return int(ExitCode.CONFIG)
+    name, *rest = argv
+    if name in ("--help", "-h", "--helpfull", "--helpshort", "help"):
+        print(_overview())
+        return int(ExitCode.DONE)
+    if name == "--version":
+        from importlib import metadata
+
+        print(metadata.version("official-trainer"))
+        return int(ExitCode.DONE)
+    module = _verb(name)
+    called = prog if prog.endswith(".py") else f"{prog} {name}"
+    parser = Parser(called, usage=module.USAGE, description=help_line(module))
+    module.add_flags(parser)
+    arguments = parser.read(rest)
+    if arguments.help:
+        print(parser.format_help(), end="")
+        return int(ExitCode.DONE)
+    arguments.home = home
+    arguments.argv = [*called.split(), *rest]
+    return int(module.run(arguments))
+
+
+def _verb(name: str) -> types.ModuleType:
+    """Imports the one verb that is called, so that the others cost nothing."""
+    if name in _module_names():
+        module = importlib.import_module(f"{__package__}.{name}")
+        if hasattr(module, "add_flags"):
+            return module
+    known = ", ".join(verbs())
+    if name.startswith("-"):
+        raise UsageError(f"name a verb before {name}, such as: official-trainer train {name} …\nverbs: {known}")
+    raise UsageError(f"no such verb: {name}{did_you_mean(name, verbs())}\nverbs: {known}")
+
+
+def _overview() -> str:
+    lines = terminal.columns([(f"  {name}", help_line(module)) for name, module in verbs().items()])
+    ending = "`official-trainer VERB --help` shows a verb's flags."
+    return "\n".join([_USAGE, "", _DESCRIPTION, "", "verbs:", *lines, "", ending])
+
+
+def _module_names() -> tuple[str, ...]:
+    here = os.path.dirname(os.path.abspath(__file__))
+    names = sorted(name.removesuffix(".py") for name in os.listdir(here) if name.endswith(".py"))
+    return tuple(name for name in names if name != "__init__")
+
+
+def _reader_is_gone() -> bool:
+    """Tells whether whoever read our output (`| head`) has gone, and if so keeps the exit from failing once more."""
+    import io
+    import select
+
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)  # no events asked for: only errors are told
+    except io.UnsupportedOperation:
+        return False
+    if not poll.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True

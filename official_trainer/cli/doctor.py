@@ -1,0 +1,241 @@
+"""Find out what is missing on this machine, and the command that mends it.
+
+Owns: `doctor`: versions, the choice of Keras, the workspace, devices.
+Does not own: whether an experiment works (`check`). TensorFlow is imported in a process of its own, if at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from official_trainer.cli import flags, job, terminal
+from official_trainer.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USAGE = "[--nodevices] [--json]"
+
+PYTHON = ">=3.11,<3.13"
+REQUIREMENTS = (
+    "tensorflow==2.20.*",
+    "tf-keras==2.20.*",
+    "tf-models-official==2.20.*",
+    "gin-config>=0.5,<0.6",
+    "pyyaml>=6.0.1,<7",
+    "rich>=13.7,<16",
+    "scikit-learn>=1.5,<2",
+)
+"""What pyproject.toml asks for, known here too because a checkout need not be installed."""
+
+_DEVICES_TIMEOUT_SECONDS = 180
+_LIST_DEVICES = """
+import json
+import tensorflow as tf
+found = tf.config.list_physical_devices()
+details = [tf.config.experimental.get_device_details(device) for device in found if device.device_type == "GPU"]
+print(json.dumps({
+    "counts": {kind: sum(device.device_type == kind for device in found) for kind in ("CPU", "GPU", "TPU")},
+    "names": [detail.get("device_name", "GPU") for detail in details],
+    "cuda": tf.test.is_built_with_cuda(),
+}))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+      name: what was looked at.
+      ok: whether it is as it should be.
+      detail: what was found.
+      fix: the command, or the change, that mends it; empty when all is well.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+def add_flags(parser: flags.Parser) -> None:
+    """Declares the flags of `doctor`."""
+    parser.switch("devices", "skip the devices, which take seconds to find", default=True)
+    parser.switch("json", "print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the report; the exit code says whether all is well."""
+    findings = []
+    for finding in _findings(arguments):
+        findings.append(finding)
+        if not arguments.json:
+            print("\n".join(_lines(finding)), flush=True)
+    problems = sum(not finding.ok for finding in findings)
+    if arguments.json:
+        import json
+
+        print(json.dumps({"ok": not problems, "findings": [dataclasses.asdict(finding) for finding in findings]}))
+    else:
+        print("\nAll is well." if not problems else f"\n{problems} to mend.")
+    return int(ExitCode.CONFIG if problems else ExitCode.DONE)
+
+
+def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
+    python = check_python(sys.version_info[:3])
+    yield python
+    versions = {name: _installed(name) for name in map(_name, REQUIREMENTS)}
+    for requirement in REQUIREMENTS:
+        yield check_package(requirement, versions[_name(requirement)])
+    yield check_orbit(_importable("orbit"))
+    yield check_keras(os.environ)
+    if python.ok and versions["pyyaml"]:  # without them, nothing that reads experiments can be imported
+        yield check_workspace(job.workspace(arguments))
+    if arguments.devices and versions.get("tensorflow"):
+        yield check_devices(devices(), has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
+
+
+def check_python(version: tuple[int, ...]) -> Finding:
+    """Says whether this Python is one that TensorFlow and we support."""
+    found = ".".join(map(str, version))
+    if _satisfies(found, PYTHON):
+        return Finding("python", True, found)
+    return Finding("python", False, f"{found}, needs {PYTHON}", "install Python 3.11, then: python3.11 -m venv .venv")
+
+
+def check_package(requirement: str, version: str | None) -> Finding:
+    """Says whether a package is installed in a version that is asked for."""
+    name = _name(requirement)
+    wanted = requirement.removeprefix(name)
+    if version and _satisfies(version, wanted):
+        return Finding(name, True, version)
+    found = f"{version}, needs {wanted}" if version else f"not installed, needs {wanted}"
+    return Finding(name, False, found, f"python -m pip install '{requirement}'")
+
+
+def check_orbit(importable: bool) -> Finding:
+    """Says whether orbit, which comes inside tf-models-official, is there."""
+    if importable:
+        return Finding("orbit", True, "part of tf-models-official")
+    fix = f"python -m pip install --force-reinstall --no-deps '{_requirement('tf-models-official')}'"
+    return Finding("orbit", False, "missing, though it is part of tf-models-official", fix)
+
+
+def check_keras(environ: Mapping[str, str]) -> Finding:
+    """Says whether the environment leaves Keras 2 to TensorFlow, as everything here needs."""
+    value = environ.get("TF_USE_LEGACY_KERAS")
+    if value is None:
+        return Finding("TF_USE_LEGACY_KERAS", True, "unset; a run sets it to 1")
+    if value in ("1", "true", "True"):
+        return Finding("TF_USE_LEGACY_KERAS", True, value)
+    return Finding("TF_USE_LEGACY_KERAS", False, f"{value!r} makes tf.keras Keras 3", "unset TF_USE_LEGACY_KERAS")
+
+
+def check_workspace(workspace: Path | None) -> Finding:
+    """Says which workspace this is, and whether all its experiments can be listed."""
+    from official_trainer import config, registry
+
+    if workspace is None:
+        return Finding("workspace", False, "no folder upwards of here holds experiments/", "official-trainer init DIR")
+    try:
+        names = list(registry.experiments(workspace))
+        unlisted = [problem.message for problem in registry.unlisted(workspace)]
+    except config.ConfigError as error:
+        names, unlisted = [], [problem.message for problem in error.problems]
+    detail = f"{workspace}, experiments: {len(names)}"
+    return Finding("workspace", not unlisted, detail, "; ".join(unlisted))
+
+
+def check_devices(report: Mapping[str, Any] | str, *, has_nvidia: bool, environ: Mapping[str, str]) -> Finding:
+    """Says what TensorFlow can compute on, and why a GPU that is there is not used.
+
+    Args:
+      report: what TensorFlow lists, or why it could not.
+      has_nvidia: whether this machine has NVIDIA's driver.
+      environ: the environment, which can hide devices.
+    """
+    if isinstance(report, str):
+        fix = f"python -m pip install --force-reinstall '{_requirement('tensorflow')}'"
+        return Finding("devices", False, f"TensorFlow does not start: {report}", fix)
+    counts = ", ".join(f"{count} {kind}" for kind, count in report["counts"].items() if count)
+    names = f" ({', '.join(sorted(set(report['names'])))})" if report["names"] else ""
+    if report["counts"]["GPU"] or not has_nvidia:
+        return Finding("devices", True, counts + names)
+    if "CUDA_VISIBLE_DEVICES" in environ:
+        hidden = f"CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']}"
+        return Finding("devices", False, f"{counts}; the GPU is hidden by {hidden}", "unset CUDA_VISIBLE_DEVICES")
+    fix = f"python -m pip install '{_requirement('tensorflow').replace('==', '[and-cuda]==')}'"
+    return Finding("devices", False, f"{counts}; there is an NVIDIA GPU that TensorFlow cannot use", fix)
+
+
+def devices() -> Mapping[str, Any] | str:
+    """Asks TensorFlow, in a process of its own, for its devices; a text says why it did not answer."""
+    import json
+    import subprocess
+
+    environ = {**os.environ, "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", _LIST_DEVICES]
+    try:
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=_DEVICES_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_DEVICES_TIMEOUT_SECONDS} s"
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    said = done.stderr.strip().splitlines()
+    return said[-1] if said else f"exit code {done.returncode}"
+
+
+def _lines(finding: Finding) -> list[str]:
+    mark = terminal.paint("ok  ", "green") if finding.ok else terminal.paint("mend", "red")
+    fix = [] if finding.ok else [f"      {'':<20}{terminal.paint(finding.fix, 'bold')}"]
+    return [f"{mark}  {finding.name:<20}{finding.detail}", *fix]
+
+
+def _installed(name: str) -> str | None:
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _importable(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[=<>]", requirement)[0]
+
+
+def _requirement(name: str) -> str:
+    return next(requirement for requirement in REQUIREMENTS if _name(requirement) == name)
+
+
+def _satisfies(version: str, wanted: str) -> bool:
+    """Tells whether `version` is in a range made of `==1.2.*`, `>=1.2` and `<3`, with commas between."""
+    return all(_within(_numbers(version), part.strip()) for part in wanted.split(","))
+
+
+def _within(version: tuple[int, ...], part: str) -> bool:
+    operator = part.rstrip("0123456789.*")
+    bound = _numbers(part.removeprefix(operator))
+    if operator == "==":
+        return version[: len(bound)] == bound
+    return version >= bound if operator == ">=" else version < bound
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Returns the numbers that a version starts with: `2.20.1rc1` is (2, 20, 1)."""
+    return tuple(int(number) for number in re.split(r"[^0-9.]", version)[0].strip(".").split("."))

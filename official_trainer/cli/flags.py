@@ -1,0 +1,176 @@
+"""The flags that several verbs share, and the parser every verb declares its own with.
+
+Owns: Model Garden's flags of a run, the names of the modes.
+Does not own: other spellings of a flag (`spelling.py`), what becomes of the values (`job.py` and each verb).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from official_trainer.cli.spelling import UsageError, Words, did_you_mean
+
+MODES = (
+    "train",
+    "eval",
+    "train_and_eval",
+    "train_and_post_eval",
+    "continuous_eval",
+    "continuous_train_and_eval",
+)
+
+NOT_YET = {
+    "tf_data_service": "tf.data service is not supported yet; leave the flag out",
+    "gin_file": "gin is not supported yet; leave the flag out, and set values with --set or --config_file",
+    "gin_params": "gin is not supported yet; leave the flag out, and set values with --set or --config_file",
+}
+"""Flags of Model Garden's driver that are refused, unless empty, rather than ignored."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that accepts absl's spellings, and reports every problem of a command line at once."""
+
+    def __init__(self, prog: str, *, usage: str, description: str) -> None:
+        super().__init__(
+            prog,
+            usage=f"{prog} {usage}",
+            description=description,
+            formatter_class=_Formatter,
+            add_help=False,
+            allow_abbrev=False,
+        )
+        self.epilog = ""
+        self.takes_overrides = False
+        self._value_names: list[str] = []
+        self._switch_names: list[str] = []
+        self._position_names: list[str] = []
+        self.switch("help", "show this text and exit")
+
+    def value(self, name: str, metavar: str, help: str, *, repeat: bool = False) -> None:
+        """Declares `--name=METAVAR`: None when not given; the last one counts, with `repeat` all of them do."""
+        self._value_names.append(name)
+        self.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
+
+    def switch(self, name: str, help: str, *, default: bool = False) -> None:
+        """Declares `--name` and `--noname`; help shows the one that changes something."""
+        self._switch_names.append(name)
+        flag = f"--no{name}" if default else f"--{name}"
+        self.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
+
+    def note(self, text: str) -> None:
+        """Adds a sentence below the flags in the help."""
+        self.epilog = f"{self.epilog} {text}".strip()
+
+    def positional(self, name: str, metavar: str, help: str) -> None:
+        """Declares a positional argument: None when not given."""
+        self._position_names.append(name)
+        self.add_argument(name, metavar=metavar, nargs="?", help=help)
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Reads `argv`.
+
+        Raises:
+          UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
+        """
+        words = Words(self._value_names, self._switch_names, overrides=self.takes_overrides)
+        words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
+        arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
+        for name, on in words.switches.items():
+            setattr(arguments, name, on)
+        for name, word in zip(self._position_names, words.positionals, strict=False):
+            setattr(arguments, name, word)
+        problems = words.problems + [self._unexpected(word) for word in words.positionals[len(self._position_names) :]]
+        if problems and not arguments.help:
+            raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
+        return arguments
+
+    def _unexpected(self, word: str) -> str:
+        name, equals, _ = word.partition("=")
+        flags = [*self._value_names, *self._switch_names]
+        return f"unexpected argument {word!r}{did_you_mean(name, flags, prefix='--') if equals else ''}"
+
+
+class _Formatter(argparse.HelpFormatter):
+    """One column for all flags, wide enough for the longest."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def add_run_flags(parser: Parser) -> None:
+    """Declares what names an experiment, its run directory and its configuration."""
+    parser.positional("name", "EXPERIMENT", "the experiment, in place of --experiment")
+    parser.value("experiment", "NAME", "the experiment; `official-trainer list` shows all")
+    parser.value("model_dir", "DIR", "where the run lives (default: runs/EXPERIMENT in the workspace)")
+    add_config_flags(parser)
+    parser.switch("quiet", "print warnings, errors and results only")
+
+
+def add_config_flags(parser: Parser) -> None:
+    """Declares what changes a configuration, in the order of precedence, the last winning."""
+    parser.takes_overrides = True
+    parser.value("config_file", "FILE", "YAML over the experiment's values; may be repeated", repeat=True)
+    parser.value("tpu", "ADDRESS", "sets runtime.tpu")
+    parser.value(
+        "params_override",
+        "VALUES",
+        "a.b=1,c=[1,2], or YAML, or a YAML file, over the files; may be repeated",
+        repeat=True,
+    )
+    parser.value("set", "PATH=VALUE", "one value, over all the others; may be repeated", repeat=True)
+    parser.note("PATH=VALUE and --PATH=VALUE are short for --set PATH=VALUE.")
+    for name in NOT_YET:
+        parser.value(name, "VALUE", argparse.SUPPRESS, repeat=True)
+    parser.note(f"Not supported yet: {', '.join(f'--{name}' for name in NOT_YET)}.")
+
+
+def changes_config(arguments: argparse.Namespace) -> bool:
+    """Tells whether any flag that changes a configuration is given."""
+    return any(getattr(arguments, name) for name in ("config_file", "tpu", "params_override", "set", *NOT_YET))
+
+
+def add_mode_flag(parser: Parser) -> None:
+    """Declares `--mode`."""
+    parser.value("mode", "MODE", f"one of {', '.join(MODES)} (default: train_and_eval)")
+
+
+def read_mode(arguments: argparse.Namespace) -> str:
+    """Returns the mode.
+
+    Raises:
+      UsageError: there is no such mode.
+    """
+    mode = "train_and_eval" if arguments.mode is None else arguments.mode
+    if mode not in MODES:
+        raise UsageError(f"--mode={mode}: no such mode{did_you_mean(mode, MODES)}\nmodes: {', '.join(MODES)}")
+    return mode
+
+
+def add_checkpoint_flag(parser: Parser) -> None:
+    """Declares `--checkpoint`."""
+    parser.value("checkpoint", "WHICH", "`latest`, `best` or a step (default: latest)")
+
+
+def read_checkpoint(arguments: argparse.Namespace) -> str:
+    """Returns which checkpoint is meant: `latest`, `best` or the digits of a step.
+
+    Raises:
+      UsageError: it is none of the three.
+    """
+    which = "latest" if arguments.checkpoint is None else arguments.checkpoint
+    if which not in ("latest", "best") and not which.isdecimal():
+        near = did_you_mean(which, ("latest", "best"))
+        raise UsageError(f"--checkpoint={which}: expected `latest`, `best` or the number of a step{near}")
+    return which
+
+
+def refuse_not_yet(arguments: argparse.Namespace) -> None:
+    """Refuses flags that Model Garden's driver has and this one does not; empty values change nothing anywhere.
+
+    Raises:
+      UsageError: such a flag has a value.
+    """
+    given = [name for name in NOT_YET if any(getattr(arguments, name, None) or ())]
+    if given:
+        raise UsageError("\n".join(f"--{name}: {NOT_YET[name]}" for name in given))

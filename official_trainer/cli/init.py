@@ -1,0 +1,82 @@
+"""Start a new workspace with one complete example.
+
+Owns: `init`: copies `template/` without ever overwriting a file.
+Does not own: what a workspace is (`registry.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+
+from official_trainer.cli import flags, terminal
+from official_trainer.cli.spelling import UsageError
+
+USAGE = "DIR"
+
+_RENAMED = {
+    "gitignore": ".gitignore"
+}  # a .gitignore in the template would count for this repository, and for the wheel
+
+
+def add_flags(parser: flags.Parser) -> None:
+    """Declares the argument of `init`."""
+    parser.positional("directory", "DIR", "the new workspace; may exist as long as no file of it is in the way")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the workspace, and prints what to do next.
+
+    Raises:
+      UsageError: no directory is named, a file is in the way, or one cannot be written.
+    """
+    if not arguments.directory:
+        raise UsageError("name the folder of the new workspace: official-trainer init DIR")
+    directory = os.path.expanduser(arguments.directory)
+    files = _template()
+    taken = [name for name in files if os.path.lexists(os.path.join(directory, name))]
+    if taken:
+        raise UsageError(
+            f"{arguments.directory} already has {', '.join(taken)}; nothing was written. Name another folder."
+        )
+    try:
+        for name, text in files.items():
+            _write(os.path.join(directory, name), text)
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}; name a folder that can be written") from error
+    print(_next_steps(directory, list_of_files=sorted(files)))
+    return 0
+
+
+def _template() -> dict[str, str]:
+    """Returns the text of each file of a new workspace, by its path there."""
+    import official_trainer
+
+    root = os.path.join(os.path.dirname(os.path.abspath(official_trainer.__file__)), "template")
+    files = {}
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(names):
+            path = os.path.relpath(os.path.join(folder, _RENAMED.get(name, name)), root)
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                files[path] = file.read()
+    return files
+
+
+def _write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _next_steps(directory: str, list_of_files: list[str]) -> str:
+    steps = [
+        ("official-trainer list", "what can be run"),
+        ("official-trainer check my_experiment", "try every part of it"),
+        ("python train.py --experiment=my_experiment", "train it"),
+    ]
+    enter = [] if os.path.abspath(directory) == os.getcwd() else [(f"cd {shlex.quote(directory)}", "")]
+    lines = terminal.columns([(f"  {command}", terminal.paint(why, "dim")) for command, why in [*enter, *steps]])
+    written = [f"  {name}" for name in list_of_files]
+    return "\n".join([f"Wrote a workspace to {directory}:", *written, "", "Next:", *lines])

@@ -1,0 +1,134 @@
+"""What a command is about: the experiment, its resolved configuration and its run directory.
+
+Owns: the way from shared flags to those three; the workspace; the default of `--model_dir`; reading back a run.
+Does not own: resolving values (`config/`), finding experiments (`registry.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from official_trainer.cli import flags
+from official_trainer.cli.spelling import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from official_trainer.config import Resolved
+
+
+NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
+
+
+class Job(NamedTuple):
+    """An experiment, configured, and where its run lives."""
+
+    experiment: str
+    resolved: Resolved
+    model_dir: str
+
+
+def from_flags(arguments: argparse.Namespace) -> Job:
+    """Resolves the experiment that the flags name.
+
+    Raises:
+      UsageError: no experiment is named, or two are.
+      ConfigError: there is no such experiment, or its configuration has a problem.
+    """
+    experiment = named_experiment(arguments)
+    return Job(experiment, resolve(experiment, arguments), _model_dir(experiment, arguments))
+
+
+def from_flags_or_run(arguments: argparse.Namespace) -> Job:
+    """Resolves the experiment that the flags name, or else the one that ran in `--model_dir`, as it ran.
+
+    Raises:
+      UsageError: neither says which experiment.
+      ConfigError: there is no such experiment, or its configuration has a problem.
+    """
+    if arguments.experiment or arguments.name or not arguments.model_dir:
+        return from_flags(arguments)
+    model_dir = os.path.expanduser(arguments.model_dir)
+    experiment = recorded_experiment(model_dir)
+    return Job(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir)
+
+
+def named_experiment(arguments: argparse.Namespace) -> str:
+    """Returns the experiment named by `--experiment` or by position.
+
+    Raises:
+      UsageError: none is named, or two are.
+    """
+    if arguments.experiment and arguments.name and arguments.experiment != arguments.name:
+        raise UsageError(f"two experiments: {arguments.name} and --experiment={arguments.experiment}; keep one")
+    if arguments.experiment or arguments.name:
+        return str(arguments.experiment or arguments.name)
+    from official_trainer import registry
+
+    place = workspace(arguments)
+    names = ", ".join(registry.experiments(place)) if place else f"none here; {NEW_WORKSPACE}"
+    raise UsageError(f"name the experiment: --experiment=NAME\nexperiments: {names}")
+
+
+def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | None = None) -> Resolved:
+    """Resolves `experiment` under the configuration flags, over the `params.yaml` of `run_dir` if that is given.
+
+    Raises:
+      UsageError: a flag is not supported yet.
+      ConfigError: there is no such experiment, or its configuration has a problem.
+    """
+    flags.refuse_not_yet(arguments)
+    from official_trainer import config, registry
+
+    return config.resolve(
+        registry.get_config(experiment, workspace(arguments)),
+        experiment=experiment,
+        config_files=[*([params_path(run_dir)] if run_dir else []), *(arguments.config_file or ())],
+        params_overrides=arguments.params_override or (),
+        sets=arguments.set or (),
+        flags=[("--tpu", "runtime.tpu", arguments.tpu)] if arguments.tpu else [],
+    )
+
+
+def workspace(arguments: argparse.Namespace) -> Path | None:
+    """Returns the workspace of the current directory, else the one that `train.py` lies in, else None."""
+    from official_trainer import registry
+
+    return registry.find_workspace() or (registry.find_workspace(arguments.home) if arguments.home else None)
+
+
+def params_path(run_dir: str) -> str:
+    """Returns where a run keeps its configuration."""
+    return os.path.join(run_dir, "params.yaml")
+
+
+def is_run_dir(path: str) -> bool:
+    """Tells whether a run has left its configuration in `path`."""
+    return bool(path) and os.path.isfile(params_path(path))
+
+
+def recorded_experiment(run_dir: str) -> str:
+    """Returns the name of the experiment that ran in `run_dir`.
+
+    Raises:
+      UsageError: the directory does not say.
+    """
+    import json
+
+    path = os.path.join(run_dir, "run.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return str(json.load(file)["experiment"])
+    except FileNotFoundError:
+        reason = "there is no such file"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"cannot be read ({type(error).__name__}: {error})"
+    raise UsageError(f"{path}: {reason}, so the experiment of that run is not known; name it with --experiment")
+
+
+def _model_dir(experiment: str, arguments: argparse.Namespace) -> str:
+    if arguments.model_dir:
+        return os.path.expanduser(arguments.model_dir)
+    return os.path.join(workspace(arguments) or os.getcwd(), "runs", experiment)

@@ -1,0 +1,82 @@
+"""Show the configuration of an experiment or a run, and who set each value.
+
+Owns: `show`.
+Does not own: resolving, dumping and explaining (`config/`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from official_trainer.cli import flags, job
+from official_trainer.cli.spelling import UsageError
+
+if TYPE_CHECKING:
+    from official_trainer.config import Resolved
+
+USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH] [--json] [flags] [PATH=VALUE …]"
+
+
+def add_flags(parser: flags.Parser) -> None:
+    """Declares the flags of `show`."""
+    parser.positional("name", "EXPERIMENT", "an experiment, or the directory of a run")
+    parser.value("experiment", "NAME", "the experiment, as in `train`")
+    flags.add_config_flags(parser)
+    parser.value("explain", "PATH", "show one field: type, allowed values, who set it, what it was before")
+    parser.switch("json", "print JSON, with the origin of each value")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the resolved configuration, or one field of it.
+
+    Raises:
+      UsageError: the flags contradict each other, or the directory is not a run's.
+    """
+    if arguments.explain and arguments.json:
+        raise UsageError("--explain and --json cannot be combined; keep one")
+    run_dir = _run_dir(arguments)
+    if run_dir and not arguments.explain and not arguments.json and not flags.changes_config(arguments):
+        with open(job.params_path(run_dir), encoding="utf-8") as file:
+            print(file.read(), end="")  # as the run wrote it, also when the experiment is no more
+        return 0
+    experiment = job.recorded_experiment(run_dir) if run_dir else job.named_experiment(arguments)
+    print(_text(experiment, job.resolve(experiment, arguments, run_dir=run_dir), arguments))
+    return 0
+
+
+def _run_dir(arguments: argparse.Namespace) -> str | None:
+    """Returns the run directory that the argument names, or None if it names an experiment."""
+    name = arguments.name or ""
+    if job.is_run_dir(name):
+        return name
+    if os.sep in name or name in (os.curdir, os.pardir):
+        raise UsageError(f"{name} is not the directory of a run: there is no {job.params_path(name)}")
+    return None
+
+
+def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) -> str:
+    from official_trainer import config
+
+    if arguments.explain:
+        return config.explain(resolved, arguments.explain).rstrip()
+    if not arguments.json:
+        return config.dump(resolved, origins=True).rstrip()
+    import json
+
+    plain = resolved.config.as_dict()
+    return json.dumps({"experiment": experiment, "config": plain, "origins": dict(_origins(resolved, plain))}, indent=2)
+
+
+def _origins(resolved: Resolved, section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the path and the origin of every value below `path` that is not its class's default."""
+    from official_trainer.config import fields
+
+    for name, value in section.items():
+        place = fields.join(path, name)
+        if isinstance(value, dict):
+            yield from _origins(resolved, value, place)
+        elif (origin := resolved.origin(place)).kind != "default":
+            yield place, str(origin)

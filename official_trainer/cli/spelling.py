@@ -1,0 +1,164 @@
+"""The spellings of flags: what absl accepts, turned into what argparse reads.
+
+Owns: `-flag`, `--flag value`, `--noflag`, `--flag=false`, dashes for underscores, `--flagfile`, `--undefok`, and the
+two short forms of `--set`: `path=value` and `--path.to.field=value`.
+Does not own: which flags there are (`flags.py` and each verb).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+
+from official_trainer.errors import ExitCode, UserError
+
+_FLAG = re.compile(r"--?[A-Za-z]")
+_OVERRIDE = re.compile(r"~|[^-/=][^/=]*=")
+_SWITCH_VALUES = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1", "on"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
+}
+_NOT_NEEDED = {
+    **dict.fromkeys(("logtostderr", "alsologtostderr"), "messages go to standard error anyway; leave the flag out"),
+    **dict.fromkeys(("v", "verbosity", "stderrthreshold"), "there are no levels of messages; leave the flag out"),
+}
+"""Flags of absl's logging that scripts carry along, and why they are not here."""
+
+
+class UsageError(UserError, ValueError):
+    """A command line that cannot be read."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class Words:
+    """The words of one command line, sorted.
+
+    Attributes:
+      values: `(flag, value)` in the order given; `path=value` is `("set", "path=value")`.
+      switches: flags without a value, the last spelling of each.
+      positionals: everything else.
+      problems: what is wrong, one line each.
+    """
+
+    def __init__(self, values: Collection[str], switches: Collection[str], *, overrides: bool) -> None:
+        self._value_flags = values
+        self._switch_flags = switches
+        self._overrides = overrides
+        self.values: list[tuple[str, str]] = []
+        self.switches: dict[str, bool] = {}
+        self.positionals: list[str] = []
+        self.problems: list[str] = []
+        self._unknown: list[tuple[str, str]] = []
+        self._undefined_ok: set[str] = set()
+
+    def read(self, argv: Iterable[str]) -> None:
+        """Sorts every word of `argv`."""
+        words = deque(_with_flagfiles(argv))
+        while words:
+            word = words.popleft()
+            if word == "--":
+                for rest in words:
+                    self._argument(rest)
+                break
+            if _FLAG.match(word):
+                self._flag(word, words)
+            else:
+                self._argument(word)
+        self.problems += [
+            problem for name, problem in self._unknown if not {name, name.removeprefix("no")} & self._undefined_ok
+        ]
+
+    def _argument(self, word: str) -> None:
+        if self._overrides and _OVERRIDE.match(word):
+            self.values.append(("set", word))
+        else:
+            self.positionals.append(word)
+
+    def _flag(self, word: str, rest: deque[str]) -> None:
+        spelled, equals, text = word.lstrip("-").partition("=")
+        name = spelled.replace("-", "_")
+        negated = name.removeprefix("no").removeprefix("_")
+        value = text if equals else None
+        if name == "undefok":
+            self._undefined_ok.update(_names(self._value(name, value, rest)))
+        elif name in self._value_flags:
+            self.values.append((name, self._value(name, value, rest)))
+        elif name in self._switch_flags:
+            self._switch(name, "true" if value is None else value)
+        elif value is None and name.startswith("no") and negated in self._switch_flags:
+            self.switches[negated] = False
+        elif self._overrides and "." in spelled:
+            self.values.append(("set", f"{spelled}={self._value(spelled, value, rest)}"))
+        else:
+            self._unknown.append((name, self._unknown_flag(spelled, name)))
+
+    def _value(self, name: str, value: str | None, rest: deque[str]) -> str:
+        if value is not None:
+            return value
+        if rest and rest[0] != "--" and not _FLAG.match(rest[0]):
+            return rest.popleft()
+        self.problems.append(f"--{name} needs a value: --{name}=VALUE")
+        return ""
+
+    def _switch(self, name: str, value: str) -> None:
+        if value.lower() not in _SWITCH_VALUES:
+            self.problems.append(f"--{name}={value}: expected true or false")
+        self.switches[name] = _SWITCH_VALUES.get(value.lower(), False)
+
+    def _unknown_flag(self, spelled: str, name: str) -> str:
+        if name in _NOT_NEEDED:
+            return f"unknown flag --{spelled}: {_NOT_NEEDED[name]}"
+        return f"unknown flag --{spelled}{did_you_mean(name, [*self._value_flags, *self._switch_flags], prefix='--')}"
+
+
+def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> str:
+    """Returns `; did you mean …?` naming the options nearest to `word`, or nothing when none is near."""
+    from official_trainer.config import nearest
+
+    near = [prefix + option for option in nearest(word, options)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _names(text: str) -> set[str]:
+    return {name.strip().lstrip("-").replace("-", "_") for name in text.split(",")}
+
+
+def _with_flagfiles(argv: Iterable[str], inside: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yields the words of `argv` with every `--flagfile` replaced by the flags in that file."""
+    words = deque(argv)
+    while words:
+        word = words.popleft()
+        name, equals, path = word.partition("=")
+        if word == "--":
+            yield word
+            yield from words
+            return
+        if name.lstrip("-") != "flagfile" or not name.startswith("-"):
+            yield word
+        elif not equals and not words:
+            raise UsageError("--flagfile needs a value: --flagfile=PATH")
+        else:
+            yield from _flagfile(path if equals else words.popleft(), inside)
+
+
+def _flagfile(path: str, inside: tuple[str, ...]) -> Iterator[str]:
+    """Yields the words of one flag file: a flag on each line, `#` and `//` start a comment line."""
+    place = os.path.abspath(path)
+    if place in inside:
+        raise UsageError(f"--flagfile={path}: the file includes itself")
+    try:
+        with open(place, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--flagfile={path}: {getattr(error, 'strerror', None) or error}") from error
+    flags = [line for line in lines if line and not line.startswith(("#", "//"))]
+    yield from _with_flagfiles([word for flag in flags for word in _flag_words(flag)], (*inside, place))
+
+
+def _flag_words(line: str) -> list[str]:
+    """Splits `--flag value` on a line of a flag file; anything else, spaces included, is one word."""
+    flag, space, value = line.partition(" ")
+    return [flag, value.strip()] if space and flag.startswith("-") and "=" not in flag else [line]

@@ -1,0 +1,35 @@
+"""How the command line's own output looks: aligned columns, and colour where it can be seen.
+
+Owns: tables, the `error:` prefix, when there is colour.
+Does not own: the progress of a run (`tracking/`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Literal, TextIO
+
+_COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
+
+Colour = Literal["red", "green", "yellow", "dim", "bold"]
+
+
+def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
+    """Returns `text` in `colour` if `stream` (default: stdout) is a terminal and `NO_COLOR` is not set."""
+    stream = stream or sys.stdout
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def report_error(message: str) -> None:
+    """Writes `error: message` to stderr; a message may have several lines."""
+    print(f"{paint('error:', 'red', sys.stderr)} {message}", file=sys.stderr)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns one line per row, the cells of each column starting at the same place."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

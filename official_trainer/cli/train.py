@@ -1,0 +1,46 @@
+"""Train an experiment, evaluate it and keep its checkpoints: Model Garden's train.py.
+
+Owns: `train`, and what `train.py` calls.
+Does not own: the run (`run.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from official_trainer.cli import flags, job
+
+USAGE = "--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE …]"
+
+
+def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int:
+    """Runs `train` for a script that stands for it, and returns the exit code.
+
+    Args:
+      argv: the words after the script's name; those of this process when None.
+      script: path of the script; its folder is the workspace if the current directory is in none.
+    """
+    from official_trainer.cli import dispatch
+
+    words = sys.argv[1:] if argv is None else argv
+    home = os.path.dirname(os.path.abspath(script)) if script else None
+    return dispatch.main(["train", *words], prog="train.py", home=home)
+
+
+def add_flags(parser: flags.Parser) -> None:
+    """Declares the flags of Model Garden's train.py."""
+    flags.add_run_flags(parser)
+    flags.add_mode_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the experiment in the mode asked for."""
+    mode = flags.read_mode(arguments)
+    experiment, resolved, model_dir = job.from_flags(arguments)
+    from official_trainer import run as engine
+
+    engine.run(experiment, resolved, mode=mode, model_dir=model_dir, quiet=arguments.quiet, argv=arguments.argv)
+    return 0

@@ -1,0 +1,92 @@
+"""What decoding cannot see: rules across fields, settings without effect.
+
+Owns: checking a whole configuration, whatever set it.
+Does not own: single values; `decode.py` has refused wrong text, `values.py` wrong Python values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from official_trainer.config import fields
+from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.errors import Origin, Problem
+from official_trainer.config.provenance import Trail, is_inside
+
+
+def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Problem]:
+    """Yields what the `problems()` of every section in force say, except about fields already in `known`."""
+    bad = {problem.path for problem in known}
+    bad |= {_sibling(problem.path, problem.near) for problem in known if problem.near}
+    for path, section in in_force(config):
+        for name, said in section.problems():
+            place = f"{path}.{name}" if path else name
+            if place in bad or any(_sibling(place, word) in bad for word in _words(said)):
+                continue  # follows from a value that could not be read
+            yield Problem(said, place, **_cause(section, path, place, said, trail))
+
+
+def unused(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Problem]:
+    """Yields a problem for each branch of a one-of that a file or a flag has set and `type` does not select.
+
+    Says nothing where `type` itself could not be read, which `known` tells.
+    """
+    bad = {problem.path for problem in known}
+    touched = [path for path in trail.touched() if trail.origin(path).by_user]
+    for path, section in in_force(config):
+        if not isinstance(section, OneOf):
+            continue
+        type_path = fields.join(path, "type")
+        for name in fields.hints(type(section)):
+            branch = fields.join(path, name)
+            inside = [place for place in touched if is_inside(place, branch)]
+            if name in ("type", section.type) or not inside or type_path in bad:
+                continue
+            chosen = f"{type_path} is '{section.type}'" if section.type else f"{type_path} is not set"
+            more = len(inside) - 1
+            also = f", like {more} other field{'s' if more > 1 else ''} of '{name}'" if more else ""
+            fix = f"set that to '{name}', or remove {'this' if len(inside) == 1 else 'these'}"
+            if trail.origin(type_path).kind == "flag" and trail.origin(inside[0]).kind == "file":
+                fix += f", or add --set '~{branch}'"
+            origin = trail.origin(inside[0])
+            yield Problem(f"has no effect{also}: {chosen}", inside[0], fix=fix, **_spot(origin))
+
+
+def in_force(config: Any, path: str = "") -> Iterator[tuple[str, Config]]:
+    """Yields every section that counts, with its path: all but the branches that a one-of does not select."""
+    if fields.is_section(config):
+        yield path, config
+    for key, part in fields.children(config):
+        if not isinstance(config, OneOf) or key == config.type:
+            yield from in_force(part, fields.join(path, key))
+
+
+def _cause(section: Config, path: str, place: str, said: str, trail: Trail) -> dict[str, Any]:
+    """Returns the origin of the field, or of another one the rule names when only that was set by the user."""
+    origin = trail.origin(place)
+    names = [word.rpartition(".")[2] for word in _words(said)]
+    others = [fields.join(path, name) for name in names if name in fields.hints(type(section))]
+    for other in [] if origin.by_user else others:
+        if trail.origin(other).by_user:
+            return _spot(trail.origin(other))
+    return {} if origin.kind == "default" else _spot(origin)
+
+
+def _spot(origin: Origin) -> dict[str, Any]:
+    """Returns the place of a problem with its underlined length: the word that stands there."""
+    lines = origin.text.splitlines()
+    if not 0 < origin.line <= len(lines):
+        return {"origin": origin}
+    rest = lines[origin.line - 1][origin.column - 1 :]
+    stop = next((i for i, c in enumerate(rest) if c in " ,;#]}\t"), len(rest))
+    return {"origin": origin, "length": max(1, stop)}
+
+
+def _words(said: str) -> list[str]:
+    return [word.strip(".,;:()'`=").partition("=")[0] for word in said.split()]
+
+
+def _sibling(path: str, name: str) -> str:
+    around, dot, _ = path.rpartition(".")
+    return f"{around}{dot}{name}"

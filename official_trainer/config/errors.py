@@ -1,0 +1,164 @@
+"""What is wrong with a configuration, said so that it can be mended: places, problems, nearest matches.
+
+Owns: `Origin` (who set a value), `Problem` and its rendering, `ConfigError`, `nearest`.
+Does not own: finding problems; `nodes.py`, `decode.py`, `checks.py` and `overrides.py` do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from official_trainer.errors import ExitCode, UserError
+
+_SHOWN_COLUMNS = 110
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Who set a value, and where in their text.
+
+    `name` is the class whose default it is, the experiment, the file, or the flag. `line` and `column` count from 1.
+    """
+
+    kind: Literal["default", "experiment", "file", "flag"]
+    name: str = ""
+    line: int = 0
+    column: int = 0
+    text: str = dataclasses.field(default="", repr=False, compare=False)
+
+    def __str__(self) -> str:
+        if self.kind == "file" and self.line:
+            return f"{self.name}:{self.line}:{self.column}"
+        if self.kind == "flag" and self.column:
+            line = f"line {self.line}, " if self.line > 1 else ""
+            return f"{self.name}, {line}column {self.column}"
+        return self.brief
+
+    @property
+    def brief(self) -> str:
+        """The place without columns: `a.yaml:6`, `--set`, `experiment digits_cnn`, `class default`."""
+        if self.kind == "default":
+            return "class default"
+        if self.kind == "experiment":
+            return f"experiment {self.name}".rstrip()
+        return f"{self.name}:{self.line}" if self.kind == "file" and self.line else self.name
+
+    @property
+    def by_user(self) -> bool:
+        """Whether a file or a flag set the value, rather than Python code."""
+        return self.kind in ("file", "flag")
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+      what: what is wrong, in lower case, without a full stop.
+      path: the field, such as `trainer.train_steps`; empty when the problem is not about one.
+      got: the value, as shown to the user.
+      allowed: what would be right, as a list or in words.
+      near: the nearest right spelling.
+      fix: what to do.
+      origin: where the text is that caused it.
+      length: columns to underline there.
+    """
+
+    what: str
+    path: str = ""
+    got: str = ""
+    allowed: str = ""
+    near: str = ""
+    fix: str = ""
+    origin: Origin | None = None
+    length: int = 1
+
+    def __str__(self) -> str:
+        return "\n".join([self.message, *self._source()])
+
+    @property
+    def message(self) -> str:
+        """The problem on one line: place, path, what is wrong, what is allowed, nearest match, fix."""
+        said = self.what + (f", got {self.got}" if self.got else "")
+        said += f"; allowed: {self.allowed}" if self.allowed else ""
+        said += f"; {self.fix}" if self.fix else ""
+        said += f"; did you mean '{self.near}'?" if self.near else ""
+        place = self.origin.brief if self.origin else ""
+        return ": ".join(part for part in (place, self.path, said) if part)
+
+    def _source(self) -> list[str]:
+        """The line of the file or flag, with a caret under the spot."""
+        origin = self.origin
+        lines = origin.text.splitlines() if origin and origin.text else []
+        if origin is None or not 0 < origin.line <= len(lines):
+            return []
+        line, column = lines[origin.line - 1].replace("\t", " "), origin.column - 1
+        if origin.kind == "flag" and len(lines) == 1:
+            line, column = f"{origin.name}={line}", column + len(origin.name) + 1
+        if len(line) > _SHOWN_COLUMNS:
+            start = max(0, min(column - _SHOWN_COLUMNS // 2, len(line) - _SHOWN_COLUMNS))
+            line, column = line[start : start + _SHOWN_COLUMNS], column - start
+        carets = "^" * max(1, min(self.length, len(line) - column))
+        number = str(origin.line) if origin.kind == "file" or len(lines) > 1 else ""
+        return [f"{number:>5} | {line}", f"{'':>5} | {' ' * column}{carets}"]
+
+
+class ConfigError(UserError, ValueError):
+    """Everything that is wrong with a configuration, at once."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = tuple(dict.fromkeys(problems))
+        assert self.problems, "a ConfigError needs a problem"
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return str(self.problems[0])
+        return "\n\n".join([f"{len(self.problems)} problems in the configuration", *map(str, self.problems)])
+
+
+def nearest(word: str, options: Iterable[str]) -> list[str]:
+    """Returns up to three of `options` that `word` may have been meant to be, best first."""
+    found: list[tuple[int, int, str]] = []
+    meant, limit = word.lower(), max(1, len(word) // 3)
+    for position, option in enumerate(options):
+        right = option.lower()
+        distance = _edits(meant, right) if abs(len(meant) - len(right)) <= limit else limit + 1
+        if distance <= limit or _alike(meant, right) or _alike(_sorted_parts(meant), _sorted_parts(right)):
+            found.append((distance, position, option))
+    return [option for *_, option in sorted(found)[:3]]
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """Returns `text` on one line, cut in the middle when it is long."""
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= limit else f"{text[: limit - 12]}…{text[-10:]}"
+
+
+def _alike(a: str, b: str) -> bool:
+    matcher = difflib.SequenceMatcher(None, a, b)
+    return matcher.real_quick_ratio() >= 0.75 and matcher.quick_ratio() >= 0.75 and matcher.ratio() >= 0.75
+
+
+def _sorted_parts(name: str) -> str:
+    """Returns `steps_train` as `train_steps`, and the other way round."""
+    return "_".join(sorted(name.split("_")))
+
+
+def _edits(a: str, b: str) -> int:
+    """Counts insertions, deletions, substitutions and swaps of neighbours between two words."""
+    before: Sequence[int] = ()
+    row: list[int] = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        last, row = row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(row[-1] + 1, last[j] + 1, last[j - 1] + (x != y)))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                row[-1] = min(row[-1], before[j - 2] + 1)
+        before = last
+    return row[-1]

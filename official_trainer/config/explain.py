@@ -1,0 +1,89 @@
+"""What one field means and why it has its value, as text for a terminal.
+
+Owns: the wording of `explain`.
+Does not own: who set what (`provenance.py`), the documentation (`fields.py` reads it from docstrings).
+"""
+
+from __future__ import annotations
+
+import textwrap
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from official_trainer.config import fields
+from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.dump import flow
+from official_trainer.config.provenance import Resolved
+
+_WIDTH = 100
+
+
+def explain(resolved: Resolved, path: str) -> str:
+    """Returns type, documentation, default, value, what is allowed and who set it; for a section, its fields.
+
+    Raises:
+      ConfigError: there is no such field; names the nearest.
+    """
+    value = fields.find(resolved.config, path)
+    keys = fields.settle(resolved.config, fields.parse_path(path))
+    place = fields.path_of(keys)
+    lines = _section(value, place) if fields.is_section(value) else _value(resolved, value, keys, place)
+    return "\n".join(lines) + "\n"
+
+
+def _section(section: Config, path: str) -> Iterator[str]:
+    cls = type(section)
+    yield f"{path or 'the whole configuration'}: {cls.__name__}"
+    if doc := fields.summary(cls):
+        yield f"  {doc}"
+    yield ""
+    shown = {name: _short(getattr(section, name)) for name in fields.hints(cls)}
+    widths = max(map(len, shown), default=0), max(map(len, shown.values()), default=0)
+    for name, text in shown.items():
+        chosen = "*" if isinstance(section, OneOf) and name == section.type else " "
+        left = f"{chosen} {name:<{widths[0]}}  {text:<{widths[1]}}  "
+        meaning = textwrap.wrap(fields.docs(cls).get(name, ""), max(30, _WIDTH - len(left))) or [""]
+        yield (left + meaning[0]).rstrip()
+        yield from (" " * len(left) + line for line in meaning[1:])
+
+
+def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: str) -> Iterator[str]:
+    holder = fields.at(resolved.config, keys[:-1])
+    tp = fields.hints(type(holder))[str(keys[-1])] if fields.is_section(holder) else Any
+    yield f"{path}: {fields.describe(tp)}" if fields.is_section(holder) else path
+    if fields.is_section(holder) and (doc := fields.docs(type(holder)).get(str(keys[-1]))):
+        yield from (f"  {line}" for line in textwrap.wrap(doc, _WIDTH))
+    yield ""
+    yield f"  value    {flow(value)}"
+    default = resolved.trail.default(path)
+    if default is not Ellipsis:
+        yield f"  default  {flow(default)}"
+    if allowed := _allowed(tp):
+        yield f"  allowed  {allowed}"
+    history = resolved.history(path)
+    width = max(len(str(origin)) for origin, _ in history)
+    for number, (origin, text) in enumerate(history):
+        yield f"  {'set by' if number == 0 else '      '}   {origin!s:<{width}}  {text}"
+
+
+def _allowed(tp: Any) -> str:
+    """Returns the choices or the range of a type, if it has some."""
+    found: list[str] = []
+    for arm in fields.arms(tp):
+        bare, limits = fields.strip(arm)
+        found += [limit.allowed for limit in limits]
+        if typing.get_origin(bare) is Literal:
+            found += [arg if isinstance(arg, str) else fields.show(arg) for arg in typing.get_args(bare)]
+        if bare is fields.NoneType:
+            found.append("null")
+    return ", ".join(found) if found != ["null"] else ""
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, OneOf):
+        return value.type or "none"
+    if fields.is_section(value):
+        return "…"
+    text = flow(value)
+    return text if len(text) <= 24 else f"{text[:23]}…"

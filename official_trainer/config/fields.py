@@ -1,0 +1,327 @@
+"""What a section is made of: its fields, their types in words, their documentation; paths through it.
+
+Owns: the four things the decoder needs of a section (`is_section`, `hints`, `rebuild`, `getattr`), so that other kinds
+of section can be added here alone; type helpers; path syntax.
+Does not own: reading (`decode.py`) or checking (`checks.py`) values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeGuard, Union
+
+from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.errors import ConfigError, Origin, Problem, nearest, shorten
+
+NoneType = type(None)
+Key = str | int
+
+KEY = r"(?:[A-Za-z0-9_][A-Za-z0-9_-]*|'(?:[^']|'')*'|\"[^\"]*\")"
+PATH = rf"{KEY}(?:\.{KEY}|\[-?[0-9]+\])*"
+_PART = re.compile(rf"\[(-?[0-9]+)\]|\.?({KEY})")
+_WORDS: dict[Any, tuple[str, str]] = {
+    int: ("an integer", "integers"),
+    float: ("a number", "numbers"),
+    bool: ("true or false", "true or false"),
+    str: ("text", "texts"),
+    NoneType: ("null", "nulls"),
+    Any: ("any value", "any values"),
+}
+
+
+# Sections.
+
+
+def is_section(value: Any) -> TypeGuard[Config]:
+    """Whether `value` is a section, not a plain value."""
+    return isinstance(value, Config)
+
+
+def is_section_type(tp: Any) -> TypeGuard[type[Config]]:
+    """Whether values of type `tp` are sections."""
+    return isinstance(tp, type) and issubclass(tp, Config)
+
+
+def hints(cls: type[Config]) -> Mapping[str, Any]:
+    """Returns the type of each field of a section class, `Annotated` kept.
+
+    Raises:
+      ConfigError: the class is declared in a way that no configuration can be read into.
+    """
+    return _hints(typing.cast(Any, cls))
+
+
+@functools.cache
+def _hints(cls: Any) -> Mapping[str, Any]:
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    declared = {field.name for field in dataclasses.fields(cls)}
+    for name, note in inspect.get_annotations(cls).items():
+        if name not in declared and not _is_class_variable(note):
+            _refuse(cls, f"{name!r} is not a field; put @dataclasses.dataclass(frozen=True, kw_only=True) on the class")
+    for name in names:
+        if name in ("problems", "replace", "as_dict") or (name == "get" and issubclass(cls, OneOf)):
+            _refuse(cls, f"a field must not be called {name!r}, which is a method of every section; rename it")
+    try:
+        found = typing.get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        _refuse(cls, f"the type {error.name!r} cannot be found; define or import it at the top of the module")
+    for name in names:
+        _check_readable(cls, name, found[name])
+    return types.MappingProxyType({name: found[name] for name in names})
+
+
+def rebuild(cls: type[Config], start: Config | None, changes: Mapping[str, Any]) -> Config:
+    """Returns `start` with `changes`, or a new `cls` from its defaults where there is no start."""
+    return cls(**changes) if start is None else dataclasses.replace(start, **changes)
+
+
+def required(cls: type[Config]) -> list[str]:
+    """Returns the fields without a default."""
+    missing = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(cls) if f.init and f.default is missing and f.default_factory is missing]
+
+
+def choices(cls: type[OneOf]) -> list[str]:
+    """Returns what `type` of a one-of may be."""
+    literals = [arm for arm in arms(hints(cls)["type"]) if typing.get_origin(arm) is Literal]
+    allowed = [choice for literal in literals for choice in typing.get_args(literal)]
+    return allowed or [name for name in hints(cls) if name != "type"]
+
+
+def docs(cls: type[Config]) -> Mapping[str, str]:
+    """Returns the text of each field from the `Attributes:` blocks of the class and its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        _, _, block = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")
+        name = ""
+        for line in block.splitlines():
+            if not line.startswith("  "):
+                if line.strip():
+                    break
+            elif match := re.match(r"  (\w+): (.*)", line):
+                name, found[match[1]] = match[1], match[2]
+            elif name and line.strip():
+                found[name] += " " + line.strip()
+    return types.MappingProxyType(found)
+
+
+def summary(cls: type[Config]) -> str:
+    """Returns the first line of the class's own docstring."""
+    doc = inspect.cleandoc(cls.__dict__.get("__doc__") or "").partition("\n")[0]
+    return "" if doc.startswith(f"{cls.__name__}(") else doc  # dataclass writes the signature where there is none
+
+
+def _is_class_variable(note: Any) -> bool:
+    return typing.get_origin(note) is typing.ClassVar or str(note).startswith(("ClassVar", "typing.ClassVar"))
+
+
+def _refuse(cls: type, what: str) -> typing.NoReturn:
+    raise ConfigError([Problem(f"class {cls.__module__}.{cls.__qualname__}: {what}")])
+
+
+def _check_readable(cls: type, name: str, tp: Any) -> None:
+    bare, _ = strip(tp)
+    if bare in _WORDS or is_section_type(bare) or typing.get_origin(bare) is Literal:
+        return
+    if is_union(bare) or is_list(bare) or is_mapping(bare):
+        for part in typing.get_args(bare):
+            if part is not Ellipsis:
+                _check_readable(cls, name, part)
+        return
+    _refuse(cls, f"field {name!r} has type {bare}, which a configuration cannot hold; see config/declaration.py")
+
+
+# Types.
+
+
+def strip(tp: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Returns a type without its `Annotated`, and the limits found there."""
+    if typing.get_origin(tp) is Annotated:
+        bare, *extra = typing.get_args(tp)
+        return bare, tuple(limit for limit in extra if hasattr(limit, "problem"))
+    return tp, ()
+
+
+def is_union(tp: Any) -> bool:
+    """Whether `tp` is `A | B`."""
+    return typing.get_origin(tp) in (Union, types.UnionType)
+
+
+def arms(tp: Any) -> list[Any]:
+    """Returns the members of a union, or the type itself."""
+    bare, _ = strip(tp)
+    return list(typing.get_args(bare)) if is_union(bare) else [tp]
+
+
+def is_list(tp: Any) -> bool:
+    """Whether values of `tp` are written as a list; they are held as a tuple."""
+    return tp in (tuple, list) or typing.get_origin(tp) in (tuple, list)
+
+
+def item_types(tp: Any, count: int) -> list[Any] | None:
+    """Returns the types of `count` items of a list type, or None when it cannot have so many."""
+    args = typing.get_args(tp)
+    if not args:
+        return [Any] * count
+    if typing.get_origin(tp) is list or args[-1] is Ellipsis:
+        return [args[0]] * count
+    return list(args) if len(args) == count else None
+
+
+def is_mapping(tp: Any) -> bool:
+    """Whether values of `tp` are free mappings from text."""
+    return tp is dict or typing.get_origin(tp) is dict
+
+
+def value_type(tp: Any) -> Any:
+    """Returns the type of the values of a mapping type."""
+    return typing.get_args(tp)[1] if typing.get_args(tp) else Any
+
+
+def describe(tp: Any, many: bool = False) -> str:
+    """Returns a type in words, to follow "must be"."""
+    bare, limits = strip(tp)
+    if limits:
+        return " ".join([describe(bare, many), *(limit.allowed for limit in limits)])
+    if bare in _WORDS:
+        return _WORDS[bare][many]
+    if is_union(bare):
+        return _either([describe(arm, many) for arm in typing.get_args(bare)])
+    if typing.get_origin(bare) is Literal:
+        return _either([show(arg) for arg in typing.get_args(bare)])
+    if is_list(bare):
+        args = typing.get_args(bare)
+        if args and args[-1] is not Ellipsis and typing.get_origin(bare) is tuple:
+            return f"{'lists' if many else 'a list'} of {len(args)} items ({', '.join(describe(arg) for arg in args)})"
+        return f"{'lists' if many else 'a list'} of {describe(args[0] if args else Any, many=True)}"
+    if is_mapping(bare):
+        return f"{'mappings' if many else 'a mapping'} to {describe(value_type(bare), many=True)}"
+    return f"{'sections' if many else 'a section'} ({bare.__name__})"
+
+
+def show(value: Any) -> str:
+    """Returns a value as messages show it."""
+    if is_section(value):
+        return f"a {type(value).__name__}"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return shorten(repr(value))
+
+
+def _either(parts: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+# Paths.
+
+
+def is_path(text: str) -> bool:
+    """Whether `parse_path` can split `text`."""
+    return re.fullmatch(PATH, text) is not None
+
+
+def parse_path(text: str) -> tuple[Key, ...]:
+    """Splits `a.b[0].'c d'` into keys; the text must match `PATH`."""
+    keys: list[Key] = []
+    for index, key in _PART.findall(text):
+        if index:
+            keys.append(int(index))
+        elif key[0] == "'":
+            keys.append(key[1:-1].replace("''", "'"))
+        else:
+            keys.append(key.strip('"'))
+    return tuple(keys)
+
+
+def join(path: str, key: Key) -> str:
+    """Returns the path of `key` inside `path`."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    name = key if re.fullmatch(KEY, key) and key[0] not in "'\"" else "'" + key.replace("'", "''") + "'"
+    return f"{path}.{name}" if path else name
+
+
+def path_of(keys: tuple[Key, ...]) -> str:
+    """Returns keys as a path."""
+    return functools.reduce(join, keys, "")
+
+
+def children(value: Any) -> Iterator[tuple[Key, Any]]:
+    """Yields the parts of a section, list or mapping; nothing for other values."""
+    if is_section(value):
+        yield from ((name, getattr(value, name)) for name in hints(type(value)))
+    elif isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, tuple | list):
+        yield from enumerate(value)
+
+
+def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every part of `value` with its path, outer parts first."""
+    yield path, value
+    for key, part in children(value):
+        yield from walk(part, join(path, key))
+
+
+def settle(value: Any, keys: tuple[Key, ...]) -> tuple[Key, ...]:
+    """Returns `keys` with items of lists counted from 0: `-1` and the text `0` become numbers."""
+    settled: list[Key] = []
+    for key in keys:
+        if isinstance(value, tuple) and str(key).lstrip("-").isdecimal():
+            key = int(key) + (len(value) if int(key) < 0 else 0)
+        settled.append(key)
+        value = dict(children(value)).get(key)
+    return tuple(settled)
+
+
+def at(value: Any, keys: tuple[Key, ...], default: Any = Ellipsis) -> Any:
+    """Returns the value at `keys` below `value`, or `default`."""
+    for key in settle(value, keys):
+        value = dict(children(value)).get(key, Ellipsis)
+        if value is Ellipsis:
+            return default
+    return value
+
+
+def find(config: Any, path: str) -> Any:
+    """Returns the value at `path`.
+
+    Raises:
+      ConfigError: there is no such value; names the nearest.
+    """
+    value, place = config, ""
+    for key in settle(config, parse_path(path) if is_path(path) else (path,)):
+        parts = dict(children(value))
+        if key not in parts:
+            raise ConfigError([unknown_field(config, value, place, key)])
+        value, place = parts[key], join(place, key)
+    return value
+
+
+def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin | None = None) -> Problem:
+    """Returns the problem that `section` (a value, or the class of one), at `path` below `root`, has no part `key`."""
+    cls = section if isinstance(section, type) else type(section)
+    parts = list(hints(cls)) if is_section_type(cls) else [str(name) for name, _ in children(section)]
+    if isinstance(section, tuple):
+        what, allowed = "there is no such item", f"0 to {len(section) - 1}" if section else "none, the list is empty"
+        return Problem(what, join(path, key), allowed=allowed, origin=origin)
+    if not is_section_type(cls) and not isinstance(section, dict):
+        what = f"{path} is {show(section)}, which has no fields"
+        return Problem(what, join(path, key), origin=origin)
+    near = nearest(str(key), parts)
+    elsewhere = [place for place, _ in walk(root) if place.endswith(f".{key}")]
+    where = f" of {cls.__name__}" if is_section_type(cls) and path else ""
+    return Problem(
+        f"unknown field{where}",
+        join(path, key),
+        allowed="" if near or elsewhere else ", ".join(parts[:12]) + (", …" if len(parts) > 12 else ""),
+        near=near[0] if near else "",
+        fix=f"{key} exists at {' and '.join(elsewhere[:3])}" if elsewhere else "",
+        origin=origin,
+    )

@@ -1,0 +1,133 @@
+"""From an experiment, files and flags to one configuration.
+
+Owns: which layers there are and in what order; reporting everything that is wrong in all of them at once.
+Does not own: reading a layer (`nodes.py`, `overrides.py`) or putting it on the layers below (`decode.py`).
+
+Low to high: class defaults, the experiment's factory, files named by `base:`, configuration files in order, dedicated
+flags that were given, `--params_override` in order, `--set` in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from official_trainer.config import checks, fields, nodes, overrides, values
+from official_trainer.config.declaration import Config, FrozenDict
+from official_trainer.config.decode import Decoder
+from official_trainer.config.errors import ConfigError, Origin, Problem
+from official_trainer.config.nodes import Node, Source
+from official_trainer.config.provenance import Resolved, Trail
+
+_OVERRIDE, _SET = "--params_override", "--set"
+
+
+def resolve(
+    base: Config,
+    *,
+    experiment: str = "",
+    config_files: Sequence[str] = (),
+    params_overrides: Sequence[str] = (),
+    sets: Sequence[str] = (),
+    flags: Sequence[tuple[str, str, str]] = (),
+) -> Resolved:
+    """Puts all layers together.
+
+    Args:
+      base: what the experiment's factory returned.
+      experiment: its name, for messages and the record.
+      config_files: YAML or JSON files.
+      params_overrides: arguments of `--params_override`: items, YAML, or a file.
+      sets: arguments of `--set`: one item each.
+      flags: dedicated flags that were given: name of the flag, path of the field, text.
+
+    Raises:
+      ConfigError: something is wrong; carries every problem found.
+    """
+    layers = _Layers(base, experiment)
+    for name in _several(config_files):
+        layers.add_file(os.path.expanduser(name))
+    for flag, path, text in flags:
+        layers.add_flag(flag, path, text)
+    for text in _several(params_overrides):
+        layers.add_override(text)
+    for text in _several(sets):
+        layers.add_items(text, _SET, single=True)
+    return layers.finish()
+
+
+class _Layers:
+    def __init__(self, base: Config, experiment: str) -> None:
+        self._experiment = experiment
+        self._problems: list[Problem] = []
+        self._base = values.normalise(base, type(base), "", self._problems.append)
+        self._trail = Trail(self._base, experiment)
+        self._problems = [_from_python(problem, self._trail) for problem in self._problems]
+        self._decoder = Decoder(self._base, self._trail, self._problems)
+
+    def add_file(self, name: str) -> None:
+        for node in nodes.load(name, self._problems):
+            self._decoder.merge(node)
+
+    def add_flag(self, flag: str, path: str, text: str) -> None:
+        origin = Origin("flag", flag, 1, 1, text)
+        node = Node("scalar", text, origin, len(text))
+        self._decoder.assign(fields.parse_path(path), node, node)
+
+    def add_override(self, text: str) -> None:
+        if overrides.is_file(text):
+            self.add_file(os.path.expanduser(text.strip()))
+        elif overrides.is_yaml(text):
+            node = nodes.compose(Source("flag", _OVERRIDE, text, text), self._problems)
+            if node is not None:
+                self._decoder.merge(node)
+        else:
+            self.add_items(text, _OVERRIDE, single=False)
+
+    def add_items(self, text: str, flag: str, single: bool) -> None:
+        found = overrides.parse(text, flag, self._problems, single=single)
+        if single and not found and not text.strip():
+            self._problems.append(Problem("expected path=value, got nothing", origin=Origin("flag", flag)))
+        for item in found:
+            if item.node is None:
+                self._reset(item.keys, item.mark)
+            else:
+                self._decoder.assign(item.keys, item.node, item.mark)
+
+    def _reset(self, keys: tuple[fields.Key, ...], mark: Node) -> None:
+        """Puts back what the experiment says; takes an item out of a list, or out of a mapping if it was added."""
+        root, origin = self._decoder.root, mark.origin
+        *around, last = fields.settle(root, keys)
+        holder = fields.at(root, tuple(around))
+        value = fields.at(self._base, keys)
+        if isinstance(holder, tuple) and last in range(len(holder)):
+            rest: Any = tuple(item for i, item in enumerate(holder) if i != last)
+        elif isinstance(holder, dict) and last in holder and value is Ellipsis:
+            rest = FrozenDict({key: item for key, item in holder.items() if key != last})
+        else:
+            if value is Ellipsis and fields.is_section(holder):
+                value = fields.at(values.class_default(type(holder)), (last,))
+            self._decoder.assign(keys, Node("value", value, origin), mark)
+            self._trail.reset(fields.path_of((*around, last)), origin, value)
+            return
+        self._trail.replace(fields.path_of(tuple(around)), origin)
+        self._decoder.assign(tuple(around), Node("value", rest, origin), mark)
+
+    def finish(self) -> Resolved:
+        config = self._decoder.root
+        self._problems += list(checks.unused(config, self._trail, self._problems))
+        self._problems += list(checks.rules(config, self._trail, self._problems))
+        if self._problems:
+            raise ConfigError(self._problems)
+        return Resolved(config, self._experiment, self._trail)
+
+
+def _from_python(problem: Problem, trail: Trail) -> Problem:
+    """Adds whose mistake it is: the experiment's or a class's."""
+    return dataclasses.replace(problem, origin=trail.origin(problem.path))
+
+
+def _several(texts: Sequence[str]) -> Sequence[str]:
+    return (texts,) if isinstance(texts, str) else texts

@@ -1,0 +1,240 @@
+"""YAML text as a tree of nodes that know their place. Nothing is typed here: `1e-4` is still four characters.
+
+Owns: reading files and strings with PyYAML's composer, duplicate keys, tags, merge keys, `base:` includes.
+Does not own: what the nodes mean; `decode.py` reads them by the types of the fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from official_trainer.config.errors import Origin, Problem, nearest
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_STANDARD = "tag:yaml.org,2002:"
+_PLAIN_TAGS = {
+    f"{_STANDARD}{name}"
+    for name in ["map", "seq", "str", "int", "float", "bool", "null", "merge", "timestamp", "value", "python/tuple"]
+}
+_OPERATIONS = {"!replace": ":=", "!append": "+=", "!remove": "-="}
+_HINTS = (
+    ("mapping values are not allowed", "quote the value if it holds ': ', or mend the indentation"),
+    ("could not find expected ':'", "a field needs 'name: value'"),
+    ("did not find expected ',' or", "a bracket is not closed, or a comma is missing"),
+    ("did not find expected key", "mend the indentation, or the quotes before this place"),
+    ("found unexpected end of stream", "a quote is not closed"),
+    ("expected a single document", "remove the '---' line"),
+    ("undefined alias", "define it with & before this place"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A piece of configuration text.
+
+    Attributes:
+      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), or `value` (value: a
+        finished value that needs no reading).
+      value: see kind.
+      origin: where it starts.
+      length: columns it takes on its first line.
+      quoted: whether a scalar was quoted.
+      op: `=` set or merge, `:=` replace, `+=` append, `-=` remove.
+    """
+
+    kind: Literal["scalar", "list", "mapping", "value"]
+    value: Any
+    origin: Origin
+    length: int = 1
+    quoted: bool = False
+    op: str = "="
+
+    def called(self, op: str) -> Node:
+        """Returns the node with another operation; `=` keeps the one it has."""
+        return self if op == "=" else dataclasses.replace(self, op=op)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """Text and where it came from; `line` and `column` say where it starts inside `whole`."""
+
+    kind: Literal["file", "flag"]
+    name: str
+    text: str
+    whole: str
+    line: int = 1
+    column: int = 1
+
+    def origin(self, line: int, column: int) -> Origin:
+        """Returns the origin of a place counted from 0 inside `text`."""
+        shift = self.column if line == 0 else 1
+        return Origin(self.kind, self.name, line + self.line, column + shift, self.whole)
+
+
+def compose(source: Source, problems: list[Problem]) -> Node | None:
+    """Reads YAML; returns None for an empty document or when it is not YAML (then `problems` says why)."""
+    try:
+        loader = _Loader(source.text)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        problems.append(_syntax_problem(source, error))
+        return None
+    return None if root is None else _Converter(source, problems).node(root)
+
+
+def _syntax_problem(source: Source, error: yaml.YAMLError) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable characters"
+    if mark is None:
+        return Problem(f"cannot be read as YAML: {said}", origin=Origin(source.kind, source.name))
+    lines = source.text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    indent = line[: len(line) - len(line.lstrip())]
+    if "\t" in indent:
+        origin = source.origin(mark.line, indent.index("\t"))
+        return Problem("a tab in the indentation, where YAML allows spaces only", fix="replace it", origin=origin)
+    fix = next((hint for words, hint in _HINTS if words in said or words in str(error)), "")
+    return Problem(f"cannot be read as YAML: {said}", fix=fix, origin=source.origin(mark.line, mark.column))
+
+
+class _Converter:
+    """Turns PyYAML's nodes into ours."""
+
+    def __init__(self, source: Source, problems: list[Problem]) -> None:
+        self._source = source
+        self._problems = problems
+        self._open: set[int] = set()
+
+    def node(self, raw: yaml.Node) -> Node:
+        origin, length = self._place(raw)
+        if id(raw) in self._open:
+            self._problems.append(Problem("an alias must not contain itself", origin=origin, length=length))
+            return Node("scalar", "", origin)
+        self._open.add(id(raw))
+        op = self._operation(raw, origin)
+        try:
+            if isinstance(raw, yaml.ScalarNode):
+                quoted = raw.style in ("'", '"', "|", ">")  # plain is '' in libyaml and None in pure Python
+                return Node("scalar", raw.value, origin, length, quoted, op)
+            if isinstance(raw, yaml.SequenceNode):
+                return Node("list", tuple(self.node(item) for item in raw.value), origin, length, op=op)
+            return Node("mapping", tuple(self._pairs(raw)), origin, length, op=op)
+        finally:
+            self._open.discard(id(raw))
+
+    def _place(self, raw: yaml.Node) -> tuple[Origin, int]:
+        start, end = raw.start_mark, raw.end_mark
+        if isinstance(raw, yaml.ScalarNode) and raw.style in ("|", ">"):
+            return self._source.origin(start.line, start.column), 1
+        length = end.column - start.column if end.line == start.line else 200  # rendering stops at the line's end
+        return self._source.origin(start.line, start.column), length
+
+    def _operation(self, raw: yaml.Node, origin: Origin) -> str:
+        tag = raw.tag or ""
+        if tag in _OPERATIONS:
+            return _OPERATIONS[tag]
+        if tag not in _PLAIN_TAGS:
+            shown = tag.replace(_STANDARD, "!!")
+            fix = "write plain data" if "python" in tag else "only !append, !remove and !replace mean something here"
+            self._problems.append(Problem(f"the tag {shown} is not allowed in a configuration", fix=fix, origin=origin))
+        return "="
+
+    def _pairs(self, raw: yaml.MappingNode) -> Iterator[tuple[Node, Node]]:
+        merged: dict[str, tuple[Node, Node]] = {}
+        own: dict[str, tuple[Node, Node]] = {}
+        for raw_key, raw_value in raw.value:
+            key = self.node(raw_key)
+            if key.kind != "scalar":
+                self._problems.append(Problem("a field name must be one word", origin=key.origin, length=key.length))
+            elif key.value == "<<" and not key.quoted:
+                self._merge(self.node(raw_value), merged)
+            elif key.value in own:
+                first = own[key.value][0].origin.line
+                what = f"'{key.value}' appears twice in one section, first on line {first}"
+                self._problems.append(Problem(what, fix="keep one", origin=key.origin, length=key.length))
+            else:
+                own[key.value] = key, self.node(raw_value)
+        yield from (pair for name, pair in merged.items() if name not in own)
+        yield from own.values()
+
+    def _merge(self, value: Node, merged: dict[str, tuple[Node, Node]]) -> None:
+        for part in value.value if value.kind == "list" else [value]:
+            if part.kind != "mapping":
+                self._problems.append(Problem("'<<' takes a section or a list of sections", origin=part.origin))
+                continue
+            for key, item in part.value:
+                merged.setdefault(key.value, (key, item))
+
+
+# Files.
+
+
+def load(name: str, problems: list[Problem], *, asked: Origin | None = None, _open: tuple[str, ...] = ()) -> list[Node]:
+    """Reads a configuration file and the files its `base:` names.
+
+    Args:
+      name: path of a YAML or JSON file.
+      problems: receives what is wrong.
+      asked: where the file is named, when that is another file.
+
+    Returns:
+      One mapping for each file, in the order in which they apply: bases first, depth first.
+    """
+    path = os.path.realpath(name)
+    if path in _open:
+        chain = " → ".join(os.path.basename(p) for p in (*_open[_open.index(path) :], path))
+        problems.append(Problem(f"files include each other in a circle: {chain}", "base", origin=asked))
+        return []
+    text = _read(name, problems, asked)
+    if text is None:
+        return []
+    if name.endswith(".json"):
+        text = text.replace("\t", " ")  # JSON indents with tabs; YAML, its superset in all else, does not
+    root = compose(Source("file", name, text, text), problems)
+    if root is None or (root.kind == "scalar" and not root.value and not root.quoted):
+        return []
+    if root.kind != "mapping":
+        held = "a list" if root.kind == "list" else "one value"
+        what = f"a configuration file holds fields (name: value), not {held}"
+        problems.append(Problem(what, origin=root.origin, length=root.length))
+        return []
+    bases = [value for key, value in root.value if key.value == "base"]
+    own = tuple(pair for pair in root.value if pair[0].value != "base" and not pair[0].value.startswith("x-"))
+    found = [node for value in bases for node in _load_bases(name, value, problems, (*_open, path))]
+    return [*found, dataclasses.replace(root, value=own)]
+
+
+def _load_bases(name: str, value: Node, problems: list[Problem], chain: tuple[str, ...]) -> Iterator[Node]:
+    for item in value.value if value.kind == "list" else [value]:
+        if item.kind != "scalar" or not item.value:
+            what = "must be a file or a list of files"
+            problems.append(Problem(what, "base", origin=item.origin, length=item.length))
+            continue
+        file = os.path.normpath(os.path.join(os.path.dirname(name), os.path.expanduser(item.value)))
+        yield from load(file, problems, asked=item.origin, _open=chain)
+
+
+def _read(name: str, problems: list[Problem], asked: Origin | None) -> str | None:
+    try:
+        return Path(name).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        folder = os.path.dirname(name)
+        siblings = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+        near = nearest(os.path.basename(name), siblings)
+        found = os.path.join(folder, near[0]) if near else ""
+        problems.append(Problem(f"there is no configuration file '{name}'", near=found, origin=asked))
+    except UnicodeDecodeError as error:
+        what = f"configuration file '{name}' is not UTF-8 text (byte {error.start})"
+        problems.append(Problem(what, fix="save it as UTF-8", origin=asked))
+    except OSError as error:
+        problems.append(Problem(f"cannot read configuration file '{name}': {error.strerror}", origin=asked))
+    return None

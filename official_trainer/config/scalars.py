@@ -1,0 +1,168 @@
+"""One piece of text as a value of a declared type. The rules are the same in a file, an override and a flag.
+
+Owns: what text an `int`, `float`, `bool`, `str` or `Literal` accepts, and the reason when it does not.
+Does not own: lists, sections, unions and null; `decode.py` does. No rule here guesses a type from the text, except for
+fields that accept anything, which follow YAML 1.2.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+import typing
+from typing import Any, Literal
+
+from official_trainer.config import fields
+from official_trainer.config.errors import nearest, shorten
+
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
+_BASED = re.compile(r"[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)*|o[0-7]+(_[0-7]+)*|b[01]+(_[01]+)*)")
+_LEADING_ZERO = re.compile(r"([-+]?)0+([0-9]+)")
+_DIGITS = r"[0-9]+(?:_[0-9]+)*"
+_NUMBER = re.compile(rf"[-+]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][-+]?[0-9]{{1,6}})?")
+_SPECIAL = re.compile(r"([-+]?)\.?(inf|nan)", re.IGNORECASE)
+_SUFFIX = re.compile(rf"([-+]?{_DIGITS}(?:\.[0-9]+)?)([kKmMgGbB])")
+_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+NULLS = ("", "~", "null", "Null", "NULL", "None")
+_LONGEST_INTEGER = 40
+
+
+class MisreadError(ValueError):
+    """Text that is not a value of the type wanted; carries the parts of a `Problem`."""
+
+    def __init__(self, what: str, *, fix: str = "", allowed: str = "", near: str = "") -> None:
+        super().__init__(what)
+        self.parts = {"what": what, "fix": fix, "allowed": allowed, "near": near}
+
+
+def read(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
+    """Reads plain or quoted text as a `tp`, which is a scalar type, a `Literal` or `Any`.
+
+    Args:
+      text: the text, without its quotes.
+      tp: the type wanted.
+      quoted: whether it was quoted; quoted text is never a number or a truth value.
+      narrow: whether other types are tried too, so that only the plainest spellings of this one count.
+
+    Raises:
+      MisreadError: the text is not such a value.
+    """
+    if tp is Any:
+        return _untyped(text, quoted)
+    if typing.get_origin(tp) is Literal:
+        return _choice(text, typing.get_args(tp), quoted)
+    if tp is str:
+        if text in NULLS and text and not quoted:
+            raise MisreadError("must be text", fix=f"write '' for no text, or '{text}' in quotes for the word")
+        return text
+    if quoted:
+        raise MisreadError(f"must be {fields.describe(tp)}", fix="remove the quotes")
+    if tp is bool:
+        return _truth(text, narrow)
+    return _integer(text, narrow) if tp is int else _float(text)
+
+
+def _truth(text: str, narrow: bool) -> bool:
+    word = text.lower()
+    if word in _TRUE[: 1 if narrow else None]:
+        return True
+    if word in _FALSE[: 1 if narrow else None]:
+        return False
+    near = nearest(word, (*_TRUE, *_FALSE))
+    fix = "write true or false" if word in ("0", "1") else ""
+    raise MisreadError("must be true or false", fix=fix, near=near[0] if near else "")
+
+
+def _integer(text: str, narrow: bool) -> int:
+    wanted = "must be an integer"
+    if len(text) > _LONGEST_INTEGER and (_INTEGER.fullmatch(text) or _NUMBER.fullmatch(text)):
+        raise MisreadError(f"{wanted} of at most {_LONGEST_INTEGER} characters")
+    if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
+        return int(text, 0)
+    _refuse_leading_zero(text, wanted)
+    if _NUMBER.fullmatch(text) and not narrow:
+        number = decimal.Decimal(text.replace("_", ""))
+        if number.adjusted() > _LONGEST_INTEGER:
+            raise MisreadError(f"{wanted} of at most {_LONGEST_INTEGER} digits")
+        if number == number.to_integral_value():
+            return int(number)
+        below = int(number.to_integral_value(decimal.ROUND_FLOOR))
+        raise MisreadError(wanted, fix=f"write {below} or {below + 1}")
+    raise MisreadError(wanted, fix=_written_out(text))
+
+
+def _float(text: str) -> float:
+    wanted = "must be a number"
+    if special := _SPECIAL.fullmatch(text):
+        number = math.inf if special[2].lower() == "inf" else math.nan
+        return -number if special[1] == "-" else number
+    if _BASED.fullmatch(text):
+        return float(int(text, 0))
+    _refuse_leading_zero(text, wanted)
+    if _NUMBER.fullmatch(text):
+        value = float(text.replace("_", ""))
+        if math.isinf(value):
+            raise MisreadError(f"{wanted} that fits 64 bits", fix="write inf for infinity")
+        return value
+    raise MisreadError(wanted, fix=_written_out(text))
+
+
+def _refuse_leading_zero(text: str, wanted: str) -> None:
+    if match := _LEADING_ZERO.fullmatch(text):
+        sign, digits = match[1].replace("+", ""), match[2]
+        octal = f" or {sign}0o{digits} ({sign}{int(digits, 8)})" if set(digits) <= set("01234567") else ""
+        raise MisreadError(f"{wanted} without a leading zero", fix=f"write {sign}{int(digits)}{octal}")
+
+
+def _written_out(text: str) -> str:
+    """Returns the fix for `10k` and for numbers with a percent sign or thousands commas, else nothing."""
+    if match := _SUFFIX.fullmatch(text):
+        number = decimal.Decimal(match[1].replace("_", "")) * _FACTORS[match[2].lower()]
+        return f"write {int(number) if number == number.to_integral_value() else number}"
+    if re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?%", text):
+        return f"write {(decimal.Decimal(text[:-1]) / 100).normalize():f}"
+    if re.fullmatch(r"[-+]?[0-9]{1,3}(,[0-9]{3})+", text):
+        return f"write {text.replace(',', '')}"
+    return ""
+
+
+def _choice(text: str, options: tuple[Any, ...], quoted: bool) -> Any:
+    for option in options:
+        if isinstance(option, str):
+            if text == option:
+                return option
+        elif not quoted:
+            try:
+                if read(text, type(option), quoted=False) == option:
+                    return option
+            except MisreadError:
+                continue
+    names = [option if isinstance(option, str) else fields.show(option) for option in options]
+    near = nearest(text, names)
+    raise MisreadError("not one of the choices", allowed=", ".join(names), near=near[0] if near else "")
+
+
+def _untyped(text: str, quoted: bool) -> Any:
+    """Reads as YAML 1.2's core schema does."""
+    if quoted:
+        return text
+    if text in NULLS and text != "None":
+        return None
+    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        return text.lower() == "true"
+    if text.lstrip("+-")[:1].isdigit() or text.lstrip("+-")[:1] == ".":
+        for tp in (int, float):
+            try:
+                return read(text, tp, quoted=False, narrow=True)
+            except MisreadError:
+                continue
+    return text
+
+
+def shown(text: str, quoted: bool) -> str:
+    """Returns source text as messages show it."""
+    if text in NULLS and not quoted:
+        return "null" if text else "nothing"
+    return f"'{shorten(text)}'"

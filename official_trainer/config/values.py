@@ -1,0 +1,123 @@
+"""Python values in the one form their type has: tuples, frozen mappings, floats that are floats.
+
+Owns: checking and normalising what Python code put into a configuration; class defaults.
+Does not own: text (`decode.py`), rules across fields (`checks.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+from official_trainer.config import fields
+from official_trainer.config.declaration import Config, FrozenDict, OneOf
+from official_trainer.config.errors import Problem, nearest
+
+Report = Callable[[Problem], Any]
+
+
+def class_default(cls: type[Config]) -> Config | None:
+    """Returns the section as its class declares it, or None when a field has no default."""
+    return _class_default(typing.cast(Any, cls))
+
+
+@functools.cache
+def _class_default(cls: Any) -> Config | None:
+    return None if fields.required(cls) else normalise(cls(), cls, "", lambda problem: None)
+
+
+def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
+    """Returns a Python value in the one form its type has (tuples, frozen mappings, floats that are floats).
+
+    Reports values that are not of the type and leaves them as they are.
+    """
+    if fields.is_section(value):
+        return _normalise_section(value, tp, path, report)
+    bare, limits = fields.strip(tp)
+    if value is None and fields.NoneType in fields.arms(tp):
+        return None
+    for arm in fields.arms(tp) if fields.is_union(bare) else ():
+        found: list[Problem] = []
+        result = normalise(value, arm, path, found.append)
+        if not found:
+            return result
+    if fields.is_union(bare) or not _has_type(value, bare):
+        return _refuse(value, f"must be {fields.describe(bare)}", path, report)
+    for limit in limits:
+        if said := limit.problem(value):
+            return _refuse(value, said, path, report)
+    return _normalise_parts(value, bare, path, report)
+
+
+def _normalise_section(value: Config, tp: Any, path: str, report: Report) -> Any:
+    allowed = [bare for bare, _ in map(fields.strip, fields.arms(tp))]
+    if Any not in allowed and not any(fields.is_section_type(arm) and isinstance(value, arm) for arm in allowed):
+        return _refuse(value, f"must be {fields.describe(tp)}", path, report)
+    cls = type(value)
+    changes: dict[str, Any] = {}
+    for name, hint in fields.hints(cls).items():
+        old = getattr(value, name)
+        new = normalise(old, hint, fields.join(path, name), report)
+        if new is not old:
+            changes[name] = new
+    if isinstance(value, OneOf):
+        _check_choice(value, path, report)
+    return fields.rebuild(cls, value, changes) if changes else value
+
+
+def _check_choice(value: OneOf, path: str, report: Report) -> None:
+    branches = [name for name in fields.hints(type(value)) if name != "type"]
+    if value.type is not None and value.type not in branches and value.type in fields.choices(type(value)):
+        what = f"{type(value).__name__}.type allows '{value.type}', for which the class has no field"
+        report(Problem(what, fields.join(path, "type"), fix=f"declare the field {value.type}"))
+    elif value.type is not None and value.type not in branches:
+        near = nearest(str(value.type), branches)
+        place = fields.join(path, "type")
+        report(Problem("not one of the choices", place, repr(value.type), ", ".join(branches), near[0] if near else ""))
+
+
+def _has_type(value: Any, tp: Any) -> bool:
+    if tp is Any:
+        return value is None or isinstance(value, bool | int | float | str | tuple | list | dict)
+    if typing.get_origin(tp) is Literal:
+        return any(value == option and type(value) is type(option) for option in typing.get_args(tp))
+    if fields.is_list(tp):
+        return isinstance(value, tuple | list) and fields.item_types(tp, len(value)) is not None
+    if fields.is_mapping(tp):
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    if tp is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if tp is int:
+        return (isinstance(value, int) and not isinstance(value, bool)) or (
+            isinstance(value, float) and value.is_integer()
+        )
+    return isinstance(value, tp) and not fields.is_section_type(tp)
+
+
+def _normalise_parts(value: Any, tp: Any, path: str, report: Report) -> Any:
+    if isinstance(value, tuple | list):
+        types = fields.item_types(tp, len(value)) if tp is not Any else [Any] * len(value)
+        pairs = enumerate(zip(value, types or [], strict=True))
+        return _unless_same(tuple(normalise(item, t, fields.join(path, i), report) for i, (item, t) in pairs), value)
+    if isinstance(value, dict):
+        t = Any if tp is Any else fields.value_type(tp)
+        parts = {key: normalise(item, t, fields.join(path, key), report) for key, item in value.items()}
+        return _unless_same(FrozenDict(parts), value)
+    if tp in (int, float) and type(value) is not tp:
+        return tp(value)
+    return value
+
+
+def _unless_same(new: Any, old: Any) -> Any:
+    """Returns `old` when nothing changed, so that an unchanged section need not be rebuilt."""
+    if type(new) is not type(old):
+        return new
+    pairs = zip(new.values(), old.values(), strict=True) if isinstance(new, dict) else zip(new, old, strict=True)
+    return old if all(a is b for a, b in pairs) else new
+
+
+def _refuse(value: Any, what: str, path: str, report: Report) -> Any:
+    report(Problem(what, path, got=fields.show(value)))
+    return value

@@ -1,0 +1,115 @@
+"""From `RuntimeConfig` to a `tf.distribute.Strategy`, and the process-wide settings a run needs.
+
+Owns: which devices are used and how, precision, eager mode, seeds. Called once, before anything is built.
+Does not own: clusters of processes; this version runs on one machine.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from official_trainer import random_streams
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import keras, tf
+
+_logger = logging.getLogger(__name__)
+
+
+class DeviceError(UserError, ValueError):
+    """The runtime section asks for devices that this machine does not have."""
+
+    exit_code = ExitCode.CONFIG
+
+
+def configure_process(runtime: Any) -> None:
+    """Applies what TensorFlow holds per process: logical devices, precision policy, eager mode, seeds.
+
+    Raises:
+      DeviceError: the devices cannot be set up, because there are none or TensorFlow has started already.
+    """
+    _choose_gpus(runtime.num_gpus)
+    _split_cpu(runtime.num_logical_cpus)
+    policy = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
+    keras.mixed_precision.set_global_policy(policy.get(runtime.mixed_precision_dtype or "", "float32"))
+    tf.config.run_functions_eagerly(runtime.run_eagerly)
+    random_streams.enable(runtime.seed)
+
+
+def build_strategy(runtime: Any) -> tf.distribute.Strategy:
+    """Returns the strategy that `runtime.distribution_strategy` names.
+
+    One replica under `auto` means TensorFlow's default strategy: MirroredStrategy over a single device would take
+    about twice as long for a step of a small model.
+    """
+    devices = _devices()
+    name = runtime.distribution_strategy
+    if name == "auto":
+        several_gpus = len(devices) > 1 and devices[0].startswith("GPU")
+        name = "mirrored" if several_gpus or (runtime.num_logical_cpus or 1) > 1 else "off"
+    strategy = _BUILDERS[name](devices, runtime)
+    _logger.info("strategy %s over %s", name, ", ".join(devices if name == "mirrored" else devices[:1]))
+    return strategy
+
+
+def _off(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
+    return tf.distribute.get_strategy()
+
+
+def _one_device(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
+    return tf.distribute.OneDeviceStrategy(devices[0])
+
+
+def _mirrored(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
+    packs = runtime.num_packs
+    operations = {
+        None: None,
+        "nccl": tf.distribute.NcclAllReduce,
+        "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+    }[runtime.all_reduce_alg]
+    if operations is None and packs > 1:
+        operations = tf.distribute.NcclAllReduce if devices[0].startswith("GPU") else tf.distribute.ReductionToOneDevice
+    if operations is tf.distribute.ReductionToOneDevice:
+        raise DeviceError("runtime.num_packs: has no effect without GPUs; leave it at 1")
+    return tf.distribute.MirroredStrategy(devices, operations(num_packs=packs) if operations else None)
+
+
+_BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}
+
+
+def _devices() -> list[str]:
+    """Returns the GPUs that TensorFlow may use, else the logical CPUs."""
+    for kind in ("GPU", "CPU"):
+        if devices := tf.config.list_logical_devices(kind):
+            return [f"{kind}:{i}" for i in range(len(devices))]
+    raise AssertionError("TensorFlow always has a CPU")
+
+
+def _choose_gpus(num_gpus: int | None) -> None:
+    """Hides all but the first `num_gpus` GPUs (None: hides none); memory grows as it is needed."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if num_gpus is not None and num_gpus > len(gpus):
+        raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this machine shows {len(gpus)}")
+    chosen = gpus if num_gpus is None else gpus[:num_gpus]
+    try:
+        tf.config.set_visible_devices(chosen, "GPU")
+        for gpu in chosen:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:  # TensorFlow has started: whoever started it decided
+        if len(tf.config.list_logical_devices("GPU")) != len(chosen):
+            raise DeviceError(f"runtime.num_gpus: asks for {num_gpus}, but TensorFlow has already started") from None
+
+
+def _split_cpu(num_logical_cpus: int | None) -> None:
+    if num_logical_cpus is None:
+        return
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    wanted = [tf.config.LogicalDeviceConfiguration()] * num_logical_cpus
+    try:
+        tf.config.set_logical_device_configuration(cpu, wanted)
+    except RuntimeError:  # TensorFlow has started: fine if the CPU is split that way already
+        have = len(tf.config.list_logical_devices("CPU"))
+        if have != num_logical_cpus:
+            raise DeviceError(
+                f"runtime.num_logical_cpus: asks for {num_logical_cpus}, but TensorFlow has already started with {have}"
+            ) from None

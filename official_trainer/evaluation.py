@@ -1,0 +1,270 @@
+"""Evaluation: traced steps over all data, each example counted once; the half of the Trainer that never updates.
+
+Owns: Model Garden's evaluation contract (`evaluate`, `eval_begin`, `next_eval_inputs`, `eval_step`, `eval_reduce`,
+`eval_end`), its metrics, and the swap of averaged weights around it. Does not own: when to evaluate (`loop.py`),
+keeping the best checkpoint (`best.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orbit
+
+from official_trainer import metrics, windows
+from official_trainer.config import nearest
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.feed import DataError, Feed
+from official_trainer.lazy import keras, tf
+from official_trainer.optimization import WeightAverage
+
+_logger = logging.getLogger(__name__)
+
+
+class MonitoredMetricError(UserError, LookupError):
+    """The metric that decides which checkpoint is best is none that evaluation produces."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self, name: str, produced: Sequence[str]) -> None:
+        near = nearest(name, produced)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(
+            f"trainer.best_checkpoint_eval_metric: evaluation does not produce {name!r}; "
+            f"it produces {', '.join(sorted(produced))}{hint}"
+        )
+
+
+class Evaluator(orbit.StandardEvaluator):
+    """Evaluates one task's model under the strategy in scope; a part of `Trainer`, not used alone.
+
+    The results do not depend on the batch size or the number of replicas: a last, smaller batch is evaluated as it is,
+    and the loss is weighted by examples.
+    """
+
+    _strategy: tf.distribute.Strategy
+    _config: Any
+    _task: Any
+    _model: keras.Model
+    _global_step: tf.Variable
+    _average: WeightAverage | None
+    _checkpoint: tf.train.Checkpoint
+    _checkpoint_exporter: Any
+
+    def _init_evaluation(self, feed: Feed, validation_dataset: Any, *, evaluate: bool) -> None:
+        trainer = self._config.trainer
+        if trainer.eval_tf_while_loop and overrides(self._task, "aggregate_logs"):
+            raise ValueError(
+                "trainer.eval_tf_while_loop: cannot be used with a task that defines aggregate_logs(), which runs on "
+                f"the host after each step ({type(self._task).__name__} does); set it to false"
+            )
+        self._validation_feed = feed
+        self._validation_loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
+        of_model = list(getattr(self._model, "metrics", []))
+        self._validation_metrics = [*self._task.build_metrics(training=False), *of_model] if evaluate else []
+        self._examples_evaluated = metrics.example_counter()
+        metrics.check_names([*self._validation_metrics, self._validation_loss], "evaluation")
+        orbit.StandardEvaluator.__init__(
+            self,
+            validation_dataset,
+            orbit.StandardEvaluatorOptions(
+                use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
+            ),
+        )
+
+    @property
+    def average(self) -> WeightAverage | None:
+        """The moving average of the weights, if the run averages."""
+        return self._average
+
+    @property
+    def validation_loss(self) -> keras.metrics.Metric:
+        """Mean loss over the examples of the last evaluation."""
+        return self._validation_loss
+
+    @property
+    def validation_metrics(self) -> list[keras.metrics.Metric]:
+        """The task's and the model's evaluation metrics."""
+        return self._validation_metrics
+
+    def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
+        """Evaluates `num_steps` batches (-1: all), with averaged weights if there are any; returns `eval_end`'s logs.
+
+        Raises:
+          DataError: the validation data holds no batch, or cannot be read.
+        """
+        with self.weights_averaged():
+            state = self.eval_begin()
+            self._examples_evaluated.assign(0)
+            with self._validation_feed.errors_explained():
+                state = self._run_evaluation(int(num_steps), state)
+            if int(self._examples_evaluated.numpy()) == 0:
+                raise DataError(
+                    f"{self._validation_feed.source}: the validation data holds no example; check input_path, and "
+                    "global_batch_size if drop_remainder is set"
+                )
+            return self.eval_end(state) if state is not None else self.eval_end()
+
+    def check_monitored_metric(self) -> None:
+        """Refuses a `best_checkpoint_eval_metric` that evaluations do not produce.
+
+        Names that only the task knows are found out by evaluating one batch, which changes nothing.
+
+        Raises:
+          MonitoredMetricError: lists what evaluations do produce.
+        """
+        name = self._config.trainer.best_checkpoint_eval_metric
+        produced = [metric.name for metric in [*self._validation_metrics, self._validation_loss]]
+        if not name or name in produced:
+            return
+        exporter, self._checkpoint_exporter = self._checkpoint_exporter, None
+        try:
+            logs = self.evaluate(1)
+        finally:
+            self._checkpoint_exporter = exporter
+        if metrics.find_metric(logs, name) is None:
+            raise MonitoredMetricError(name, metrics.names(logs))
+
+    def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which the model holds its averaged weights, if the run averages."""
+        return contextlib.nullcontext() if self._average is None else self._average.swapped_in()
+
+    def _run_evaluation(self, num_steps: int, state: Any) -> Any:
+        if self._eval_loop_fn is None:
+            self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
+        if self._eval_dataset is None:
+            self._eval_dataset = self._validation_feed.build()
+        iterator = tf.nest.map_structure(iter, self._eval_dataset)
+        return self._eval_loop_fn(iterator, num_steps, state)
+
+    def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
+        """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
+        options = self._eval_options
+        if options.use_tf_while_loop:
+            run = windows.stepping_loop(self.eval_step, traced_step=True, traced_loop=True)
+
+            def traced(iterator: Any, num_steps: int, state: Any) -> Any:
+                with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
+                    run(iterator, tf.constant(num_steps if num_steps >= 0 else tf.int32.max, tf.int32))
+                return state
+
+            return traced
+        step = tf.function(self.eval_step) if options.use_tf_function else self.eval_step
+
+        def eager(iterator: Any, num_steps: int, state: Any) -> Any:
+            with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
+                done = 0
+                while num_steps < 0 or done < num_steps:
+                    state = self.eval_reduce(state, _drop_idle_replicas(step(iterator)))
+                    done += 1
+            return state
+
+        return eager
+
+    def eval_begin(self) -> Any:
+        """Resets the metrics; returns the first state of `eval_reduce`. Called eagerly."""
+        for metric in [*self._validation_metrics, self._validation_loss]:
+            metric.reset_states()
+        return None
+
+    def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:
+        """Returns the inputs of the next evaluation step, and logs that stay on the host; traced."""
+        return next(iterator), {}
+
+    def eval_step(self, iterator: Any) -> dict[str, Any]:
+        """Evaluates one batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
+        inputs, passthrough_logs = self.next_eval_inputs(iterator)
+        outputs = self._strategy.run(self._replica_eval_step, args=(inputs,))
+        logs = {
+            name: tf.nest.map_structure(self._strategy.experimental_local_results, value)
+            for name, value in outputs.items()
+        }
+        if clash := sorted(set(logs) & set(passthrough_logs)):
+            _logger.warning("next_eval_inputs and the model both log %s; the model's value is kept", ", ".join(clash))
+        return {**passthrough_logs, **logs}
+
+    def _replica_eval_step(self, inputs: Any) -> dict[str, Any]:
+        num_examples = _num_examples(inputs)
+        self._examples_evaluated.assign_add(tf.cast(num_examples, tf.int64))
+        if self._strategy.num_replicas_in_sync == 1:
+            return self._evaluate_batch(inputs, num_examples)
+        # The last batch may leave a replica without examples, and a mean over nothing is not a number.
+        logs_of_batch = {}  # AutoGraph does not take annotated names here
+
+        def evaluate() -> dict[str, Any]:
+            logs_of_batch.update(self._evaluate_batch(inputs, num_examples))
+            return logs_of_batch
+
+        def idle() -> dict[str, Any]:  # traced after `evaluate`: returns nothing of the same structure
+            return tf.nest.map_structure(_empty_like, logs_of_batch)
+
+        return {**tf.cond(num_examples > 0, evaluate, idle), _IS_BUSY: num_examples > 0}
+
+    def _evaluate_batch(self, inputs: Any, num_examples: tf.Tensor) -> dict[str, Any]:
+        logs = self._task.validation_step(inputs, model=self._model, metrics=self._validation_metrics)
+        if self._task.loss in logs:
+            loss = tf.reduce_mean(tf.cast(logs[self._task.loss], tf.float32))
+            self._validation_loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
+        return tf.nest.map_structure(tf.convert_to_tensor, dict(logs))
+
+    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+        """Folds one step's logs into the state of the evaluation; called eagerly on the host."""
+        return self._task.aggregate_logs(state, step_outputs)
+
+    def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
+        """Returns the results of the evaluation; called eagerly, while averaged weights are still in the model."""
+        logs: dict[str, Any] = {metric.name: metric.result() for metric in self._validation_metrics}
+        if self._validation_loss.count.numpy() > 0:
+            logs[self._validation_loss.name] = self._validation_loss.result()
+        if aggregated_logs is not None:
+            logs.update(self._task.reduce_aggregated_logs(aggregated_logs, global_step=self._global_step))
+        if self._checkpoint_exporter is not None:
+            logs.update(self._export_best(logs))
+        return logs
+
+    def _export_best(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """Offers the evaluated weights to the exporter; returns the best value so far as `best_<metric>`."""
+        exporter = self._checkpoint_exporter
+        exporter.maybe_export_checkpoint(self._checkpoint, logs, int(self._global_step.numpy()))
+        name = self._config.trainer.best_checkpoint_eval_metric
+        best: Any = exporter.best_ckpt_logs
+        for key in name.split("|"):
+            best = None if best is None else best.get(key)
+        return {} if best is None else {f"best_{name}": best}
+
+
+_IS_BUSY = "replica had examples"
+
+
+def _drop_idle_replicas(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Returns step logs with only the values of replicas that had examples."""
+    if _IS_BUSY not in outputs:
+        return outputs
+    busy = [bool(b) for b in outputs[_IS_BUSY]]
+
+    def keep(value: Any) -> Any:
+        if isinstance(value, tuple) and len(value) == len(busy):
+            return tuple(v for v, b in zip(value, busy, strict=True) if b)
+        return value
+
+    return {name: keep(value) for name, value in outputs.items() if name != _IS_BUSY}
+
+
+def _num_examples(inputs: Any) -> tf.Tensor:
+    """Returns the size of a batch's first dimension, scalar int32; 1 for a batch of scalars."""
+    first = tf.nest.flatten(inputs)[0]
+    return tf.constant(1) if first.shape.rank == 0 else tf.shape(first)[0]
+
+
+def _empty_like(value: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor of the same type with no elements where the shape leaves that open, else zeros."""
+    return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
+
+
+def overrides(task: Any, method: str) -> bool:
+    """Whether `task` defines `method` itself, beyond the base class (ours or Model Garden's) that declares it."""
+    owner = next(cls for cls in type(task).__mro__ if method in vars(cls))
+    return owner.__name__ != "Task"

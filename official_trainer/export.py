@@ -1,0 +1,83 @@
+"""SavedModels: a task's serving functions and the model's weights, written whole or not at all.
+
+Owns: default signatures, the folder protocol (write beside, then rename), retention of exports.
+Does not own: when to export (`loop.py`, `best.py`), which weights are in the model at that moment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.lazy import tf
+
+_logger = logging.getLogger(__name__)
+
+
+def default_signatures(task: Any, model: Any) -> dict[str, Any]:
+    """Returns `serving_default`: the model's inputs by name, any batch size, to the model's outputs by name."""
+    if not getattr(model, "inputs", None):
+        raise ValueError(
+            f"{type(task).__name__}: the model was not built with tf_keras.Input, so the engine cannot tell what it "
+            "takes; define build_signatures(model)"
+        )
+    specs = {tensor.name.split(":")[0]: _batch_of(tensor) for tensor in model.inputs}
+    names = list(specs)
+
+    @tf.function(input_signature=[specs])
+    def serve(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        values = [features[name] for name in names]
+        return _by_name(task.inference_step(tf.nest.pack_sequence_as(model.input, values), model), model)
+
+    return {"serving_default": serve}
+
+
+def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float] | None = None) -> None:
+    """Writes a SavedModel to `directory`, replacing an older one there only when the new one is whole.
+
+    `export.json` in it says which step and results it stands for.
+    """
+    beside = f"{directory.rstrip('/')}.writing"
+    if tf.io.gfile.exists(beside):  # left by a process that died
+        tf.io.gfile.rmtree(beside)
+    module = tf.Module()
+    module.model = model
+    signatures = task.build_signatures(model)
+    tf.saved_model.save(module, beside, signatures=signatures)
+    record = {"step": step, "metrics": dict(metrics or {}), "signatures": sorted(signatures)}
+    files.write_text_atomically(files.join(beside, "export.json"), json.dumps(record, indent=1) + "\n")
+    if tf.io.gfile.exists(directory):
+        tf.io.gfile.rmtree(directory)
+    tf.io.gfile.rename(beside, directory)
+    _logger.info("exported step %d to %s", step, directory)
+
+
+def exported_step(directory: str) -> int | None:
+    """Returns the step of the SavedModel in `directory`, or None if there is none."""
+    path = files.join(directory, "export.json")
+    return json.loads(files.read_text(path))["step"] if files.exists(path) else None
+
+
+def keep_newest(directory: str, max_to_keep: int) -> None:
+    """Deletes all but the newest exports among the folders of `directory` that are named by step."""
+    steps = sorted(int(name) for name in (n.rstrip("/") for n in files.list_dir(directory)) if name.isdigit())
+    for step in steps[:-max_to_keep]:
+        tf.io.gfile.rmtree(files.join(directory, str(step)))
+
+
+def _batch_of(tensor: Any) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=tensor.name.split(":")[0])
+
+
+def _by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:
+    """Returns outputs as a flat dict: a model's dict as it is, otherwise by output layer."""
+    if isinstance(outputs, Mapping):
+        return {str(name): tf.convert_to_tensor(value) for name, value in outputs.items()}
+    values = tf.nest.flatten(outputs)
+    names = getattr(model, "output_names", [])
+    if len(names) != len(values) or len(set(names)) != len(names):
+        names = [f"output_{i}" for i in range(len(values))]
+    return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True)}

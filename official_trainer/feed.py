@@ -1,0 +1,266 @@
+"""The batches of a run: a task's data under the strategy, from the step where the run stands.
+
+Owns: `DataPosition`, which is saved with every checkpoint, and `TrainingFeed`, which builds the iterator there and
+says what happens when data ends. Does not own: how a pipeline orders or reads examples (`inputs.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orbit
+
+from official_trainer import inputs
+from official_trainer.inputs import DataError, InputContext
+from official_trainer.lazy import tf
+
+_logger = logging.getLogger(__name__)
+
+
+class DataPosition(tf.Module):
+    """Where the training data stands, so that a resumed run reads what an unbroken one would."""
+
+    def __init__(self) -> None:
+        super().__init__(name="data_position")
+
+        def counter(name: str) -> tf.Variable:
+            first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+            return tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first, name=name)
+
+        self.epoch = counter("epoch")
+        self.epoch_start_step = counter("epoch_start_step")
+        self.skipped_steps = counter("skipped_steps")
+
+    def start_step(self, global_step: int) -> int:
+        """Returns how many batches of the iterator lie before the batch of `global_step`."""
+        return global_step + int(self.skipped_steps.numpy()) - int(self.epoch_start_step.numpy())
+
+    def begin_epoch(self, global_step: int) -> None:
+        """Marks that the data ended and that its first batch is the batch of `global_step`."""
+        self.epoch.assign_add(1)
+        self.epoch_start_step.assign(global_step + int(self.skipped_steps.numpy()))
+
+
+class Feed:
+    """Builds a task's dataset for one split under the strategy in scope."""
+
+    def __init__(self, task: Any, params: Any, *, training: bool, seed: int) -> None:
+        self._task = task
+        self._params = _with_training_flag(params, training)
+        self._training = training
+        self._strategy = tf.distribute.get_strategy()
+        self._seed = seed
+        self._built: tuple[Any, InputContext] | None = None
+
+    @property
+    def source(self) -> str:
+        """What built the data, for messages."""
+        return f"{type(self._task).__name__}.build_inputs"
+
+    def build(self, start_step: int = 0, window_steps: int | None = None) -> Any:
+        """Returns the distributed dataset from batch `start_step`; blocks of `window_steps` batches if given."""
+
+        def build(input_context: tf.distribute.InputContext) -> Any:
+            context = InputContext(
+                num_input_pipelines=input_context.num_input_pipelines,
+                input_pipeline_id=input_context.input_pipeline_id,
+                num_replicas_in_sync=input_context.num_replicas_in_sync,
+                start_step=start_step,
+                seed=self._seed,
+                window_steps=window_steps,
+            )
+            dataset = _call(self._task.build_inputs, self._params, context)
+            inputs.check_element_structure(dataset, self.source)
+            self._built = dataset, context
+            return self._adapt(dataset, context, start_step, window_steps)
+
+        if self._training:
+            # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
+            tf.random.set_seed(self._seed)
+        return orbit.utils.make_distributed_dataset(self._strategy, build)
+
+    def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
+        """Does what the pipeline did not do itself: skip to the start, group batches into blocks."""
+        if start_step and not context.starts_at_step:
+            dataset = skip(dataset, start_step * _elements_per_step(context))
+        if window_steps is not None and not context.yields_windows:
+            dataset = dataset.batch(window_steps).prefetch(2)
+        return dataset
+
+    def steps_per_epoch(self) -> float | None:
+        """Returns the steps of a pass over the data built last: infinity if it has no end, None if nobody knows."""
+        assert self._built is not None, "nothing was built yet"
+        dataset, context = self._built
+        if context.examples_per_epoch is not None:
+            return context.examples_per_epoch / self._params.global_batch_size
+        cardinality = (
+            int(dataset.cardinality()) if isinstance(dataset, tf.data.Dataset) else tf.data.UNKNOWN_CARDINALITY
+        )
+        if cardinality == tf.data.UNKNOWN_CARDINALITY:
+            return None
+        return math.inf if cardinality == tf.data.INFINITE_CARDINALITY else cardinality // _elements_per_step(context)
+
+    @contextlib.contextmanager
+    def errors_explained(self) -> Iterator[None]:
+        """Turns TensorFlow's errors about unreadable data into one that names the file."""
+        try:
+            yield
+        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+            explained = inputs.explain_data_error(error, self._params)
+            if explained is None:
+                raise
+            raise explained from error
+
+
+class TrainingFeed:
+    """The iterator over training batches: built at the run's step, dropped when the run goes elsewhere."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        global_step: tf.Variable,
+        *,
+        on_data_end: str,
+        window_steps: int | None = None,
+        given: Any = None,
+    ) -> None:
+        """Takes the task's feed, or a dataset `given` by the caller in its place.
+
+        Args:
+          feed: builds the task's training data.
+          global_step: step whose batch comes next.
+          on_data_end: `error`, `stop` or `repeat`.
+          window_steps: batches in a block, if the iterator is to give blocks.
+          given: dataset to use instead of the task's.
+        """
+        self.position = DataPosition()
+        self._feed = feed
+        self._global_step = global_step
+        self._on_data_end = on_data_end
+        self._window_steps = window_steps
+        self._given = given
+        self._iterator: Any = None
+
+    @property
+    def given(self) -> Any:
+        """The dataset given by the caller, or None."""
+        return self._given
+
+    def replace(self, dataset: Any) -> None:
+        """Uses `dataset` from now on."""
+        self._given = dataset
+        self.reset()
+
+    def iterator(self) -> Any:
+        """Returns the iterator whose next batch is that of the current step."""
+        if self._iterator is None:
+            start_step = self.position.start_step(int(self._global_step.numpy()))
+            if self._given is None:
+                dataset = self._feed.build(start_step, self._window_steps)
+            else:
+                dataset = skip(self._given, start_step)
+                dataset = dataset if self._window_steps is None else dataset.batch(self._window_steps)
+            self._iterator = tf.nest.map_structure(iter, dataset)
+        return self._iterator
+
+    def reset(self) -> None:
+        """Drops the iterator; the next one is built from the state as it is then."""
+        self._iterator = None
+
+    def skip(self, num_steps: int) -> None:
+        """Moves the data on, past batches that training could not bear."""
+        self.position.skipped_steps.assign_add(num_steps)
+        self.reset()
+
+    def begin_next_epoch(self) -> None:
+        """Starts the data again: its first batch is the batch of the current step."""
+        self.position.begin_epoch(int(self._global_step.numpy()))
+        self.reset()
+
+    def handle_end(self) -> bool:
+        """Deals with the end of the data as `trainer.on_data_end` says; returns whether training goes on.
+
+        Raises:
+          DataError: there was no batch at all, or the policy is `error`.
+        """
+        step = int(self._global_step.numpy())
+        if self.position.start_step(step) <= 0:
+            raise DataError(
+                f"{self._feed.source}: the training data holds no batch; "
+                "check input_path, and global_batch_size against the number of examples"
+            )
+        if self._on_data_end == "error":
+            raise DataError(
+                f"{self._feed.source}: the training data ended at step {step}; set trainer.on_data_end to repeat "
+                "(next epoch) or stop (end the run here), or repeat the dataset"
+            )
+        if self._on_data_end == "repeat":
+            self.begin_next_epoch()
+        return self._on_data_end == "repeat"
+
+    def errors_explained(self) -> contextlib.AbstractContextManager[None]:
+        """See `Feed.errors_explained`."""
+        return self._feed.errors_explained()
+
+    def steps_per_epoch(self) -> float | None:
+        """Returns the steps of a pass over the task's data, or None if that takes a pass to know.
+
+        Raises:
+          DataError: the data has no end, so that there are no epochs to count.
+        """
+        self.iterator()
+        steps = self._feed.steps_per_epoch()
+        if steps == math.inf:
+            raise DataError(
+                f"{self._feed.source}: trainer.train_epochs needs training data that ends, this dataset repeats for "
+                "ever; set trainer.train_steps instead, or leave out repeat()"
+            )
+        return steps
+
+
+def skip(dataset: Any, num_elements: int) -> Any:
+    """Returns `dataset` from element `num_elements` on; reads over the elements before, and says so."""
+    if num_elements == 0:
+        return dataset
+    _logger.info("reading over %d batches to reach the restored step: this pipeline cannot start there", num_elements)
+    if isinstance(dataset, tf.data.Dataset):
+        return dataset.skip(num_elements)
+    return _SkippedDistributed(dataset, num_elements)
+
+
+class _SkippedDistributed:
+    """A distributed dataset whose iterator has been moved on; TensorFlow offers no `skip` for these."""
+
+    def __init__(self, dataset: Any, num_elements: int) -> None:
+        self._dataset = dataset
+        self._num_elements = num_elements
+
+    def __iter__(self) -> Any:
+        iterator = iter(self._dataset)
+        for _ in range(self._num_elements):
+            next(iterator)
+        return iterator
+
+
+def _elements_per_step(context: InputContext) -> int:
+    """Returns how many elements of a pipeline a step takes: one for each replica that it feeds."""
+    return max(1, context.num_replicas_in_sync // context.num_input_pipelines)
+
+
+def _call(build_inputs: Callable[..., Any], params: Any, context: InputContext) -> Any:
+    """Calls `build_inputs`, which may leave out `input_context`."""
+    if "input_context" in inspect.signature(build_inputs).parameters:
+        return build_inputs(params, input_context=context)
+    return build_inputs(params)
+
+
+def _with_training_flag(params: Any, training: bool) -> Any:
+    """Returns `params` with `is_training` filled in where it was left open."""
+    if getattr(params, "is_training", training) is None and hasattr(params, "replace"):
+        return params.replace(is_training=training)
+    return params

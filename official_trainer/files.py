@@ -1,0 +1,147 @@
+"""Files on local paths and on URLs (`gs://…`), with the same few calls.
+
+Owns: reading, atomic writing, listing, checksums and removal, so that nothing else asks where a path points.
+Does not own: what the files mean. Local paths use `os` and never import TensorFlow; URLs go through `tf.io.gfile`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import shutil
+from typing import IO, Any
+
+from official_trainer.lazy import tf
+
+_CHUNK_BYTES = 4 << 20
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Tells whether `path` names a remote or virtual file system, such as `gs://bucket/run`."""
+    return "://" in os.fspath(path)
+
+
+def join(path: str | os.PathLike[str], *names: str) -> str:
+    """Returns `names` below `path`; URLs keep forward slashes on every system."""
+    return (posixpath if is_url(path) else os.path).join(os.fspath(path), *names)
+
+
+def open_file(path: str, mode: str) -> IO[Any]:
+    """Opens a file; text is UTF-8."""
+    if is_url(path):
+        return tf.io.gfile.GFile(path, mode)
+    return open(path, mode, encoding=None if "b" in mode else "utf-8")
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the whole file.
+
+    Raises:
+      FileNotFoundError: the file does not exist, wherever it lives.
+    """
+    try:
+        with open_file(path, "rb") as file:
+            return file.read()
+    except Exception as error:
+        if is_url(path) and isinstance(error, tf.errors.NotFoundError):
+            raise FileNotFoundError(f"no such file: {path}") from error
+        raise
+
+
+def read_text(path: str) -> str:
+    """Returns the whole file as text; fails as `read_bytes` does."""
+    return read_bytes(path).decode("utf-8")
+
+
+def write_bytes_atomically(path: str, content: bytes) -> None:
+    """Writes a file so that readers, and whoever starts after a crash, see the old content or the new, never half."""
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        with open_file(temporary, "wb") as file:
+            file.write(content)
+        sync(temporary)
+        if is_url(path):
+            tf.io.gfile.rename(temporary, path, overwrite=True)
+        else:
+            os.replace(temporary, path)
+    except BaseException:
+        remove(temporary)
+        raise
+    sync(os.path.dirname(path) or ".")
+
+
+def write_text_atomically(path: str, text: str) -> None:
+    """Writes a text file as `write_bytes_atomically` does."""
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def sync(path: str) -> None:
+    """Waits until a local file, or the names in a local directory, are on the disk; URLs do this on close."""
+    if is_url(path):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exists(path: str) -> bool:
+    """Tells whether a file or directory is there."""
+    return tf.io.gfile.exists(path) if is_url(path) else os.path.exists(path)
+
+
+def is_dir(path: str) -> bool:
+    """Tells whether `path` is a directory."""
+    return tf.io.gfile.isdir(path) if is_url(path) else os.path.isdir(path)
+
+
+def list_dir(path: str) -> list[str]:
+    """Returns the names in a directory, sorted; none if there is no such directory."""
+    try:
+        names = tf.io.gfile.listdir(path) if is_url(path) else os.listdir(path)
+    except FileNotFoundError:
+        return []
+    except Exception as error:
+        if is_url(path) and isinstance(error, tf.errors.NotFoundError):
+            return []
+        raise
+    return sorted({name.rstrip("/") for name in names})
+
+
+def make_dirs(path: str) -> None:
+    """Creates a directory and its parents; one that is there already is fine."""
+    if is_url(path):
+        tf.io.gfile.makedirs(path)
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def remove(path: str) -> None:
+    """Removes a file, or a directory with all it holds; what is gone already is fine."""
+    if not exists(path):
+        return
+    if is_dir(path):
+        tf.io.gfile.rmtree(path) if is_url(path) else shutil.rmtree(path)
+    else:
+        tf.io.gfile.remove(path) if is_url(path) else os.remove(path)
+
+
+def rename(source: str, target: str) -> None:
+    """Moves a file or directory, within one file system."""
+    tf.io.gfile.rename(source, target) if is_url(source) else os.rename(source, target)
+
+
+def size_bytes(path: str) -> int:
+    """Returns the length of a file."""
+    return tf.io.gfile.stat(path).length if is_url(path) else os.path.getsize(path)
+
+
+def sha256(path: str) -> str:
+    """Returns the SHA-256 checksum of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open_file(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

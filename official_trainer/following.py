@@ -1,0 +1,195 @@
+"""Modes that follow checkpoints which somebody else writes: evaluate one, evaluate each, fine-tune from each.
+
+Owns: finding what to follow next, when to give up waiting, and where results of an evaluator beside a training job go.
+Does not own: evaluating (`evaluation.py`), training (`run.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from official_trainer import files, manifest, restore
+from official_trainer.manifest import CheckpointError, committed_steps
+from official_trainer.record import read_run
+from official_trainer.run import Job, build, export_best, train
+from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.tracking import Trackers, flatten
+from official_trainer.tracking.console import Console
+from official_trainer.tracking.jsonl import JsonlTracker
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+
+if TYPE_CHECKING:
+    from official_trainer.trainer import Trainer
+
+_logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""How long a follower sleeps before it looks for a new checkpoint again."""
+
+
+def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
+    """Evaluates one checkpoint of the run directory, changes nothing there, and returns the metrics.
+
+    Args:
+      job: the run.
+      checkpoint: `latest`, `best` or a step.
+
+    Raises:
+      CheckpointError: there is no such checkpoint.
+    """
+    prefix = find_checkpoint(job, checkpoint)
+    trainer = build(job)
+    load_weights(trainer, prefix)
+    logs = flatten(trainer.evaluate(job.config.trainer.validation_steps))
+    step = int(trainer.global_step.numpy())
+    console = Console(sys.stdout, end_step=None, quiet=job.quiet)
+    with contextlib.closing(console):
+        console.log("validation", step, logs)
+    return logs
+
+
+def find_checkpoint(job: Job, checkpoint: str) -> str:
+    """Returns the prefix of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
+
+    Raises:
+      CheckpointError: it is not there, or it is damaged.
+    """
+    directory = job.model_dir
+    if checkpoint == "best":
+        directory = job.path(job.config.trainer.best_checkpoint_export_subdir)
+    steps = committed_steps(directory)
+    if not steps:
+        raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; train first")
+    if checkpoint in ("latest", "best"):
+        step = steps[-1]
+    elif (step := int(checkpoint)) not in steps:
+        raise CheckpointError(
+            f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
+        )
+    if damage := manifest.damage(directory, step):
+        raise CheckpointError(f"{files.join(directory, f'ckpt-{step}')} is damaged: {damage}")
+    return files.join(directory, f"ckpt-{step}")
+
+
+def load_weights(trainer: Trainer, prefix: str) -> None:
+    """Gives `trainer` the step, the weights and the averages of a checkpoint.
+
+    A best checkpoint holds weights that are averages already, so there the average is the weights.
+    """
+    saved = manifest.read(*_split(prefix)).variables
+    items = {"global_step": trainer.global_step, "model": trainer.model}
+    average = trainer.average
+    if average is not None and any(key.startswith("average/") for key in saved):
+        items["average"] = average
+    restore.read_init_checkpoint(prefix, items)
+    if average is not None and "average" not in items:
+        average.reset()
+
+
+def _split(prefix: str) -> tuple[str, int]:
+    directory, _, name = prefix.rpartition("/")
+    return directory, int(name.removeprefix("ckpt-"))
+
+
+def continuous_eval(job: Job) -> dict[str, float]:
+    """Evaluates every checkpoint that appears in the run directory, until training has ended.
+
+    Its own rows go to `continuous_eval/metrics.jsonl`, because the training process rewrites the one in the run
+    directory when it restarts; TensorBoard files and the best checkpoint go where a training run puts them.
+    """
+    settings = job.config.trainer
+    trainer = build(job, keeps_best=True)
+    if trainer.checkpoint_exporter is not None and settings.export.best:
+        trainer.checkpoint_exporter.on_new_best = functools.partial(export_best, job, trainer)
+    trainer.check_monitored_metric()
+    rows = JsonlTracker(job.path("continuous_eval", "metrics.jsonl"))
+    board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
+    trackers = Trackers([board, Console(sys.stdout, end_step=None, quiet=job.quiet), rows])
+    results: dict[str, float] = {}
+    files.make_dirs(job.path("continuous_eval"))
+    with StopRequest() as stop, contextlib.closing(trackers):
+        new_steps = follow(
+            job.model_dir, settings.continuous_eval_timeout, stop, is_done=lambda step: rows.has_row(step, "validation")
+        )
+        for step in new_steps:
+            try:
+                load_weights(trainer, files.join(job.model_dir, f"ckpt-{step}"))
+            except (CheckpointError, OSError) as error:
+                if step in committed_steps(job.model_dir):
+                    raise
+                _logger.warning("checkpoint %d was deleted before it could be evaluated: %s", step, error)
+                continue
+            results = flatten(trainer.evaluate(settings.validation_steps))
+            trackers.log("validation", step, results)
+            if settings.train_steps and step >= settings.train_steps:
+                break
+    return results
+
+
+def follow(
+    directory: str,
+    timeout_seconds: float,
+    stop: StopRequest,
+    *,
+    is_done: Callable[[int], bool],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[int]:
+    """Yields the committed steps of `directory`, each once, oldest first, as they appear.
+
+    Ends when the run there is finished and everything was yielded, or when nothing new came for `timeout_seconds`.
+
+    Args:
+      directory: a run directory; it may not be there yet.
+      timeout_seconds: longest wait for the next checkpoint.
+      stop: looked at between checkpoints and while waiting.
+      is_done: whether a step has been dealt with before.
+      clock: tells the time in seconds.
+      sleep: waits.
+    """
+    seen: set[int] = set()
+    waiting_since = clock()
+    while True:
+        if stop.reason is not None:
+            raise PreemptedError(f"stopped by {stop.reason}; the same command continues with the next checkpoint")
+        finished = (read_run(directory) or {}).get("status") == "done"  # read before the steps, so that none is missed
+        new = [step for step in committed_steps(directory) if step not in seen and not is_done(step)]
+        for step in new[:1]:
+            seen.add(step)
+            yield step
+            waiting_since = clock()
+        if new:
+            continue
+        if finished:
+            return
+        if clock() - waiting_since > timeout_seconds:
+            _logger.warning("no new checkpoint in %s for %g seconds: giving up", directory, timeout_seconds)
+            return
+        sleep(POLL_SECONDS)
+
+
+def continuous_train_and_eval(job: Job) -> dict[str, float]:
+    """Trains and evaluates from every checkpoint that appears in `task.init_checkpoint`, each in a run of its own.
+
+    The run for checkpoint `N` is `model_dir/from-N`; `model_dir/continuous_train_and_eval.json` collects the results.
+    """
+    source = job.config.task.init_checkpoint
+    results_path = job.path("continuous_train_and_eval.json")
+    files.make_dirs(job.model_dir)
+    results: dict[str, Any] = json.loads(files.read_text(results_path)) if files.exists(results_path) else {}
+    timeout = job.config.trainer.continuous_eval_timeout
+    for step in follow(source, timeout, StopRequest(), is_done=lambda step: str(step) in results):
+        task = job.config.task.replace(init_checkpoint=files.join(source, f"ckpt-{step}"))
+        resolved = dataclasses.replace(job.resolved, config=job.config.replace(task=task))
+        one = dataclasses.replace(job, resolved=resolved, mode="train_and_eval", model_dir=job.path(f"from-{step}"))
+        results[str(step)] = train(one)
+        files.write_text_atomically(results_path, json.dumps(results, indent=1) + "\n")
+    return results[max(results, key=int)] if results else {}

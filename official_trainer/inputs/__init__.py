@@ -1,0 +1,26 @@
+"""Inputs: arrays, TFRecord files and TFDS as batches that start at any step.
+
+Owns: which example is in which batch, for any number of replicas and hosts, and what a user reads when data is bad.
+Does not own: devices (`distribute.py`), the loop over batches (`feed.py`, `loop.py`).
+
+    order.py ──► arrays.py            order: a pure function of (seed, epoch, position), so a restart costs nothing
+        └──────► records.py ──► tfds.py
+    context.py   what the engine tells a pipeline          damage.py   TensorFlow's errors, with the file named
+"""
+
+from official_trainer.inputs.arrays import from_arrays
+from official_trainer.inputs.context import BatchSizeError, DataError, InputContext, check_element_structure
+from official_trainer.inputs.damage import explain_data_error
+from official_trainer.inputs.records import from_tfrecords
+from official_trainer.inputs.tfds import from_tfds
+
+__all__ = [
+    "BatchSizeError",
+    "DataError",
+    "InputContext",
+    "check_element_structure",
+    "explain_data_error",
+    "from_arrays",
+    "from_tfds",
+    "from_tfrecords",
+]

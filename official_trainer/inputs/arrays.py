@@ -1,0 +1,161 @@
+"""`from_arrays`: data that fits in memory, at a few microseconds a batch.
+
+Owns: gathering batches from arrays, many steps at a time. Does not own: their order (`order.py`).
+
+Shuffling moves indices, never examples, and one gather fetches the batches of many steps: for small models a pipeline
+that moves single examples costs more than the step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from official_trainer.inputs import order
+from official_trainer.inputs.context import DataError, InputContext
+from official_trainer.lazy import tf
+
+_BLOCK_STEPS = 32  # more steps to a gather save nothing measurable and delay the first batch
+_BLOCK_BYTES = 4 << 20
+
+
+def from_arrays(
+    arrays: Any,
+    params: Any,
+    input_context: Any = None,
+    *,
+    transform_fn: order.TransformFn | None = None,
+) -> tf.data.Dataset:
+    """Returns batches of arrays in memory: endless and shuffled for training, once and in order for evaluation.
+
+    Training batches run across the edge of an epoch, so that each example counts once per epoch. An evaluation ends
+    with a smaller batch unless `drop_remainder` is set.
+
+    Args:
+      arrays: NumPy arrays in nested tuples and dicts, all with the same first dimension.
+      params: the data section.
+      input_context: where this pipeline stands; None means that it feeds one replica alone.
+      transform_fn: augmentation `(batch, seeds) -> batch`, for random ops that take a seed. `seeds` is
+        `[batch, 2]` int64 and differs for every example and epoch, so a resumed run draws the same numbers.
+
+    Raises:
+      DataError: there is nothing to read, or the arrays do not fit together.
+    """
+    context = InputContext.adopt(input_context)
+    plan = order.BatchPlan.resolve(params, context)
+    source = _Source.of(arrays, plan)
+    context.examples_per_epoch = source.num_examples
+    if plan.training:
+        return _endless(source, plan, context, transform_fn)
+    return _one_pass(source, plan, transform_fn)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """Arrays as tensors, and the order in which they are read."""
+
+    tensors: Any
+    num_examples: int
+    plan: order.BatchPlan
+
+    @classmethod
+    def of(cls, arrays: Any, plan: order.BatchPlan) -> _Source:
+        leaves = list(_leaves(arrays, "arrays"))
+        if not leaves:
+            raise DataError(f"from_arrays() got no array to make {plan.use} of")
+        for path, leaf in leaves:
+            if not getattr(leaf, "shape", ()):
+                raise DataError(
+                    f"from_arrays(): {path} is a {type(leaf).__name__}, not an array with a row for each example; "
+                    "give NumPy arrays in tuples and dicts, np.asarray(…) for lists"
+                )
+        lengths = {path: int(leaf.shape[0]) for path, leaf in leaves}
+        if len(set(lengths.values())) > 1:
+            sizes = ", ".join(f"{path} has {length}" for path, length in lengths.items())
+            raise DataError(f"from_arrays(): the arrays of the {plan.use} differ in their number of examples: {sizes}")
+        num_examples = lengths[leaves[0][0]]
+        if num_examples == 0:
+            raise DataError(f"from_arrays(): the {plan.use} are empty: {leaves[0][0]} has 0 examples")
+        with tf.device("CPU:0"):  # a constant on an accelerator would be copied back for every gather
+            return cls(tf.nest.map_structure(tf.convert_to_tensor, arrays), num_examples, plan)
+
+    def indices(self, positions: tf.Tensor) -> tf.Tensor:
+        """Returns which examples stand at rising `positions`, `[n]` int64."""
+        if self.plan.shuffle:
+            return order.shuffled(positions, self.num_examples, self.plan.seed)
+        return positions % self.num_examples
+
+    def gather(self, indices: tf.Tensor) -> Any:
+        """Returns the examples at `indices`, of any shape."""
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), self.tensors)
+
+    def block_steps(self) -> int:
+        """Returns how many steps one gather fetches: many for small examples, one for large ones."""
+        tensors = tf.nest.flatten(self.tensors)
+        example_bytes = sum(tensor.shape[1:].num_elements() * max(tensor.dtype.size, 1) for tensor in tensors)
+        return max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // max(1, example_bytes * self.plan.pipeline_batch_size)))
+
+
+def _endless(
+    source: _Source, plan: order.BatchPlan, context: InputContext, transform_fn: order.TransformFn | None
+) -> tf.data.Dataset:
+    start_step, window_steps = context.start_step, context.window_steps
+    whole_windows = window_steps is not None and transform_fn is None
+    steps = window_steps if whole_windows and window_steps else source.block_steps()
+    elements_in_block = steps * plan.replicas
+
+    def block(index: tf.Tensor) -> Any:
+        first = start_step * plan.replicas + index * elements_in_block
+        starts = plan.first_positions(first + tf.range(elements_in_block, dtype=tf.int64))
+        positions = starts[:, None] + tf.range(plan.replica_batch_size, dtype=tf.int64)
+        indices = tf.reshape(source.indices(tf.reshape(positions, [-1])), positions.shape)
+        if whole_windows and plan.replicas > 1:  # [steps * replicas, batch] → one window for each replica in turn
+            by_step = tf.reshape(indices, [steps, plan.replicas, plan.replica_batch_size])
+            indices = tf.transpose(by_step, [1, 0, 2])
+        return source.gather(indices)
+
+    blocks = tf.data.Dataset.range(2**62).map(block, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    if plan.prefetch:
+        blocks = blocks.prefetch(-(-plan.prefetch // steps))
+    already_elements = whole_windows and plan.replicas == 1
+    return order.finish(
+        blocks if already_elements else blocks.unbatch(),
+        plan,
+        transform_fn=transform_fn,
+        first_element=start_step * plan.replicas,
+        window_steps=None if whole_windows else window_steps,
+        # Blocks are prepared ahead by the map above; handing over single small batches costs more than taking them.
+        prefetch=transform_fn is not None,
+    )
+
+
+def _one_pass(source: _Source, plan: order.BatchPlan, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+    if plan.drop_remainder and source.num_examples < plan.global_batch_size:
+        raise DataError(
+            f"from_arrays(): the {plan.use} have {source.num_examples} examples, fewer than one batch of "
+            f"{plan.global_batch_size}, and drop_remainder leaves the rest out; set drop_remainder: false"
+        )
+
+    def element(number: tf.Tensor) -> Any:
+        start = plan.first_positions(number)
+        positions = start + tf.range(plan.replica_batch_size, dtype=tf.int64)
+        if not plan.drop_remainder:
+            positions = positions[: source.num_examples - start]
+        return source.gather(source.indices(positions))
+
+    elements = tf.data.Dataset.range(plan.num_elements(source.num_examples))
+    batches = elements.map(element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return order.finish(batches, plan, transform_fn=transform_fn, first_element=0, window_steps=None)
+
+
+def _leaves(arrays: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yields `(path, array)` for each array in nested tuples and dicts."""
+    if isinstance(arrays, Mapping):
+        for key, value in arrays.items():
+            yield from _leaves(value, f"{path}[{key!r}]")
+    elif isinstance(arrays, tuple):
+        for index, value in enumerate(arrays):
+            yield from _leaves(value, f"{path}[{index}]")
+    else:
+        yield path, arrays

@@ -1,0 +1,172 @@
+"""What the engine tells an input pipeline, and what it demands of the result.
+
+Owns: `InputContext`, the errors of this package, the check of a dataset's elements.
+Does not own: how any pipeline orders its examples (`order.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+
+
+class DataError(UserError, ValueError):
+    """The data cannot be used: missing, empty, damaged or of the wrong structure."""
+
+    exit_code = ExitCode.DATA
+
+
+class BatchSizeError(UserError, ValueError):
+    """A global batch that cannot be divided equally over the replicas."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self, global_batch_size: int, num_replicas: int) -> None:
+        self.global_batch_size = global_batch_size
+        self.num_replicas = num_replicas
+        lower = global_batch_size // num_replicas * num_replicas
+        higher = lower + num_replicas
+        sizes = f"{lower} or {higher}" if lower else str(higher)
+        super().__init__(
+            f"global_batch_size {global_batch_size} does not divide over {num_replicas} replicas; use {sizes}"
+        )
+
+
+class InputContext:
+    """Where a pipeline stands in the job, and what is wanted of it; has all that `tf.distribute.InputContext` has.
+
+    Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `window_steps` yields blocks.
+    The engine skips and groups for a pipeline that does not know of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_input_pipelines: int = 1,
+        input_pipeline_id: int = 0,
+        num_replicas_in_sync: int = 1,
+        start_step: int = 0,
+        seed: int = 0,
+        window_steps: int | None = None,
+    ) -> None:
+        """Describes one pipeline of a job.
+
+        Args:
+          num_input_pipelines: pipelines in the job, one for each host.
+          input_pipeline_id: number of this one, from 0.
+          num_replicas_in_sync: replicas that a global batch is divided over; every pipeline feeds equally many.
+          start_step: global step whose batch comes first.
+          seed: seed of the order of examples where the data section has none.
+          window_steps: if set, elements are wanted as blocks `[window_steps, batch, …]`.
+        """
+        self.num_input_pipelines = num_input_pipelines
+        self.input_pipeline_id = input_pipeline_id
+        self.num_replicas_in_sync = num_replicas_in_sync
+        self.seed = seed
+        self._start_step = start_step
+        self._window_steps = window_steps
+        self._starts_at_step = False
+        self._yields_windows = False
+        self._examples_per_epoch: int | Callable[[], int] | None = None
+
+    @classmethod
+    def adopt(cls, input_context: Any) -> InputContext:
+        """Returns `input_context` itself, or one that says the same as TensorFlow's; None means a job of one."""
+        if isinstance(input_context, cls):
+            return input_context
+        if input_context is None:
+            return cls()
+        return cls(
+            num_input_pipelines=input_context.num_input_pipelines,
+            input_pipeline_id=input_context.input_pipeline_id,
+            num_replicas_in_sync=input_context.num_replicas_in_sync,
+        )
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """Returns the examples that one replica gets.
+
+        Raises:
+          BatchSizeError: `global_batch_size` does not divide over the replicas.
+        """
+        if global_batch_size % self.num_replicas_in_sync:
+            raise BatchSizeError(global_batch_size, self.num_replicas_in_sync)
+        return global_batch_size // self.num_replicas_in_sync
+
+    @property
+    def start_step(self) -> int:
+        """Global step whose batch must come first; reading it promises just that."""
+        self._starts_at_step = True
+        return self._start_step
+
+    @property
+    def window_steps(self) -> int | None:
+        """Batches in an element, or None for plain batches; reading it promises elements of that form."""
+        self._yields_windows = True
+        return self._window_steps
+
+    @property
+    def starts_at_step(self) -> bool:
+        """Whether the pipeline starts at `start_step` by itself."""
+        return self._starts_at_step
+
+    @property
+    def yields_windows(self) -> bool:
+        """Whether the pipeline groups batches into blocks of `window_steps` by itself."""
+        return self._yields_windows
+
+    @property
+    def examples_per_epoch(self) -> int | None:
+        """Examples in one pass over the data, all pipelines together; None if the pipeline does not say.
+
+        The first read may count the records of files; ask only when the number is needed.
+        """
+        if callable(self._examples_per_epoch):
+            self._examples_per_epoch = self._examples_per_epoch()
+        return self._examples_per_epoch
+
+    @examples_per_epoch.setter
+    def examples_per_epoch(self, examples: int | Callable[[], int] | None) -> None:
+        self._examples_per_epoch = examples
+
+
+def check_element_structure(dataset: Any, where: str) -> None:
+    """Checks that `dataset` yields batches: nests of tensors with one common first dimension.
+
+    Args:
+      dataset: what a task's `build_inputs` returned.
+      where: what built it, for the message, such as `MyTask.build_inputs for train_data`.
+
+    Raises:
+      DataError: it is something else.
+    """
+    place = where if "build_inputs" in where else f"{where}: Task.build_inputs"
+    if not hasattr(dataset, "element_spec"):
+        raise DataError(f"{place} must return a tf.data.Dataset of batches, it returned {type(dataset).__name__}")
+    batch_sizes: dict[str, int] = {}
+    for path, spec in _leaves(dataset.element_spec, "element"):
+        shape: Any = getattr(spec, "shape", None)
+        if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
+            if type(spec).__name__ != "NoneTensorSpec":  # an empty place, as in (features, None); no public name
+                raise DataError(f"{place} must yield nests of tensors; {path} is a {type(spec).__name__}")
+        elif shape.rank == 0:
+            raise DataError(
+                f"{place} must yield batches; {path} is a single {spec.dtype.name} without a batch dimension. "
+                "Batch the dataset, for example with .batch(input_context.get_per_replica_batch_size(…))"
+            )
+        elif shape.rank is not None and shape[0] is not None:
+            batch_sizes[path] = shape[0]
+    if len(set(batch_sizes.values())) > 1:
+        sizes = ", ".join(f"{path} has {size}" for path, size in batch_sizes.items())
+        raise DataError(f"{place} must yield tensors with one common batch size: {sizes}")
+
+
+def _leaves(structure: Any, path: str) -> list[tuple[str, Any]]:
+    """Returns `(path, leaf)` for each leaf of nested tuples and dicts."""
+    if isinstance(structure, dict):
+        return [leaf for key, value in structure.items() for leaf in _leaves(value, f"{path}[{key!r}]")]
+    if isinstance(structure, tuple):
+        return [leaf for index, value in enumerate(structure) for leaf in _leaves(value, f"{path}[{index}]")]
+    return [(path, structure)]

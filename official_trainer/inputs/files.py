@@ -1,0 +1,151 @@
+"""Record files: found by pattern, counted, and searched for damage.
+
+Owns: `RecordFile`, and every message about a file. Does not own: reading records as training data (`records.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from official_trainer.inputs.context import DataError
+from official_trainer.lazy import tf
+
+_HEADER_BYTES = 8  # a record: length (8 bytes), checksum (4), data, checksum (4)
+_AROUND_DATA_BYTES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordFile:
+    """A TFRecord file, or the part of it between `skip` and `skip + take` records; `take` -1 means to its end."""
+
+    path: str
+    skip: int = 0
+    take: int = -1
+
+    def count(self) -> int:
+        """Returns the records in this part; reads only their headers.
+
+        Raises:
+          DataError: a header leads past the end of the file, so the file is damaged.
+        """
+        return self.take if self.take >= 0 else count_records(self.path) - self.skip
+
+
+def find_files(input_path: str | Sequence[str]) -> list[RecordFile]:
+    """Returns the files that match, sorted by path, each once.
+
+    Args:
+      input_path: a path or pattern, several separated by commas, or a sequence of them.
+
+    Raises:
+      DataError: a pattern matches nothing, or a file cannot be opened.
+    """
+    paths: set[str] = set()
+    for pattern in split_patterns(input_path):
+        matches = _glob(pattern)
+        if not matches:
+            where = "" if _is_remote(pattern) else f", which is {os.path.abspath(pattern)},"
+            raise DataError(
+                f"input_path: no file matches {pattern!r}{where} (working directory {os.getcwd()}); "
+                "check the path, or write it from the root"
+            )
+        paths.update(matches)
+    if not paths:
+        raise DataError("input_path is empty; set it to a file, a pattern such as data/train-*.tfrecord, or a list")
+    for path in paths:
+        # Opening thousands of remote files takes minutes; those are explained when reading fails.
+        problem = None if _is_remote(path) else _open_problem(path)
+        if problem is not None:
+            raise DataError(f"input_path: cannot read {path}: {problem}")
+    return [RecordFile(path) for path in sorted(paths)]
+
+
+def split_patterns(input_path: str | Sequence[str]) -> list[str]:
+    """Returns the single patterns of an `input_path`."""
+    parts = input_path.split(",") if isinstance(input_path, str) else input_path
+    return [part.strip() for part in parts if part.strip()]
+
+
+def count_records(path: str) -> int:
+    """Returns the number of records in a TFRecord file, from the records' headers.
+
+    Raises:
+      DataError: the file is damaged.
+    """
+    records = offset = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        size = file.size()
+        while offset + _HEADER_BYTES <= size:
+            file.seek(offset)
+            (data_bytes,) = struct.unpack("<Q", file.read(_HEADER_BYTES))
+            offset += _AROUND_DATA_BYTES + data_bytes
+            records += 1
+    if offset != size:
+        raise _damage(path) or DataError(f"{path}: the records do not end where the file ends, at byte {size}")
+    return records
+
+
+def explain(error: Exception, files: Iterable[RecordFile]) -> DataError | None:
+    """Returns what is wrong with the data behind TensorFlow's `error`, or None if the error is about something else."""
+    message = _first_line(error)
+    if isinstance(error, tf.errors.InvalidArgumentError):
+        for name in ("parse_fn", "transform_fn"):
+            if f"{{{{node {name}/" in str(error):
+                return DataError(f"{name} could not use a {'record' if name == 'parse_fn' else 'batch'}: {message}")
+        return None
+    if isinstance(error, tf.errors.DataLossError):
+        return next((found for file in files if (found := _damage(file.path))), None)
+    if isinstance(error, tf.errors.NotFoundError | tf.errors.PermissionDeniedError | tf.errors.FailedPreconditionError):
+        for file in files:
+            problem = _open_problem(file.path)
+            if problem is not None:
+                return DataError(f"cannot read {file.path}: {problem}; it could be read when the run began")
+    return None
+
+
+def _damage(path: str) -> DataError | None:
+    """Reads a whole file with its checksums and says where the first damage is."""
+    records = tf.data.TFRecordDataset(path).batch(64)
+    try:
+        records.reduce(tf.constant(0, tf.int64), lambda total, _: total + 1)
+    except tf.errors.DataLossError as error:
+        found = re.search(r"(corrupted|truncated) record at (\d+)", str(error))
+        kind, offset = (found[1], int(found[2])) if found else ("damaged", 0)
+        hint = "what comes before it is whole" if offset else "this may not be a TFRecord file at all"
+        return DataError(f"{path}: {kind} record at offset {offset}; {hint}. Write or copy the file again")
+    except tf.errors.OpError as error:
+        return DataError(f"cannot read {path}: {_first_line(error)}")
+    return None
+
+
+def _glob(pattern: str) -> list[str]:
+    try:
+        return tf.io.gfile.glob(pattern)
+    except tf.errors.OpError as error:
+        raise DataError(f"input_path: cannot list {pattern!r}: {_first_line(error)}") from error
+
+
+def _open_problem(path: str) -> str | None:
+    """Says why a file cannot be read, or None."""
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            file.read(1)
+    except tf.errors.OpError as error:
+        return _first_line(error).removeprefix(f"{path}; ")
+    return None
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def _first_line(error: Any) -> str:
+    """Returns TensorFlow's message without node names and transformation chains."""
+    text = re.sub(r"^\{\{function_node [^}]*\}\}\s*", "", str(error.message if hasattr(error, "message") else error))
+    text = re.sub(r"^Error in user-defined function passed to .*? with iterator: [\w:\[\]]+: ", "", text)
+    return re.sub(r"\s*\[Op:\w+\].*$", "", text.strip().split("\n")[0])

@@ -1,0 +1,180 @@
+"""Which example stands at which position, and which positions a batch covers.
+
+Owns: the arithmetic of global batches, pipelines and replicas; the permutation of an epoch; the seeds of augmentation.
+Does not own: where examples come from (`arrays.py`, `records.py`).
+
+Position p counts examples over all epochs. Global batch s covers positions [s * B, (s + 1) * B), pipelines take
+contiguous shares of it, and replicas contiguous parts of those. So the order does not depend on who reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from official_trainer.inputs.context import InputContext
+from official_trainer.lazy import tf
+
+TransformFn = Callable[[Any, "tf.Tensor"], Any]
+
+_GOLDEN = 0x9E3779B97F4A7C15  # the increment and multipliers of SplitMix64 (Steele, Lea and Flood, 2014)
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """A data section with its unset fields resolved, for one pipeline of a job. An element is one replica's batch."""
+
+    training: bool
+    shuffle: bool
+    drop_remainder: bool
+    seed: int
+    prefetch: int | None
+    global_batch_size: int
+    replica_batch_size: int
+    replicas: int
+    pipelines: int
+    pipeline: int
+
+    @classmethod
+    def resolve(cls, params: Any, context: InputContext) -> BatchPlan:
+        """Returns the plan of `params` (a data section) in `context`."""
+        training = bool(params.is_training)
+        shuffle = getattr(params, "shuffle", None)
+        drop_remainder = getattr(params, "drop_remainder", None)
+        seed = getattr(params, "seed", None)
+        return cls(
+            training=training,
+            shuffle=training if shuffle is None else shuffle,
+            drop_remainder=training if drop_remainder is None else drop_remainder,
+            seed=context.seed if seed is None else seed,
+            prefetch=getattr(params, "prefetch_buffer_size", None),
+            global_batch_size=params.global_batch_size,
+            replica_batch_size=context.get_per_replica_batch_size(params.global_batch_size),
+            replicas=context.num_replicas_in_sync // context.num_input_pipelines,
+            pipelines=context.num_input_pipelines,
+            pipeline=context.input_pipeline_id,
+        )
+
+    @property
+    def pipeline_batch_size(self) -> int:
+        """Examples of a global batch that this pipeline reads."""
+        return self.replica_batch_size * self.replicas
+
+    @property
+    def use(self) -> str:
+        """What the data is for, in words."""
+        return "training data" if self.training else "evaluation data"
+
+    def first_positions(self, elements: Any) -> Any:
+        """Returns the global position of the first example of each of this pipeline's elements."""
+        step, replica = elements // self.replicas, elements % self.replicas
+        offset = self.pipeline * self.pipeline_batch_size
+        return step * self.global_batch_size + offset + replica * self.replica_batch_size
+
+    def num_elements(self, num_examples: int) -> int:
+        """Returns how many elements this pipeline has in one pass over `num_examples`."""
+        steps, rest = divmod(num_examples, self.global_batch_size)
+        rest = 0 if self.drop_remainder else rest - self.pipeline * self.pipeline_batch_size
+        return steps * self.replicas + min(max(-(-rest // self.replica_batch_size), 0), self.replicas)
+
+
+def shuffled(positions: tf.Tensor, num_examples: Any, seed: int) -> tf.Tensor:
+    """Returns which example stands at each position: in every epoch, each example once, in another order.
+
+    Args:
+      positions: rising global positions, `[n]` int64.
+      num_examples: examples in an epoch.
+      seed: seed of the order.
+    """
+    epochs = positions // num_examples
+    # Few epochs meet in one vector: mix a key for each of them, not for each position.
+    keys = tf.gather(_epoch_keys(seed, tf.range(epochs[0], epochs[-1] + 1)), epochs - epochs[0])
+    last = tf.cast(num_examples, tf.int64) - 1
+    return tf.raw_ops.RandomIndexShuffle(index=positions % num_examples, seed=keys, max_index=last, rounds=4)
+
+
+def stream_seed(seed: int, name: str) -> int:
+    """Returns the seed of the stream called `name`, in [0, 2**63)."""
+    return int.from_bytes(hashlib.blake2b(f"{name}/{seed}".encode(), digest_size=8).digest(), "little") >> 1
+
+
+def epoch_seed(seed: int, name: str, epoch: tf.Tensor) -> tf.Tensor:
+    """Returns the seed of the stream called `name` in `epoch`, scalar int64."""
+    return tf.bitcast(_mix(stream_seed(seed, name), epoch), tf.int64)
+
+
+def _epoch_keys(seed: int, epochs: tf.Tensor) -> tf.Tensor:
+    """Returns well-mixed keys, `[epochs, 3]` int64.
+
+    The cipher behind RandomIndexShuffle is weak in its key: with keys such as (0, epoch, 0) it hardly moves anything.
+    """
+    words = [_mix(stream_seed(seed, f"order/{word}"), epochs) for word in range(3)]
+    return tf.bitcast(tf.stack(words, axis=1), tf.int64)
+
+
+def _mix(start: int, counter: tf.Tensor) -> tf.Tensor:
+    """Returns the outputs of SplitMix64 from `start` at `counter`, uint64."""
+    value = tf.cast(counter, tf.uint64) * tf.constant(_GOLDEN, tf.uint64) + tf.constant(start, tf.uint64)
+    for shift, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        value = tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, tf.constant(shift, tf.uint64)))
+        value = value * tf.constant(multiplier, tf.uint64)
+    return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, tf.constant(31, tf.uint64)))
+
+
+def finish(
+    dataset: tf.data.Dataset,
+    plan: BatchPlan,
+    *,
+    transform_fn: TransformFn | None,
+    first_element: int,
+    window_steps: int | None,
+    prefetch: bool = True,
+) -> tf.data.Dataset:
+    """Augments, groups into windows and prefetches a dataset of elements (replica batches).
+
+    Args:
+      dataset: elements from `first_element` on.
+      plan: what this pipeline reads.
+      transform_fn: augmentation, called with a batch and seeds `[batch, 2]` int64.
+      first_element: number of the first element since the start of training, for the seeds.
+      window_steps: elements of one replica to stack into a block, or None.
+      prefetch: whether to prepare elements ahead here.
+    """
+    if transform_fn is not None:
+        dataset = _transform(dataset.enumerate(start=first_element), plan, transform_fn)
+    if window_steps is not None:
+        dataset = _stack_windows(dataset, window_steps, plan.replicas)
+    if prefetch and plan.prefetch != 0:
+        dataset = dataset.prefetch(tf.data.AUTOTUNE if plan.prefetch is None else plan.prefetch)
+    return dataset
+
+
+def _transform(numbered: tf.data.Dataset, plan: BatchPlan, transform_fn: TransformFn) -> tf.data.Dataset:
+    stream = stream_seed(plan.seed, "transform")
+
+    def transform(element: tf.Tensor, batch: Any) -> Any:
+        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+        positions = plan.first_positions(element) + tf.range(size)
+        seeds = tf.stack([tf.fill([size], tf.constant(stream, tf.int64)), positions], axis=1)
+        with tf.name_scope("transform_fn"):
+            return transform_fn(batch, seeds)
+
+    return numbered.map(transform, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _stack_windows(dataset: tf.data.Dataset, window_steps: int, replicas: int) -> tf.data.Dataset:
+    """Stacks elements into blocks `[window_steps, batch, …]`, one replica's after the other's."""
+    if replicas == 1:
+        return dataset.batch(window_steps, drop_remainder=True)
+
+    def by_replica(tensor: tf.Tensor) -> tf.Tensor:
+        steps_first = tf.reshape(tensor, tf.concat([[window_steps, replicas], tf.shape(tensor)[1:]], axis=0))
+        axes = tf.concat([[1, 0], tf.range(2, tf.rank(steps_first))], axis=0)
+        return tf.ensure_shape(tf.transpose(steps_first, axes), [replicas, window_steps, *tensor.shape[1:]])
+
+    together = dataset.batch(window_steps * replicas, drop_remainder=True)
+    # Numbered, because `map` takes tuples apart and a nest of any form must come through whole.
+    return together.enumerate().map(lambda _, element: tf.nest.map_structure(by_replica, element)).unbatch()

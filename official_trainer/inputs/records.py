@@ -1,0 +1,216 @@
+"""`from_tfrecords`: files of records, parsed by the task.
+
+Owns: reading records in an order that is a pure function of (seed, epoch), from any step on.
+Does not own: finding files and naming damage (`files.py`), batch arithmetic (`order.py`).
+
+Everything that a restart reads over is raw bytes: records are skipped before they are parsed, whole epochs not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from official_trainer.inputs import files as record_files
+from official_trainer.inputs import order
+from official_trainer.inputs.context import DataError, InputContext
+from official_trainer.inputs.files import RecordFile
+from official_trainer.lazy import tf
+
+ParseFn = Callable[["tf.Tensor"], Any]
+
+_CYCLE_LENGTH = 16  # tf.data's own choice depends on the machine's cores, and with it the order of examples
+_CACHE_BLOCK = 1024
+
+
+def from_tfrecords(
+    params: Any,
+    input_context: Any = None,
+    *,
+    parse_fn: ParseFn,
+    transform_fn: order.TransformFn | None = None,
+) -> tf.data.Dataset:
+    """Returns batches of the TFRecord files in `params.input_path`.
+
+    In training, files and records change their order from epoch to epoch and repeat without end. `params.cache` holds
+    the serialized records in memory, which makes the shuffle perfect and a restart immediate.
+
+    Args:
+      params: the data section.
+      input_context: where this pipeline stands; None means that it feeds one replica alone.
+      parse_fn: turns one serialized record (scalar string) into a nest of tensors, all examples alike in shape.
+      transform_fn: augmentation `(batch, seeds) -> batch`, see `from_arrays`.
+
+    Raises:
+      DataError: no file, no record, a file that cannot be read or a record that `parse_fn` cannot parse.
+    """
+    files = record_files.find_files(params.input_path)
+    return from_files(files, params, input_context, parse_fn=parse_fn, transform_fn=transform_fn)
+
+
+def from_files(
+    files: Sequence[RecordFile],
+    params: Any,
+    input_context: Any,
+    *,
+    parse_fn: ParseFn,
+    transform_fn: order.TransformFn | None,
+) -> tf.data.Dataset:
+    """Returns batches of the records in `files`; see `from_tfrecords`."""
+    context = InputContext.adopt(input_context)
+    plan = order.BatchPlan.resolve(params, context)
+    share = _Share.of(files, plan, params)
+    share.check(parse_fn)
+    context.examples_per_epoch = lambda: _examples_per_epoch(files, plan, params)
+    start_step = context.start_step if plan.training else 0
+    window_steps = context.window_steps if plan.training else None
+    first_example = start_step * plan.pipeline_batch_size
+    records = share.cached_records(first_example) if params.cache else share.records(first_example)
+
+    examples = records.map(
+        lambda record: _parsed(parse_fn, record), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    whole = plan.training or plan.drop_remainder
+    elements = examples.batch(plan.replica_batch_size, drop_remainder=whole)
+    if whole and plan.replicas > 1:  # a step is whole only if every replica's batch is
+        elements = elements.batch(plan.replicas, drop_remainder=True).unbatch()
+    return order.finish(
+        elements,
+        plan,
+        transform_fn=transform_fn,
+        first_element=start_step * plan.replicas,
+        window_steps=window_steps,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Share:
+    """The part of all records that one pipeline reads, and in which order."""
+
+    plan: order.BatchPlan
+    files: tuple[RecordFile, ...]
+    all_files: tuple[RecordFile, ...]
+    seed: int
+    by_example: bool
+    cycle_length: int
+    block_length: int
+    shuffle_buffer_size: int
+
+    @classmethod
+    def of(cls, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> _Share:
+        divided = plan.pipelines > 1 and params.sharding
+        by_file = divided and len(files) >= plan.pipelines
+        own = files[plan.pipeline :: plan.pipelines] if by_file else files
+        # Pipelines that all read everything should at least not read it in step.
+        alone = plan.pipelines == 1 or divided
+        return cls(
+            plan=plan,
+            files=tuple(own),
+            all_files=tuple(files),
+            seed=plan.seed if alone else order.stream_seed(plan.seed, f"pipeline/{plan.pipeline}"),
+            by_example=divided and not by_file,
+            cycle_length=min(params.cycle_length or _CYCLE_LENGTH, len(own)),
+            block_length=params.block_length,
+            shuffle_buffer_size=params.shuffle_buffer_size,
+        )
+
+    def count(self) -> int:
+        """Returns the records of this share in one epoch."""
+        records = sum(file.count() for file in self.files)
+        return -(-(records - self.plan.pipeline) // self.plan.pipelines) if self.by_example else records
+
+    def check(self, parse_fn: ParseFn) -> None:
+        """Reads and parses the first record, so that what is wrong with all of them is said before training."""
+        plan = self.plan
+        needed = plan.pipeline_batch_size if plan.drop_remainder and not plan.training else 1
+        with tf.init_scope():  # the pipeline may be built inside a traced function
+            try:
+                found = int(self._in_order().take(needed).reduce(0, lambda total, _: total + 1))
+                first = self._in_order().take(1).map(lambda record: _parsed(parse_fn, record))
+                list(first.prefetch(1))
+            except tf.errors.OpError as error:
+                explained = record_files.explain(error, self.all_files)
+                if explained is None:
+                    raise
+                raise explained from error
+        if found == 0 and (plan.training or plan.pipelines == 1):
+            share = "" if plan.pipelines == 1 else f" for input pipeline {plan.pipeline} of {plan.pipelines}"
+            raise DataError(f"the {plan.use} hold no record{share}: {_named(self.files)}")
+        if found < needed and needed > 1:
+            raise DataError(
+                f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder leaves "
+                f"the rest out; set drop_remainder: false. Read: {_named(self.files)}"
+            )
+
+    def records(self, first: int) -> tf.data.Dataset:
+        """Returns serialized records from this share's record number `first` on, counted over all epochs."""
+        first_epoch, skip = divmod(first, self.count()) if first else (0, 0)
+        epochs = tf.data.Dataset.range(first_epoch, 2**62 if self.plan.training else 1)
+        return epochs.flat_map(self._epoch).skip(skip)
+
+    def cached_records(self, first: int) -> tf.data.Dataset:
+        """Returns the same records from memory, shuffled whole."""
+        with tf.init_scope(), tf.device("CPU:0"):
+            blocks = [tf.zeros([0], tf.string), *self._in_order().batch(_CACHE_BLOCK)]
+            held = tf.concat(blocks, axis=0)
+        num_records = int(held.shape[0])
+        last = 2**62 if self.plan.training else num_records
+
+        def block(start: tf.Tensor) -> tf.Tensor:
+            positions = tf.range(start, tf.minimum(start + _CACHE_BLOCK, last))
+            if self.plan.shuffle:
+                return tf.gather(held, order.shuffled(positions, num_records, self.seed))
+            return tf.gather(held, positions % num_records)
+
+        starts = tf.data.Dataset.range(first, last, _CACHE_BLOCK)
+        return starts.map(block, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).unbatch()
+
+    def _epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        """Returns the records of one epoch in their order."""
+        if not self.plan.shuffle:
+            return self._in_order()
+        positions = epoch * len(self.files) + tf.range(len(self.files), dtype=tf.int64)
+        numbers = order.shuffled(positions, len(self.files), order.stream_seed(self.seed, "files"))
+        if not tf.executing_eagerly():  # not under tf.data's debug mode
+            # tf.data mixes the graph's seed into that of a shuffle: fix it (0 is refused together with a tensor), or
+            # the order depends on set_seed().
+            tf.random.set_seed(1)
+        shuffle_seed = order.epoch_seed(self.seed, "records", epoch)
+        return self._read(numbers).shuffle(self.shuffle_buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
+
+    def _in_order(self) -> tf.data.Dataset:
+        return self._read(tf.range(len(self.files), dtype=tf.int64))
+
+    def _read(self, numbers: tf.Tensor) -> tf.data.Dataset:
+        """Returns the serialized records of the files with these numbers, interleaved."""
+        paths = tf.constant([file.path for file in self.files])
+        skips = tf.constant([file.skip for file in self.files], tf.int64)
+        takes = tf.constant([file.take for file in self.files], tf.int64)
+
+        def read(number: tf.Tensor) -> tf.data.Dataset:
+            part = tf.data.TFRecordDataset(paths[number])
+            return part.skip(skips[number]).take(takes[number])
+
+        records = tf.data.Dataset.from_tensor_slices(numbers).interleave(
+            read,
+            cycle_length=self.cycle_length,
+            block_length=self.block_length,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        return records.shard(self.plan.pipelines, self.plan.pipeline) if self.by_example else records
+
+
+def _parsed(parse_fn: ParseFn, record: tf.Tensor) -> Any:
+    with tf.name_scope("parse_fn"):
+        return parse_fn(record)
+
+
+def _examples_per_epoch(files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> int:
+    records = sum(file.count() for file in files)
+    return records if params.sharding else records * plan.pipelines
+
+
+def _named(files: Sequence[RecordFile]) -> str:
+    return files[0].path if len(files) == 1 else f"{len(files)} files, {files[0].path} to {files[-1].path}"

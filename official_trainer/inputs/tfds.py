@@ -1,0 +1,134 @@
+"""`from_tfds`: prepared TensorFlow Datasets, read like any other record files.
+
+Owns: from a name and a split to record files and their features; nothing is ever downloaded.
+Does not own: the order of examples (`records.py`).
+
+TFDS's own reader can start neither at a step nor at a seed of the epoch, so its files are read by ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from official_trainer.inputs import order
+from official_trainer.inputs.context import DataError
+from official_trainer.inputs.files import RecordFile
+from official_trainer.inputs.records import from_files
+from official_trainer.lazy import tf
+
+
+def from_tfds(
+    params: Any,
+    input_context: Any = None,
+    *,
+    transform_fn: order.TransformFn | None = None,
+) -> tf.data.Dataset:
+    """Returns batches of a prepared TFDS dataset: `tfds_name`, `tfds_split`, `tfds_data_dir`, `tfds_as_supervised`.
+
+    Order, repetition, sharding, `cache` and starting at a step are those of `from_tfrecords`.
+
+    Args:
+      params: the data section.
+      input_context: where this pipeline stands; None means that it feeds one replica alone.
+      transform_fn: augmentation `(batch, seeds) -> batch`, see `from_arrays`.
+
+    Raises:
+      DataError: the dataset is not prepared, has no such split, or no (input, label) pair.
+    """
+    builder = _builder(params)
+    features = builder.info.features
+    pair = _supervised_keys(builder, params) if params.tfds_as_supervised else None
+
+    def parse_fn(record: tf.Tensor) -> Any:
+        example = features.deserialize_example(record)
+        return example if pair is None else tf.nest.map_structure(lambda key: example[key], pair)
+
+    files = _split_files(builder, params)
+    return from_files(files, params, input_context, parse_fn=parse_fn, transform_fn=transform_fn)
+
+
+def prepared_files(params: Any) -> list[RecordFile]:
+    """Returns the record files of the split that `params` names.
+
+    Raises:
+      DataError: the dataset is not prepared or has no such split.
+    """
+    return _split_files(_builder(params), params)
+
+
+def _builder(params: Any) -> Any:
+    """Returns a builder that only reads; TFDS's `builder()` would ask the network about an unprepared dataset."""
+    import tensorflow_datasets
+    from tensorflow_datasets.core import read_only_builder, registered
+
+    name, data_dir = params.tfds_name, os.path.expanduser(params.tfds_data_dir) or None
+    if not name:
+        raise DataError("tfds_name is empty; set it to the name of a prepared dataset, such as mnist")
+    try:
+        builder = read_only_builder.builder_from_files(name, data_dir=data_dir)
+    except registered.DatasetNotFoundError:
+        raise _not_prepared(name, data_dir or tensorflow_datasets.core.constants.DATA_DIR, params) from None
+    except ValueError as error:  # not a name, or found in several places
+        raise DataError(f"tfds_name {name!r}: {str(error).splitlines()[0]}") from error
+    file_format = builder.info.file_format
+    if file_format is not None and file_format.value != "tfrecord":
+        raise DataError(
+            f"tfds_name {name!r}: {builder.data_dir} holds {file_format.value} files; only tfrecord is read. "
+            f"Prepare it again with: tfds build {name} --file_format=tfrecord"
+        )
+    return builder
+
+
+def _not_prepared(name: str, data_dir: Any, params: Any) -> DataError:
+    folder = os.path.expanduser(os.fspath(data_dir))
+    prepared = sorted(_prepared_names(folder))
+    close = difflib.get_close_matches(name, prepared, n=1)
+    if close:
+        found = f"did you mean {close[0]}?"
+    elif prepared:
+        found = f"prepared there: {', '.join(prepared[:8])}{', …' if len(prepared) > 8 else ''}."
+    else:
+        found = "nothing is prepared there."
+    option = f" --data_dir={params.tfds_data_dir}" if params.tfds_data_dir else ""
+    return DataError(
+        f"tfds_name {name!r}: no prepared dataset of this name in {folder}; {found} "
+        f"Prepare it with: tfds build {name}{option} (training never downloads), or set tfds_data_dir"
+    )
+
+
+def _prepared_names(folder: str) -> Iterator[str]:
+    """Yields `name` or `name/config` for each dataset prepared under `folder`."""
+    for depth in ("*/*", "*/*/*"):
+        for path in tf.io.gfile.glob(os.path.join(folder, depth, "features.json")):
+            parts = os.path.relpath(path, folder).split(os.sep)
+            yield "/".join(parts[:-2])
+
+
+def _split_files(builder: Any, params: Any) -> list[RecordFile]:
+    splits = sorted(builder.info.splits)
+    try:
+        instructions = builder.info.splits[params.tfds_split].file_instructions
+    except (KeyError, ValueError, AssertionError) as error:
+        asked = params.tfds_split.split("[")[0]
+        close = difflib.get_close_matches(asked, splits, n=1) if asked not in splits else []
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise DataError(
+            f"tfds_split {params.tfds_split!r} is not in {builder.data_dir}{hint} "
+            f"It has: {', '.join(splits)}; parts are written {splits[0]}[:90%]"
+        ) from error
+    if not instructions:
+        raise DataError(f"tfds_split {params.tfds_split!r} of {params.tfds_name} selects no example; widen it")
+    return [RecordFile(str(part.filename), part.skip, part.take) for part in instructions]
+
+
+def _supervised_keys(builder: Any, params: Any) -> Any:
+    keys = builder.info.supervised_keys
+    if keys is None:
+        raise DataError(
+            f"tfds_as_supervised: {params.tfds_name} declares no (input, label) pair; its features are "
+            f"{', '.join(sorted(builder.info.features))}. Set tfds_as_supervised: false and pick in your task"
+        )
+    return keys

@@ -1,0 +1,291 @@
+"""The loop: restore → [ train window → summary → check finite → save → evaluate ]* → export.
+
+Owns: the order of events and that each happens at exactly its step, however often the run was restarted and whatever
+`steps_per_loop` is. Does not own: how anything is done; it knows contracts (trainer, store, trackers, record) only.
+
+The order is part of correctness:
+- the summary comes first, so that the window that failed is on record;
+- the finite check comes before the save, so that no bad state is ever saved;
+- the save comes before the evaluation, so that a crash while evaluating loses no training;
+- an evaluation's row is written last, after its best checkpoint: the row marks the evaluation as done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.triggers import Every
+
+_logger = logging.getLogger(__name__)
+
+MAX_WINDOW_SECONDS = 3.0
+"""Windows are kept shorter than this, so that signals are seen and progress is shown in time."""
+
+WINDOW_GROWTH = 10
+"""A window is at most this many times as long as the last one: the first, which traces, says little about speed."""
+
+
+class NonFiniteError(UserError, ArithmeticError):
+    """The loss is not a number, not finite, or above `trainer.loss_upper_bound`."""
+
+    exit_code = ExitCode.NON_FINITE
+
+
+class Journal(Protocol):
+    """What the loop needs of the trackers: rows of numbers that can be taken back."""
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        """Records numbers of `split` at `step`."""
+
+    def rewind(self, step: int) -> None:
+        """Drops everything after `step`."""
+
+
+@dataclasses.dataclass
+class LoopState:
+    """Where a run stands.
+
+    Attributes:
+      step: global step.
+      start_step: step at which this process started.
+      end_step: step at which training ends; None until the first epoch of data of unknown size has ended.
+      epoch: passes over the data so far; None if the data does not say.
+      shared: a place for actions to leave things for each other.
+    """
+
+    step: int = 0
+    start_step: int = 0
+    end_step: int | None = None
+    epoch: float | None = None
+    shared: dict[str, Any] = dataclasses.field(default_factory=dict)
+    step_seconds: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=100))
+
+    @property
+    def median_step_seconds(self) -> float | None:
+        """Median over the last windows of the seconds a step took; None before the first window."""
+        return statistics.median(self.step_seconds) if self.step_seconds else None
+
+
+@dataclasses.dataclass(kw_only=True)
+class Hooks:
+    """What happens outside the numbers: the run record, progress, export. Every field may be left out."""
+
+    on_start: Callable[[LoopState], None] = lambda state: None
+    on_phase: Callable[[str, int], None] = lambda phase, step: None
+    on_window: Callable[[LoopState, int, float, float], None] = lambda state, steps, seconds, loss: None
+    before_save: Callable[[int], None] = lambda step: None
+    on_save: Callable[[int], None] = lambda step: None
+    has_evaluation: Callable[[int], bool] = lambda step: False
+    export: Callable[[int, Mapping[str, Any]], None] = lambda step, logs: None
+
+
+class Loop:
+    """Runs one trainer to its end."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        store: Any,
+        journal: Journal,
+        *,
+        evaluate: Literal["interval", "end", "never"],
+        hooks: Hooks | None = None,
+        stop: StopRequest | None = None,
+    ) -> None:
+        """Takes the parts.
+
+        Args:
+          trainer: runs steps and evaluations.
+          store: saves and restores the trainer's state.
+          journal: takes numbers.
+          evaluate: at every `validation_interval` and at the end, at the end only, or never.
+          hooks: called as things happen.
+          stop: looked at between windows.
+        """
+        self._trainer, self._store, self._journal = trainer, store, journal
+        self._config = trainer.config.trainer
+        self._evaluates = evaluate
+        self._hooks = hooks or Hooks()
+        self._stop = stop or StopRequest()
+        self._summary = Every(self._config.summary_interval)
+        self._save = Every(self._config.checkpoint_interval)
+        self._validation = Every(self._config.validation_interval)
+        self._recoveries = 0
+        self._window_steps = 1
+        self._phase = ""
+        self._logs: dict[str, Any] = {}
+        self.state = LoopState()
+
+    def run(self) -> dict[str, Any]:
+        """Trains to the end and returns the last results: of the evaluation if there was one, else of training."""
+        state = self.state
+        self._restore_or_initialize()
+        state.end_step = self._planned_end()
+        self._hooks.on_start(state)
+        self._trainer.train_loop_begin()
+        self._evaluate_if_due()  # an evaluation that a crash cut off
+        while not self._is_done():
+            try:
+                self._train_to(self._next_due_step())
+            except NonFiniteError as error:
+                self._recover(error)
+                continue
+            if self._save.is_due(state.step) or self._is_done():
+                self._save_checkpoint()
+            self._evaluate_if_due()
+        self._enter("export")
+        self._hooks.export(state.step, self._logs)
+        return self._logs
+
+    def _enter(self, phase: str) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self._hooks.on_phase(phase, self.state.step)
+
+    # Start.
+
+    def _restore_or_initialize(self) -> None:
+        self._enter("restore")
+        report = self._store.restore()
+        if report is None:
+            self._trainer.initialize()
+        state = self.state
+        state.step = state.start_step = int(self._trainer.global_step.numpy())
+        self._journal.rewind(state.step)
+
+    def _planned_end(self) -> int | None:
+        """Returns the last step; None if it takes an epoch of data to know."""
+        epochs = self._config.train_epochs
+        if epochs is None:
+            return self._config.train_steps
+        per_epoch = self._trainer.feed.steps_per_epoch()
+        return None if per_epoch is None else math.ceil(per_epoch * epochs)
+
+    def _is_done(self) -> bool:
+        return self.state.end_step is not None and self.state.step >= self.state.end_step
+
+    # Training.
+
+    def _next_due_step(self) -> int:
+        step = self.state.step
+        due = [self._summary.next_step(step), self._save.next_step(step)]
+        if self._evaluates == "interval":
+            due.append(self._validation.next_step(step))
+        if self.state.end_step is not None:
+            due.append(self.state.end_step)
+        return min(due)
+
+    def _train_to(self, due_step: int) -> None:
+        """Runs windows until `due_step` (or the end of the data), and writes the summary if one is due."""
+        state = self.state
+        self._enter("train")
+        while state.step < due_step and not self._is_done():
+            self._run_window(due_step - state.step)
+            if problem := self._loss_problem():
+                self._summarize()
+                raise NonFiniteError(problem)
+            self._stop_if_asked()
+        if self._summary.is_due(state.step) or self._is_done():
+            self._summarize()
+
+    def _run_window(self, max_steps: int) -> None:
+        state = self.state
+        num_steps = min(max_steps, self._config.steps_per_loop, self._window_steps)
+        start = time.monotonic()
+        ran = self._trainer.run_steps(num_steps)
+        seconds = time.monotonic() - start
+        state.step += ran
+        if ran:
+            state.step_seconds.append(seconds / ran)
+            per_step = max(seconds / ran, 1e-9)
+            self._window_steps = max(1, min(ran * WINDOW_GROWTH, int(MAX_WINDOW_SECONDS / per_step)))
+        if ran < num_steps:
+            self._end_epoch()
+        self._hooks.on_window(state, ran, seconds, self._trainer.mean_loss)
+
+    def _end_epoch(self) -> None:
+        """The data ended: goes on with the next epoch, or ends the run here."""
+        state, feed, epochs = self.state, self._trainer.feed, self._config.train_epochs
+        if epochs is None:
+            _logger.info("the training data ended at step %d, and so does training (on_data_end: stop)", state.step)
+            state.end_step = state.step
+            return
+        feed.begin_next_epoch()
+        done = int(feed.position.epoch.numpy())
+        state.epoch = float(done)
+        # Epochs of one data set have one length: the first tells the end.
+        state.end_step = state.step if done >= epochs else math.ceil(state.step / done * epochs)
+
+    def _loss_problem(self) -> str | None:
+        loss, step, config = self._trainer.mean_loss, self.state.step, self._config
+        if not math.isfinite(loss):
+            return f"the training loss is {loss} at step {step}; the last good checkpoint is {self._last_save()}"
+        bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
+        if bounded and loss > config.loss_upper_bound:
+            return (
+                f"the training loss is {loss:g} at step {step}, above "
+                f"trainer.loss_upper_bound={config.loss_upper_bound:g}; the last good checkpoint is {self._last_save()}"
+            )
+        return None
+
+    def _last_save(self) -> str:
+        step = self._store.latest_step()
+        return "none" if step is None else self._store.prefix(step)
+
+    def _recover(self, error: NonFiniteError) -> None:
+        """Goes back to the last checkpoint and past the data in between, or gives up."""
+        failed_step = self.state.step
+        if self._recoveries >= self._config.recovery_max_trials or self._store.latest_step() is None:
+            raise error
+        self._recoveries += 1
+        self._store.restore()
+        self.state.step = int(self._trainer.global_step.numpy())
+        self._trainer.feed.skip(failed_step - self.state.step)
+        self._journal.rewind(self.state.step)
+        self._trainer.train_loop_begin()
+        _logger.warning(
+            "%s; recovery %d of %d: back at step %d, past the data of %d steps",
+            error, self._recoveries, self._config.recovery_max_trials, self.state.step, failed_step - self.state.step,
+        )  # fmt: skip
+
+    def _summarize(self) -> None:
+        state = self.state
+        self._logs = self._trainer.train_loop_end()
+        self._journal.log("train", state.step, self._logs)
+        if not self._is_done():
+            self._trainer.train_loop_begin()
+
+    def _save_checkpoint(self) -> None:
+        self._enter("save")
+        self._hooks.before_save(self.state.step)
+        self._store.save(self.state.step)
+        self._hooks.on_save(self.state.step)
+
+    def _stop_if_asked(self) -> None:
+        if self._stop.reason is not None:
+            self._save_checkpoint()
+            raise PreemptedError(
+                f"stopped by {self._stop.reason} at step {self.state.step}, which is saved; the same command continues"
+            )
+
+    # Evaluation.
+
+    def _evaluate_if_due(self) -> None:
+        step = self.state.step
+        at_interval = self._evaluates == "interval" and self._validation.is_due(step)
+        at_end = self._evaluates != "never" and self._is_done()
+        if not (at_interval or at_end) or self._hooks.has_evaluation(step):
+            return
+        self._enter("evaluate")
+        self._logs = self._trainer.evaluate(self._config.validation_steps)
+        self._journal.log("validation", step, self._logs)
+        self._stop_if_asked()

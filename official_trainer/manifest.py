@@ -1,0 +1,156 @@
+"""The manifest of a checkpoint: the file written last, whose presence means that the checkpoint is whole.
+
+Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it.
+Does not own: TensorFlow's own files, or which checkpoint is written, kept or restored (`checkpoints.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.errors import ExitCode, UserError
+
+FORMAT_VERSION = 1
+
+_NAME = re.compile(
+    r"ckpt-(?P<step>0|[1-9]\d*)"
+    r"(?P<part>\.index|\.data-\d{5}-of-\d{5}|\.manifest\.json|\.saving|_temp|\.(?:manifest\.json|saving)\.tmp-\d+)"
+)
+
+
+class CheckpointError(UserError, ValueError):
+    """A checkpoint, or a directory of checkpoints, that cannot be used as asked."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class UnreadableManifestError(ValueError):
+    """A manifest that is not there, cut off or altered; its checkpoint does not count as committed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What one checkpoint holds.
+
+    Attributes:
+      step: global step.
+      created: when it was committed, ISO 8601 in UTC.
+      files: name → `{"size_bytes": …, "sha256": …}`.
+      variables: key in the checkpoint → `{"shape": […], "dtype": …}`.
+      versions: of Python, TensorFlow, Keras and this package.
+      metadata: about the run; the same for all its checkpoints.
+      extra: state that the caller saved with this step, JSON.
+    """
+
+    step: int
+    created: str
+    files: Mapping[str, Mapping[str, Any]]
+    variables: Mapping[str, Mapping[str, Any]]
+    versions: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    extra: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """Returns the text of the manifest file."""
+        return json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}, indent=1) + "\n"
+
+    def damage(self, directory: str, *, checksums: bool = True) -> str | None:
+        """Returns what is wrong with the files on disk, or None: sizes always, checksums if asked."""
+        for name, expected in self.files.items():
+            path = files.join(directory, name)
+            if not files.exists(path):
+                return f"{name} is missing"
+            if (size := files.size_bytes(path)) != expected["size_bytes"]:
+                return f"{name} has {size} bytes, not {expected['size_bytes']}"
+            if checksums and files.sha256(path) != expected["sha256"]:
+                return f"{name} does not match its checksum"
+        return None
+
+
+def name(step: int) -> str:
+    """Returns the name of a manifest file."""
+    return f"ckpt-{step}.manifest.json"
+
+
+def parts(directory: str) -> dict[int, dict[str, str]]:
+    """Returns `{step: {file name: which part of a checkpoint it is}}` for files named as this package names them."""
+    found: dict[int, dict[str, str]] = {}
+    for file_name in files.list_dir(directory):
+        if match := _NAME.fullmatch(file_name):
+            found.setdefault(int(match["step"]), {})[file_name] = match["part"]
+    return found
+
+
+def read(directory: str, step: int) -> Manifest:
+    """Returns the manifest of `step`.
+
+    Raises:
+      UnreadableManifestError: it is missing or damaged.
+      CheckpointError: it is whole, but in a format that only a later version of this package reads.
+    """
+    path = files.join(directory, name(step))
+    try:
+        return _parse(files.read_text(path), path, step)
+    except FileNotFoundError as error:
+        raise UnreadableManifestError(f"{name(step)} is missing") from error
+    except (OSError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UnreadableManifestError(f"{name(step)} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def committed_steps(directory: str) -> tuple[int, ...]:
+    """Returns the steps in `directory` whose manifest can be read, rising."""
+    steps = []
+    for step, found in sorted(parts(directory).items()):
+        if ".manifest.json" not in found.values():
+            continue
+        try:
+            read(directory, step)
+        except UnreadableManifestError:
+            continue
+        steps.append(step)
+    return tuple(steps)
+
+
+def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
+    """Returns what is wrong with the checkpoint of `step`, or None if it is whole."""
+    try:
+        return read(directory, step).damage(directory, checksums=checksums)
+    except UnreadableManifestError as error:
+        return str(error)
+
+
+def write(directory: str, manifest: Manifest) -> None:
+    """Commits a checkpoint whose other files are on disk already."""
+    files.write_text_atomically(files.join(directory, name(manifest.step)), manifest.to_json())
+
+
+def describe(directory: str, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Returns size and checksum of each file, waiting until it is on the disk."""
+    described = {}
+    for file_name in names:
+        path = files.join(directory, file_name)
+        files.sync(path)
+        described[file_name] = {"size_bytes": files.size_bytes(path), "sha256": files.sha256(path)}
+    files.sync(directory)
+    return described
+
+
+def _parse(text: str, path: str, step: int) -> Manifest:
+    values = dict(json.loads(text))
+    if (version := values.pop("format_version")) > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format version is {version}, but this official-trainer reads up to {FORMAT_VERSION}. "
+            "Upgrade official-trainer to use this checkpoint."
+        )
+    manifest = Manifest(**values)
+    if manifest.step != step or not manifest.files:
+        raise UnreadableManifestError(f"{name(step)} is about step {manifest.step}, or names no files")
+    for expected in manifest.files.values():
+        if not isinstance(expected["size_bytes"], int) or not isinstance(expected["sha256"], str):
+            raise TypeError("files")
+    return manifest

@@ -1,0 +1,361 @@
+"""Which variables of a checkpoint belong to which variables of a program, decided before any value is read.
+
+Owns: walking the object graph saved in a TensorFlow checkpoint beside the live objects, and the `RestoreReport`.
+Does not own: what is acceptable, or assigning values; `checkpoints.py` does both.
+
+TensorFlow restores what it can match and keeps silent about the rest. This module finds the rest. It follows
+TensorFlow's rule: objects correspond when the same names lead to them from the root, and an optimizer's slot
+variables belong to (optimizer, variable, slot name). Optimizers that have not created their variables yet get them
+from TensorFlow when they do; the report calls those deferred.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from official_trainer.lazy import keras, load, tf
+
+_VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_SHOWN = 5
+# tf.train.Checkpoint.save counts its own calls here. Our steps name the files, so it means nothing to us.
+_IGNORED_ROOT_NAMES = frozenset({"save_counter"})
+
+
+class Trackable(Protocol):
+    """Anything that `tf.train.Checkpoint` can hold."""
+
+
+class NoObjectGraphError(ValueError):
+    """A checkpoint of names and values only, as TensorFlow 1 wrote them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableSpec:
+    """One saved or live value.
+
+    Attributes:
+      key: path of attribute names from the root, `model/layer_with_weights-0/kernel`.
+      name: the name that Keras gave it, `dense/kernel`.
+      shape: None for values that are not variables, such as lookup tables.
+      dtype: name of the dtype.
+    """
+
+    key: str
+    name: str = ""
+    shape: tuple[int | None, ...] | None = None
+    dtype: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the value; 0 where the shape is not known."""
+        if self.shape is None or None in self.shape or not self.dtype:
+            return 0
+        return math.prod(size or 0 for size in self.shape) * max(tf.as_dtype(self.dtype).size, 1)
+
+    @property
+    def layout(self) -> str:
+        """Dtype and shape as text."""
+        return "" if self.shape is None else f"{self.dtype} {list(self.shape)}"
+
+    def __str__(self) -> str:
+        name = "" if not self.name or self.name == self.key else f"({self.name})"
+        return " ".join(part for part in (self.key, name, self.layout) if part)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mismatch:
+    """A value that both sides have, in different shapes or dtypes."""
+
+    saved: VariableSpec
+    live: VariableSpec
+
+    def __str__(self) -> str:
+        name = f" ({self.live.name})" if self.live.name else ""
+        return f"{self.live.key}{name}: {self.saved.layout} in the checkpoint, {self.live.layout} in the program"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RestoreReport:
+    """What a checkpoint and a program have in common.
+
+    Attributes:
+      path: prefix of the checkpoint.
+      step: global step; None for checkpoints that have none.
+      restored: values that both sides have.
+      missing: values of the program that the checkpoint lacks.
+      extra: values in the checkpoint for which the program has no place.
+      wrong_shape: values whose shape or dtype differs.
+      deferred: values that wait until an optimizer creates its variables.
+    """
+
+    path: str
+    step: int | None = None
+    restored: tuple[VariableSpec, ...] = ()
+    missing: tuple[VariableSpec, ...] = ()
+    extra: tuple[VariableSpec, ...] = ()
+    wrong_shape: tuple[Mismatch, ...] = ()
+    deferred: tuple[VariableSpec, ...] = ()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is missing, extra or of another shape."""
+        return not (self.missing or self.extra or self.wrong_shape)
+
+    @property
+    def restored_bytes(self) -> int:
+        """Size of all restored values."""
+        return sum(spec.size_bytes for spec in self.restored)
+
+    def __str__(self) -> str:
+        step = "" if self.step is None else f" (step {self.step})"
+        lines = [f"{self.path}{step}: {len(self.restored)} variables match, {format_bytes(self.restored_bytes)}"]
+        lines += _section("missing: in the program, not in the checkpoint", self.missing)
+        lines += _section("extra: in the checkpoint, not in the program", self.extra)
+        lines += _section("wrong shape or dtype", self.wrong_shape)
+        if self.deferred:
+            lines.append(f"  {len(self.deferred)} more when the optimizer creates its variables")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A live value and the key under which the checkpoint has it."""
+
+    live: Any
+    checkpoint_key: str
+
+
+def format_bytes(count: float) -> str:
+    """Returns a size for people: `1.2 MiB`."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+
+
+def saved_specs(prefix: str) -> dict[str, VariableSpec]:
+    """Returns key → shape and dtype of all that a checkpoint holds, without its object graph."""
+    reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+    dtypes = reader.get_variable_to_dtype_map()
+    shapes = sorted(reader.get_variable_to_shape_map().items())
+    return {k: VariableSpec(k, shape=tuple(s), dtype=dtypes[k].name) for k, s in shapes if k != _GRAPH_KEY}
+
+
+class Matching:
+    """Pairs the values of a checkpoint with those reachable from `items`, by name from the root."""
+
+    def __init__(self, prefix: str, items: Mapping[str, Trackable]) -> None:
+        self.prefix = prefix
+        self.pairs: list[Pair] = []
+        self._specs = saved_specs(prefix)
+        self._nodes = _read_graph(prefix)
+        self._items = {name: item for name, item in items.items() if name not in _IGNORED_ROOT_NAMES}
+        self._live = list(_reachable(self._items))
+        self._object_of: dict[int, Any] = {}  # saved node → live object
+        self._node_of: dict[int, int] = {}  # id(live object) → saved node
+        self._deferred: set[int] = set()  # saved nodes below optimizers that have no variables yet
+        self._slots: list[tuple[str, Any]] = []
+        self._roots = {c.local_name: c.node_id for c in self._nodes[0].children}
+        # Keras `save_weights` makes the model itself the root of the graph.
+        self.item_is_root = len(self._items) == 1 and not self._items.keys() & self._roots.keys()
+        self._walk()
+        self._match_slots()
+
+    @property
+    def root_names(self) -> list[str]:
+        """Names of what the checkpoint holds at its top."""
+        return sorted(self._roots)
+
+    def report(self, *, step: int | None = None, items_only: bool = False) -> RestoreReport:
+        """Compares both sides.
+
+        Args:
+          step: for the report.
+          items_only: whether what the checkpoint holds beside the items is none of the report's business.
+        """
+        restored, missing, wrong = [], [], []
+        self.pairs.clear()
+        for path, live in [*self._live, *self._slots]:
+            if not _has_value(live):
+                continue
+            spec = _live_spec(path, live)
+            attribute = self._attribute(self._node_of.get(id(live)))
+            if attribute is None:
+                missing.append(spec)
+                continue
+            saved = self._saved_spec(attribute)
+            if _fits(saved, live):
+                restored.append(dataclasses.replace(saved, key=path, name=spec.name))
+                self.pairs.append(Pair(live, attribute.checkpoint_key))
+            else:
+                wrong.append(Mismatch(saved, spec))
+        extra, deferred = self._unmatched(items_only)
+        return RestoreReport(
+            path=self.prefix,
+            step=step,
+            restored=tuple(restored),
+            missing=tuple(missing),
+            extra=tuple(extra),
+            wrong_shape=tuple(wrong),
+            deferred=tuple(deferred),
+        )
+
+    def _starts(self) -> Iterator[tuple[int, str, Any]]:
+        for name, item in self._items.items():
+            if self.item_is_root:
+                yield 0, name, item
+            elif name in self._roots:
+                yield self._roots[name], name, item
+
+    def _walk(self) -> None:
+        queue = collections.deque((node_id, item) for node_id, _, item in self._starts())
+        while queue:
+            node_id, live = queue.popleft()
+            # The first way to an object decides, as in TensorFlow. Variables that are shared on one side only are
+            # then unmatched, and the report says so.
+            if node_id in self._object_of or id(live) in self._node_of:
+                continue
+            self._object_of[node_id] = live
+            self._node_of[id(live)] = node_id
+            children = _children(live)
+            for child in self._nodes[node_id].children:
+                if child.local_name in children:
+                    queue.append((child.node_id, children[child.local_name]))
+            if _is_unbuilt_optimizer(live):
+                self._deferred.update(self._descendants(node_id))
+
+    def _match_slots(self) -> None:
+        """Pairs slot variables of Keras's legacy optimizers, which hang on (optimizer, variable, slot name)."""
+        variables = [(path, live) for path, live in self._live if isinstance(live, tf.Variable)]
+        for optimizer_path, optimizer in self._live:
+            if not (hasattr(optimizer, "get_slot_names") and hasattr(optimizer, "get_slot")):
+                continue
+            names = list(optimizer.get_slot_names())
+            for path, variable in variables:
+                for name in names:
+                    if (slot := _slot(optimizer, variable, name)) is not None:
+                        self._slots.append((f"{path}/.OPTIMIZER_SLOT/{optimizer_path}/{name}", slot))
+            self._match_slots_of(optimizer, has_slots=bool(names))
+
+    def _match_slots_of(self, optimizer: Any, *, has_slots: bool) -> None:
+        node_id = self._node_of.get(id(optimizer))
+        for saved in () if node_id is None else self._nodes[node_id].slot_variables:
+            variable = self._object_of.get(saved.original_variable_node_id)
+            if variable is None:
+                continue
+            if not has_slots:
+                self._deferred.add(saved.slot_variable_node_id)
+            elif (slot := _slot(optimizer, variable, saved.slot_name)) is not None:
+                self._object_of[saved.slot_variable_node_id] = slot
+                self._node_of[id(slot)] = saved.slot_variable_node_id
+
+    def _unmatched(self, items_only: bool) -> tuple[list[VariableSpec], list[VariableSpec]]:
+        if items_only:
+            candidates = {node for start, _, _ in self._starts() for node in self._descendants(start)}
+        else:
+            candidates = set(range(len(self._nodes)))
+            candidates -= {self._roots[name] for name in _IGNORED_ROOT_NAMES if name in self._roots}
+        extra: list[VariableSpec] = []
+        deferred: list[VariableSpec] = []
+        for node_id in sorted(candidates):
+            attribute = self._attribute(node_id)
+            if attribute is not None and not _has_value(self._object_of.get(node_id)):
+                (deferred if node_id in self._deferred else extra).append(self._saved_spec(attribute))
+        return extra, deferred
+
+    def _descendants(self, start: int) -> set[int]:
+        found, queue = {start}, [start]
+        while queue:
+            for child in self._nodes[queue.pop()].children:
+                if child.node_id not in found:
+                    found.add(child.node_id)
+                    queue.append(child.node_id)
+        return found
+
+    def _attribute(self, node_id: int | None) -> Any:
+        attributes = () if node_id is None else self._nodes[node_id].attributes
+        return attributes[0] if attributes else None
+
+    def _saved_spec(self, attribute: Any) -> VariableSpec:
+        spec = self._specs.get(attribute.checkpoint_key, VariableSpec(attribute.checkpoint_key))
+        key = attribute.checkpoint_key.removesuffix(_VALUE_SUFFIX)
+        return dataclasses.replace(spec, key=key, name=attribute.full_name)
+
+
+def _read_graph(prefix: str) -> Sequence[Any]:
+    proto = load("tensorflow.core.protobuf.trackable_object_graph_pb2")
+    reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+    if not reader.has_tensor(_GRAPH_KEY):
+        raise NoObjectGraphError(f"{prefix} has no object graph: it was written by TensorFlow 1")
+    graph = proto.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH_KEY))
+    return graph.nodes
+
+
+def _children(live: Any) -> dict[str, Any]:
+    return tf.train.TrackableView.children(live)
+
+
+def _reachable(items: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields every object below `items` once, with the shortest path to it."""
+    queue = collections.deque(items.items())
+    seen: dict[int, Any] = {}  # holds the objects too: some exist only while they are asked for, and ids are reused
+    while queue:
+        path, live = queue.popleft()
+        if id(live) in seen:
+            continue
+        seen[id(live)] = live
+        yield path, live
+        queue.extend((f"{path}/{name}", child) for name, child in _children(live).items())
+
+
+def _has_value(live: Any) -> bool:
+    """Tells whether a checkpoint stores something for the object itself, not only for what it holds."""
+    if live is None or isinstance(live, tf.Variable):
+        return live is not None
+    # What tf.train.Checkpoint itself asks when it saves; there is no public question.
+    saving = load("tensorflow.python.training.saving.saveable_object_util")
+    return bool(saving.saveable_objects_from_trackable(live))
+
+
+def _is_unbuilt_optimizer(live: Any) -> bool:
+    """Tells whether a Keras optimizer, of either kind, has yet to create its variables."""
+    optimizer = getattr(live, "inner_optimizer", live)  # what a LossScaleOptimizer wraps
+    if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
+        return not optimizer._hypers_created
+    return isinstance(optimizer, keras.optimizers.Optimizer) and not getattr(optimizer, "_built", False)
+
+
+def _slot(optimizer: Any, variable: Any, name: str) -> Any:
+    try:
+        return optimizer.get_slot(variable, name)
+    except KeyError:
+        return None
+
+
+def _live_spec(path: str, live: Any) -> VariableSpec:
+    shape = getattr(live, "shape", None)
+    name = str(getattr(live, "name", "")).removesuffix(":0")
+    if shape is None or not hasattr(live, "dtype"):
+        return VariableSpec(path, name)
+    return VariableSpec(path, name, tuple(shape.as_list()), live.dtype.base_dtype.name)
+
+
+def _fits(saved: VariableSpec, live: Any) -> bool:
+    if saved.shape is None or not isinstance(live, tf.Variable):
+        return True
+    return live.shape.is_compatible_with(saved.shape) and live.dtype.base_dtype.name == saved.dtype
+
+
+def _section(title: str, entries: Sequence[Any]) -> list[str]:
+    if not entries:
+        return []
+    lines = [f"  {title} ({len(entries)}):", *(f"    {entry}" for entry in entries[:_SHOWN])]
+    if len(entries) > _SHOWN:
+        lines.append(f"    … and {len(entries) - _SHOWN} more")
+    return lines

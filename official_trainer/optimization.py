@@ -1,0 +1,112 @@
+"""Optimizers, schedules and weight averages, built from `trainer.optimizer_config`.
+
+Owns: building the optimizer with Model Garden's own factory, its slots, and `WeightAverage`, the moving average of
+weights. Does not own: the section's fields (`config/optimization.py`), when averages are swapped in (`trainer.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from official.modeling import optimization as garden_optimization
+
+from official_trainer.lazy import keras, tf
+
+
+def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.optimizers.Optimizer:
+    """Returns the optimizer with its learning-rate schedule, wrapped for loss scaling under float16.
+
+    The factory is Model Garden's, so an experiment moved from there trains with the same optimizer classes. Its EMA
+    wrapper is not used: `WeightAverage` takes its place.
+    """
+    factory = garden_optimization.OptimizerFactory(optimizer_config.replace(ema=None))
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    if runtime_config is None or runtime_config.mixed_precision_dtype != "float16":
+        return optimizer
+    if runtime_config.loss_scale in (None, "dynamic"):
+        return keras.mixed_precision.LossScaleOptimizer(optimizer)
+    scale = runtime_config.loss_scale
+    return keras.mixed_precision.LossScaleOptimizer(optimizer, dynamic=False, initial_scale=scale)
+
+
+def build_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+    """Creates the optimizer's slot variables now, so that a checkpoint can be matched against all of them."""
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    elif hasattr(optimizer, "_create_all_weights"):  # legacy optimizers create slots lazily, with no public way to ask
+        optimizer._create_all_weights(variables)
+
+
+def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:
+    """Returns the rate of the next update, a scalar float32."""
+    rate = optimizer.learning_rate
+    if callable(rate):
+        rate = rate(getattr(optimizer, "iterations", global_step))
+    return tf.convert_to_tensor(rate)
+
+
+class WeightAverage(tf.Module):
+    """Exponential moving average of a model's weights (Polyak and Juditsky, 1992).
+
+    Averages start from the weights themselves. While swapped in, the model's variables hold the averages and
+    `values` the weights; both are exchanged value by value, so swapping twice changes no bit.
+    """
+
+    def __init__(self, model: keras.Model, config: Any) -> None:
+        super().__init__(name="weight_average")
+        weights = model.trainable_variables if config.trainable_weights_only else model.variables
+        self._weights = [w for w in weights if w.dtype.is_floating]
+        self._config = config
+        self._extended = tf.distribute.get_strategy().extended
+        self._is_swapped = False
+        # The weights are equal on all replicas, so the first replica's average is the average.
+        self.values = [
+            tf.Variable(w, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="average")
+            for w in self._weights
+        ]
+
+    @property
+    def is_swapped(self) -> bool:
+        """Whether the model's variables hold the averages now."""
+        return self._is_swapped
+
+    def reset(self) -> None:
+        """Starts the averages again from the weights as they are."""
+        for value, weight in zip(self.values, self._weights, strict=True):
+            value.assign(tf.convert_to_tensor(weight))
+
+    def update(self, step: tf.Tensor) -> None:
+        """Moves every average towards its weight; called in cross-replica context after update number `step`."""
+        rate = 1.0 - self._decay(tf.cast(step, tf.float32))
+        for value, weight in zip(self.values, self._weights, strict=True):
+            self._extended.update(value, _move_towards, args=(weight, rate), group=False)
+
+    def _decay(self, step: tf.Tensor) -> tf.Tensor:
+        steps = step - float(self._config.start_step)
+        decay = tf.constant(self._config.average_decay, tf.float32)
+        if self._config.dynamic_decay:
+            decay = tf.minimum(decay, (1.0 + steps) / (10.0 + steps))
+        return tf.where(steps < 0.0, 0.0, decay)
+
+    @contextlib.contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Puts the averages into the model for the length of a `with` block, whatever happens in it."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for value, weight in zip(self.values, self._weights, strict=True):
+            held = tf.identity(tf.convert_to_tensor(value))
+            value.assign(tf.convert_to_tensor(weight))
+            weight.assign(held)
+        self._is_swapped = not self._is_swapped
+
+
+def _move_towards(value: tf.Variable, weight: tf.Tensor, rate: tf.Tensor) -> None:
+    weight = tf.cast(weight, value.dtype)
+    value.assign_sub(tf.cast(rate, value.dtype) * (value - weight))

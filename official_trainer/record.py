@@ -1,0 +1,272 @@
+"""What a run says about itself: `run.json`, its identity and results, and `status.json`, what it does now.
+
+Owns: both files, and whether a `model_dir` may be used by an experiment.
+Does not own: metrics by step (`tracking/`), checkpoints, or when a run moves on. Imports no TensorFlow.
+
+Both files are replaced whole, so a reader never sees half of one. `run.json` survives restarts: the run keeps its id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from official_trainer import files
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.tracking.jsonl import encode
+from official_trainer.versions import versions
+
+RUN_FILE = "run.json"
+STATUS_FILE = "status.json"
+
+_STATUS_OF_EXIT = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
+_GIT_TIMEOUT_SECONDS = 5
+
+
+class ModelDirError(UserError, ValueError):
+    """A directory that cannot be a run's `model_dir`."""
+
+    exit_code = ExitCode.CONFIG
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a run was started.
+
+    Attributes:
+      experiment: registered name.
+      mode: `train_and_eval` and the like.
+      argv: the command.
+      config_digest: digest of the resolved config.
+      workspace: folder whose git revision is recorded; None for no workspace.
+    """
+
+    experiment: str
+    mode: str
+    argv: Sequence[str]
+    config_digest: str
+    workspace: str | None = None
+
+
+def claim(model_dir: str, experiment: str) -> None:
+    """Makes sure that `model_dir` is a directory in which `experiment` may run; creates it if there is none.
+
+    Raises:
+      ModelDirError: it is not, and why. Nothing was written.
+    """
+    try:
+        _check_owner(model_dir, experiment)
+        _check_writable(model_dir)
+    except ModelDirError:
+        raise
+    except Exception as error:
+        if not (isinstance(error, OSError) or files.is_url(model_dir)):
+            raise
+        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
+        raise ModelDirError(f"--model_dir={model_dir} cannot be written: {reason}. Name another directory.") from error
+
+
+def read_run(model_dir: str) -> dict[str, Any] | None:
+    """Returns what `run.json` says, or None if there is none.
+
+    Raises:
+      ModelDirError: it is not what this package writes.
+    """
+    path = files.join(model_dir, RUN_FILE)
+    try:
+        run = json.loads(files.read_text(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise ModelDirError(
+            f"{path} cannot be read ({error}). Put a good copy back, or name another --model_dir."
+        ) from error
+    if not isinstance(run, dict) or "run_id" not in run:
+        raise ModelDirError(f"{path} was not written by this program. Name another --model_dir.")
+    return run
+
+
+class RunRecord:
+    """Keeps `run.json` and `status.json` of one run. Every call is on disk when it returns.
+
+    Args:
+      model_dir: local path or URL, claimed before.
+      launch: how this process was started.
+      clock: tells the time in Unix seconds.
+    """
+
+    def __init__(self, model_dir: str, launch: Launch, *, clock: Callable[[], float] = time.time) -> None:
+        self.model_dir = str(model_dir)
+        self._launch = launch
+        self._clock = clock
+        self._run: dict[str, Any] = {}
+        self._status: dict[str, Any] = {}
+
+    @property
+    def run_id(self) -> str:
+        """Identity of the run, the same after restarts."""
+        return self._run["run_id"]
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """Metric, value and step of the best evaluation so far."""
+        return self._run["best"]
+
+    def start(self) -> None:
+        """Begins a run, or a restart of the one that is there: its id, first start and best result are kept."""
+        before = read_run(self.model_dir) or {}
+        now = self._now()
+        is_restart = bool(before) and "train" in self._launch.mode
+        self._run = {
+            "experiment": self._launch.experiment,
+            "mode": self._launch.mode,
+            "status": "running",
+            "run_id": before.get("run_id") or uuid.uuid4().hex,
+            "argv": list(self._launch.argv),
+            "started": before.get("started", now),
+            "restarted": now if is_restart else before.get("restarted"),
+            "finished": None,
+            "restarts": before.get("restarts", 0) + is_restart,
+            "steps": before.get("steps", {"start": 0, "current": 0, "end": None}),
+            "best": before.get("best"),
+            "final_metrics": before.get("final_metrics"),
+            "versions": versions(),
+            "devices": [],
+            "git_revision": git_revision(self._launch.workspace),
+            "config_digest": self._launch.config_digest,
+        }
+        self._status = {
+            "phase": "start",
+            "step": None,
+            "last_checkpoint_step": None,
+            "exit_code": None,
+            "updated": now,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+        self._write_run()
+        self._write_status()
+
+    def describe(
+        self, *, devices: Sequence[str] | None = None, start_step: int | None = None, end_step: int | None = None
+    ) -> None:
+        """Adds what is known only once TensorFlow runs: devices, and from which step to which this process trains."""
+        if devices is not None:
+            self._run["devices"] = list(devices)
+        if start_step is not None:
+            self._run["steps"] |= {"start": start_step, "current": start_step}
+        if end_step is not None:
+            self._run["steps"]["end"] = end_step
+        self._write_run()
+
+    def phase(self, name: str, step: int | None = None) -> None:
+        """Says what the run does now; without `step` the last one stays."""
+        self._status["phase"] = name
+        self._set_step(step)
+        self._write_status()
+
+    def checkpoint(self, step: int) -> None:
+        """Says that the checkpoint of `step` is committed."""
+        self._status["last_checkpoint_step"] = step
+        self._set_step(step)
+        self._write_status()
+        self._write_run()
+
+    def set_best(self, metric: str, value: float, step: int) -> None:
+        """Says which evaluation is the best so far; called once its checkpoint is committed."""
+        self._run["best"] = {"metric": metric, "value": encode(value), "step": step}
+        self._write_run()
+
+    def finish(self, exit_code: int, metrics: Mapping[str, Any] | None = None) -> None:
+        """Ends the record of this process.
+
+        Args:
+          exit_code: of the process; 0 is `done`, 143 is `preempted`, anything else is `failed`.
+          metrics: final metrics, which may be nested; None keeps those of an earlier process.
+        """
+        self._run["status"] = _STATUS_OF_EXIT.get(ExitCode(exit_code), "failed") if exit_code in _CODES else "failed"
+        self._run["finished"] = self._now()
+        if metrics is not None:
+            self._run["final_metrics"] = _encoded(metrics)
+        self._status |= {"phase": self._run["status"], "exit_code": int(exit_code)}
+        self._write_run()
+        self._write_status()
+
+    def _set_step(self, step: int | None) -> None:
+        if step is not None:
+            self._status["step"] = self._run["steps"]["current"] = step
+
+    def _now(self) -> str:
+        return datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
+
+    def _write_run(self) -> None:
+        _write(files.join(self.model_dir, RUN_FILE), self._run)
+
+    def _write_status(self) -> None:
+        self._status["updated"] = self._now()
+        _write(files.join(self.model_dir, STATUS_FILE), self._status)
+
+
+_CODES = frozenset(ExitCode)
+
+
+def git_revision(workspace: str | None) -> str | None:
+    """Returns the commit of the workspace, with `-dirty` if files differ from it; None where there is no git."""
+    if workspace is None:
+        return None
+    command = ["git", "-C", workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _is_harmless(name: str) -> bool:
+    # Of the system, or of a process that died while it wrote its first record.
+    return name.startswith((".", f"{RUN_FILE}.tmp-")) or name == "lost+found"
+
+
+def _check_owner(model_dir: str, experiment: str) -> None:
+    if not files.exists(model_dir):
+        return
+    if not files.is_dir(model_dir):
+        raise ModelDirError(f"--model_dir={model_dir} is a file; name a directory.")
+    run = read_run(model_dir)
+    if run is None:
+        if others := [name for name in files.list_dir(model_dir) if not _is_harmless(name)]:
+            shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+            raise ModelDirError(
+                f"--model_dir={model_dir} holds {shown}, but no run of this program (no {RUN_FILE}). "
+                "Name a new or an empty directory, so that nothing of yours is overwritten."
+            )
+    elif run.get("experiment") != experiment:
+        raise ModelDirError(
+            f"--model_dir={model_dir} holds a run of the experiment {run.get('experiment')!r}, not {experiment!r}. "
+            f"Continue it with --experiment={run.get('experiment')}, or name another --model_dir."
+        )
+
+
+def _check_writable(model_dir: str) -> None:
+    files.make_dirs(model_dir)
+    probe = files.join(model_dir, f".write-test-{os.getpid()}")
+    files.write_text_atomically(probe, "")
+    files.remove(probe)
+
+
+def _encoded(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _encoded(value) if isinstance(value, Mapping) else encode(float(value)) for name, value in metrics.items()
+    }
+
+
+def _write(path: str, values: Mapping[str, Any]) -> None:
+    files.write_text_atomically(path, json.dumps(values, indent=2, allow_nan=False) + "\n")

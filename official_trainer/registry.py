@@ -1,0 +1,341 @@
+"""Names of experiments, and the Task class of each task config.
+
+Owns: `register_config_factory`, `register_task_cls`, finding the workspace, the index of its experiments, imports.
+Does not own: what an experiment says (`experiments/`) or how it is changed (`config/`).
+
+Listing never imports: the index reads decorators from the source. Getting one experiment imports its module alone.
+Modules of a workspace are called `experiments.…`; those of another workspace are set aside while one is in use.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, fields, nearest
+
+_FOLDER = "experiments"
+_DECORATOR = "register_config_factory"
+
+Factory = Callable[[], ExperimentConfig]
+F = TypeVar("F", bound=Callable[[], Any])
+C = TypeVar("C", bound=type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """An experiment that a workspace offers.
+
+    Attributes:
+      name: the name for `--experiment`.
+      module: the module that registers it, such as `experiments.digits`.
+      path: its file.
+      line: line of the factory.
+      summary: first line of the factory's docstring.
+    """
+
+    name: str
+    module: str
+    path: Path
+    line: int
+    summary: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Registered:
+    value: Any
+    module: str
+    origin: Origin
+
+
+_factories: dict[tuple[Path | None, str], _Registered] = {}
+_tasks: dict[type[Config], _Registered] = {}
+_set_aside: dict[Path, dict[str, types.ModuleType]] = {}
+
+
+# Registering.
+
+
+def register_config_factory(name: str) -> Callable[[F], F]:
+    """Registers a function without arguments that returns the `ExperimentConfig` called `name`.
+
+    Raises:
+      ConfigError: another function has the name.
+    """
+
+    def register(factory: F) -> F:
+        code = getattr(factory, "__code__", None)
+        origin = Origin("file", getattr(code, "co_filename", "?"), getattr(code, "co_firstlineno", 0))
+        key = _workspace_of(factory), name
+        known = _factories.get(key)
+        if known is not None and _place(known.value) != _place(factory):
+            raise ConfigError([_twice(f"experiment '{name}'", known.origin, origin)])
+        _factories[key] = _Registered(factory, factory.__module__, origin)
+        return factory
+
+    return register
+
+
+def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
+    """Registers the decorated Task class for task configs of class `config_cls`.
+
+    Raises:
+      ConfigError: another Task class is registered for it.
+    """
+
+    def register(task_cls: C) -> C:
+        known = _tasks.get(config_cls)
+        origin = Origin("file", f"{task_cls.__module__}.{task_cls.__qualname__}")
+        if known is not None and _place(known.value) != _place(task_cls):
+            raise ConfigError([_twice(f"the Task of {config_cls.__name__}", known.origin, origin)])
+        _tasks[config_cls] = _Registered(task_cls, task_cls.__module__, origin)
+        return task_cls
+
+    return register
+
+
+def get_task_cls(task_config: Config) -> type:
+    """Returns the Task class registered for the class of `task_config`, or for its nearest base.
+
+    Raises:
+      ConfigError: there is none; names the config class.
+    """
+    for cls in type(task_config).__mro__:
+        if cls in _tasks:
+            return _tasks[cls].value
+    name = type(task_config).__name__
+    what = f"no Task class is registered for {type(task_config).__module__}.{name}"
+    known = ", ".join(sorted(cls.__name__ for cls in _tasks)) or "none"
+    raise ConfigError([Problem(what, "task", fix=f"put @register_task_cls({name}) on the Task; registered: {known}")])
+
+
+def _place(thing: Any) -> tuple[str, str, str]:
+    """Returns what stays the same when a module is imported again."""
+    file = getattr(sys.modules.get(thing.__module__), "__file__", None) or ""
+    return file, thing.__module__, thing.__qualname__
+
+
+def _twice(what: str, first: Origin, second: Origin) -> Problem:
+    return Problem(f"{what} is registered twice, at {first} and at {second}", fix="rename one")
+
+
+def _workspace_of(factory: Callable[[], Any]) -> Path | None:
+    """Returns the workspace whose module defines `factory`, by the module's name and file; reads no file."""
+    module = sys.modules.get(factory.__module__)
+    parts = factory.__module__.split(".")
+    file = getattr(module, "__file__", None)
+    if parts[0] != _FOLDER or file is None:
+        return None
+    up = len(parts) + (Path(file).name == "__init__.py")
+    return Path(file).parents[up - 1]
+
+
+# Finding.
+
+
+def find_workspace(start: str | Path | None = None) -> Path | None:
+    """Returns the nearest folder, from `start` (default: the current one) upwards, that holds `experiments/`."""
+    here = Path(start) if start is not None else Path.cwd()
+    return next((folder for folder in (here.resolve(), *here.resolve().parents) if (folder / _FOLDER).is_dir()), None)
+
+
+def experiments(workspace: Path) -> dict[str, Experiment]:
+    """Returns the experiments of a workspace by name, from their source.
+
+    Raises:
+      ConfigError: two have the same name.
+    """
+    found, _ = _scan(Path(workspace))
+    index: dict[str, Experiment] = {}
+    twice: list[Problem] = []
+    for experiment in found:
+        first = index.setdefault(experiment.name, experiment)
+        if first is not experiment:
+            twice.append(_twice(f"experiment '{first.name}'", _origin(first), _origin(experiment)))
+    if twice:
+        raise ConfigError(twice)
+    return dict(sorted(index.items()))
+
+
+def unlisted(workspace: Path) -> list[Problem]:
+    """Returns why the index of a workspace may be incomplete: files that are not Python, names that are not literal."""
+    return _scan(Path(workspace))[1]
+
+
+def _scan(workspace: Path) -> tuple[list[Experiment], list[Problem]]:
+    found: list[Experiment] = []
+    problems: list[Problem] = []
+    for path in sorted((workspace / _FOLDER).rglob("*.py")):
+        source = path.read_bytes()
+        place = str(path.relative_to(workspace))
+        if _DECORATOR.encode() not in source or "/." in place:
+            continue
+        try:
+            tree = ast.parse(source)
+        except SyntaxError as error:
+            where = Origin("file", place, error.lineno or 1)
+            problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
+            continue
+        for function, name in _decorated(tree):
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                summary = (ast.get_docstring(function) or "").partition("\n")[0]
+                found.append(Experiment(name.value, _module(path, workspace), path, function.lineno, summary))
+            else:
+                where = Origin("file", place, function.lineno)
+                what = f"{function.name} is not listed: its name is not a plain string"
+                problems.append(Problem(what, fix=f'write @{_DECORATOR}("name")', origin=where))
+    return found, problems
+
+
+def _decorated(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr | None]]:
+    """Yields registered functions with the expression of their name."""
+    for node in ast.walk(tree):
+        for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            called = decorator.func if isinstance(decorator, ast.Call) else None
+            if getattr(called, "attr", getattr(called, "id", "")) == _DECORATOR:
+                assert isinstance(node, ast.FunctionDef)
+                assert isinstance(decorator, ast.Call)
+                named = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
+                yield node, named[0] if named else None
+
+
+def _module(path: Path, workspace: Path) -> str:
+    parts = path.relative_to(workspace).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _origin(experiment: Experiment) -> Origin:
+    """Returns the place of the factory, with the file as seen from the workspace."""
+    up = experiment.module.count(".") + (experiment.path.name == "__init__.py")
+    return Origin("file", str(experiment.path.relative_to(experiment.path.parents[up])), experiment.line)
+
+
+# Getting.
+
+
+def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
+    """Returns the configuration of an experiment as its factory made it.
+
+    Args:
+      name: a name in the workspace, or one that imported code has registered.
+      workspace: the folder that holds `experiments/`; None leaves only registered names.
+
+    Raises:
+      ConfigError: no such name, or its module or factory fails.
+    """
+    index = experiments(workspace) if workspace is not None else {}
+    loose = _factories.get((None, name))
+    if name in index and loose is not None:
+        raise ConfigError([_twice(f"experiment '{name}'", _origin(index[name]), loose.origin)])
+    if name in index:
+        assert workspace is not None
+        return _from_workspace(index[name], Path(workspace))
+    if loose is not None:
+        return _call(name, loose)
+    raise ConfigError([_unknown(name, [*index, *(n for place, n in _factories if place is None)], workspace)])
+
+
+def _unknown(name: str, names: list[str], workspace: Path | None) -> Problem:
+    near = nearest(name, names)
+    said = f"unknown experiment '{name}'"
+    known = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
+    reasons = [problem.message for problem in unlisted(workspace)] if workspace is not None else []
+    if not names:
+        none = f"there is no folder '{_FOLDER}' here or above" if workspace is None else f"'{_FOLDER}' registers none"
+        return Problem(said, fix="; ".join([none, *reasons]))
+    return Problem(said, allowed=known, near=near[0] if near else "", fix="; ".join(reasons))
+
+
+def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig:
+    enter(workspace)
+    where = _origin(experiment)
+    try:
+        importlib.import_module(experiment.module)
+    except ConfigError:
+        raise
+    except Exception as error:
+        what = f"cannot be imported: {_said(error)}"
+        raise ConfigError([Problem(what, origin=_deepest(error, where, workspace))]) from error
+    found = [r for (place, name), r in _factories.items() if name == experiment.name and _is_same(place, workspace)]
+    if not found:
+        what = f"importing it does not register '{experiment.name}'"
+        raise ConfigError([Problem(what, fix="is the factory inside an 'if'?", origin=where)])
+    return _call(experiment.name, dataclasses.replace(found[0], origin=where), workspace)
+
+
+def _is_same(place: Path | None, workspace: Path) -> bool:
+    return place is not None and place.resolve() == workspace.resolve()
+
+
+def enter(workspace: Path) -> None:
+    """Makes `experiments` mean the folder of this workspace, for imports from now on."""
+    workspace = workspace.resolve()
+    folder = workspace / _FOLDER
+    package = sys.modules.get(_FOLDER)
+    current = [Path(path).resolve() for path in getattr(package, "__path__", [])]
+    if folder in current[:1]:
+        return
+    if current:
+        _set_aside[current[0].parent] = {name: sys.modules.pop(name) for name in _own_modules()}
+        sys.path[:] = [path for path in sys.path if path != str(current[0].parent)]
+    sys.path.insert(0, str(workspace))
+    importlib.invalidate_caches()
+    if workspace in _set_aside:
+        sys.modules.update(_set_aside.pop(workspace))
+        return
+    init = folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(_FOLDER, init, submodule_search_locations=[str(folder)])
+    if not init.is_file():
+        spec = importlib.machinery.ModuleSpec(_FOLDER, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+    assert spec is not None
+    sys.modules[_FOLDER] = importlib.util.module_from_spec(spec)
+    if spec.loader is not None:
+        spec.loader.exec_module(sys.modules[_FOLDER])
+
+
+def _own_modules() -> list[str]:
+    return [name for name in sys.modules if name == _FOLDER or name.startswith(f"{_FOLDER}.")]
+
+
+def _call(name: str, registered: _Registered, workspace: Path | None = None) -> ExperimentConfig:
+    try:
+        config = registered.value()
+    except ConfigError:
+        raise
+    except Exception as error:
+        what = f"the factory of experiment '{name}' failed: {_said(error)}"
+        raise ConfigError([Problem(what, origin=_deepest(error, registered.origin, workspace))]) from error
+    if not isinstance(config, ExperimentConfig):
+        what = f"the factory of experiment '{name}' must return an ExperimentConfig"
+        raise ConfigError([Problem(what, got=f"a {type(config).__name__}", origin=registered.origin)])
+    for _, part in fields.walk(config):
+        if fields.is_section(part):
+            fields.hints(type(part))  # now, while the names in its annotations mean this workspace's modules
+    return config
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _deepest(error: Exception, origin: Origin, workspace: Path | None) -> Origin:
+    """Returns the innermost line of the workspace that the error came through."""
+    frames = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno or 1))
+    root = workspace.resolve() if workspace is not None else Path(origin.name).parent
+    inside = [(Path(file), line) for file, line in frames if Path(file).is_relative_to(root)]
+    if not inside:
+        return origin
+    file, line = inside[-1]
+    return Origin("file", str(file.relative_to(root) if workspace is not None else file), line)

@@ -1,0 +1,204 @@
+"""What the user sees while a run runs: a progress bar on a terminal, plain lines elsewhere.
+
+Owns: the wording and the rhythm of this output.
+Does not own: the program's log (`logging`), or when there is something to say. Only this module imports rich, and only
+on a terminal.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TextIO
+
+_LINE_INTERVAL_SECONDS = 5.0
+_BAR_INTERVAL_SECONDS = 0.1
+
+
+class Console:
+    """Shows progress, metrics and messages. A tracker.
+
+    Args:
+      stream: where the text goes.
+      end_step: global step at which training ends; None if that is not known.
+      quiet: whether nothing is shown at all.
+      interactive: whether `stream` is a terminal that can redraw a line; None finds out.
+      clock: tells the time in seconds.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        end_step: int | None,
+        quiet: bool = False,
+        interactive: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.end_step = end_step
+        self._clock = clock
+        self._shown_at = -math.inf
+        self._speed = ""
+        self._rate_start: tuple[int, float] | None = None  # (step, time) from which the speed is measured
+        self._view: _View
+        if quiet:
+            self._view = _Nothing()
+        elif interactive if interactive is not None else _is_interactive(stream):
+            self._view = _Bar(stream)
+        else:
+            self._view = _Lines(stream)
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        """Shows metrics: those of `train` in the progress, others in a line of their own."""
+        if split == "train":
+            self._show(step, _metrics(values))
+        else:
+            self._view.line(f"{split} @ {step}: {_metrics(values)}")
+
+    def progress(self, step: int, *, loss: float, examples_per_second: float) -> None:
+        """Shows how far training is; cheap enough for every window, most calls show nothing."""
+        if self._rate_start is None:
+            self._rate_start = (step, self._clock())
+        self._speed = f"{examples_per_second:.0f} examples/s"
+        completes_bar = self._view.is_bar and step == self.end_step
+        if completes_bar or self._clock() - self._shown_at >= self._view.interval_seconds:
+            self._show(step, f"loss {format_number(loss)}")
+
+    def message(self, text: str) -> None:
+        """Shows a line."""
+        self._view.line(text)
+
+    def rewind(self, step: int) -> None:
+        """Measures the speed afresh from here; what was shown stays."""
+        self._rate_start = None
+
+    def flush(self) -> None:
+        """Does nothing: every line is flushed."""
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+        self._view.close()
+
+    def _show(self, step: int, metrics: str) -> None:
+        self._shown_at = self._clock()
+        place = f"step {step}" if self.end_step is None else f"step {step}/{self.end_step}"
+        self._view.progress(step, self.end_step, (place, metrics, self._speed, self._eta(step)))
+
+    def _eta(self, step: int) -> str:
+        """Returns the time that is left as text; empty while unknown."""
+        if self.end_step is None or self._rate_start is None:
+            return ""
+        start, since = self._rate_start
+        if step <= start:
+            return ""
+        seconds = (self._clock() - since) / (step - start) * (self.end_step - step)
+        return f"eta {format_seconds(seconds)}" if step < self.end_step else ""
+
+
+_Texts = tuple[str, str, str, str]  # place, metrics, speed, time left
+
+
+class _View(Protocol):
+    interval_seconds: float
+    is_bar: bool
+
+    def progress(self, step: int, end_step: int | None, texts: _Texts) -> None: ...
+
+    def line(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Nothing:
+    interval_seconds = math.inf
+    is_bar = False
+
+    def progress(self, step: int, end_step: int | None, texts: _Texts) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Lines:
+    interval_seconds = _LINE_INTERVAL_SECONDS
+    is_bar = False
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def progress(self, step: int, end_step: int | None, texts: _Texts) -> None:
+        self.line("  ".join(text for text in texts if text))
+
+    def line(self, text: str) -> None:
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class _Bar:
+    interval_seconds = _BAR_INTERVAL_SECONDS
+    is_bar = True
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich import console, progress, table
+
+        self._console = console.Console(file=stream, force_terminal=True, highlight=False, markup=False)
+
+        def text(number: int, style: str = "none") -> progress.TextColumn:
+            # Metrics give way on a narrow terminal; the other texts are short.
+            column = table.Column(no_wrap=True, overflow="ellipsis" if number == 1 else "fold")
+            return progress.TextColumn(
+                f"{{task.fields[texts][{number}]}}", style=style, markup=False, table_column=column
+            )
+
+        bar = progress.BarColumn(bar_width=None, table_column=table.Column(ratio=1, min_width=8))
+        self._bar = progress.Progress(
+            *(text(0), bar, text(1), text(2, "dim"), text(3, "cyan")),
+            console=self._console,
+            auto_refresh=False,  # no thread; the loop calls often enough
+            expand=True,
+        )
+        self._task: progress.TaskID | None = None
+
+    def progress(self, step: int, end_step: int | None, texts: _Texts) -> None:
+        if self._task is None:
+            self._task = self._bar.add_task("", total=end_step, texts=texts)
+            self._bar.start()
+        self._bar.update(self._task, completed=step, total=end_step, refresh=True, texts=texts)
+
+    def line(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def format_number(value: float) -> str:
+    """Returns a number in about four digits: `0.9722`, `21034`, `1e-05`."""
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a duration: `0:12`, `1:02:03`, `2d 1:02:03`."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour}:{minute:02d}:{second:02d}"
+    return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"
+
+
+def _metrics(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {format_number(value)}" for name, value in values.items())
+
+
+def _is_interactive(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")

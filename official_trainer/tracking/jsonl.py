@@ -1,0 +1,122 @@
+"""`metrics.jsonl`: every metric of a run, one JSON object a line, for scripts and for `runs`.
+
+Owns: the row format, `{"step": 10, "split": "train", "time": 1700000000.0, "loss": 0.5}`, time in Unix seconds, and
+that no step and split is there twice.
+Does not own: when rows are logged.
+
+Rows are strict JSON: values that are not finite are the strings "NaN", "Infinity" and "-Infinity", which `read_rows`,
+and Python's `float`, turn back into numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+from official_trainer import files
+from official_trainer.tracking import MetricError
+
+_log = logging.getLogger(__name__)
+_RESERVED = ("step", "split", "time")
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
+
+class JsonlTracker:
+    """Appends rows to one file; each is on its way to the disk before `log` returns.
+
+    Args:
+      path: local path or URL.
+      clock: tells the time in Unix seconds.
+    """
+
+    def __init__(self, path: str, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = str(path)
+        self._clock = clock
+        self._file: IO[str] | None = None
+        self._known: set[tuple[int, str]] | None = None  # (step, split) of each row; None until asked for
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        """Appends a row; it replaces one of the same step and split.
+
+        Raises:
+          MetricError: a metric has the name of one of the row's own fields.
+        """
+        for name in _RESERVED:
+            if name in values:
+                raise MetricError(f"a metric cannot be named {name!r}: rows of metrics.jsonl have a field of that name")
+        if self.has_row(step, split):
+            self._keep(lambda row: (row["step"], row["split"]) != (step, split))
+        row = {"step": step, "split": split, "time": round(self._clock(), 3)}
+        row |= {name: encode(value) for name, value in values.items()}
+        if self._file is None:
+            self._file = files.open_file(self.path, "a")
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+        self._rows_known().add((step, split))
+
+    def has_row(self, step: int, split: str) -> bool:
+        """Tells whether `split` was logged at `step`."""
+        return (step, split) in self._rows_known()
+
+    def rewind(self, step: int) -> None:
+        """Drops rows after `step`, and a line that was cut off."""
+        if files.exists(self.path):
+            self._keep(lambda row: row["step"] <= step)
+
+    def flush(self) -> None:
+        """Does nothing: every row is flushed."""
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _rows_known(self) -> set[tuple[int, str]]:
+        if self._known is None:
+            if files.exists(self.path):
+                self._keep(lambda row: True)  # drops what a killed process left of its last line
+            else:
+                self._known = set()
+        assert self._known is not None
+        return self._known
+
+    def _keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> None:
+        self.close()
+        text = files.read_text(self.path)
+        rows = [(line, row) for line, row in _parse(self.path, text) if is_kept(row)]
+        self._known = {(row["step"], row["split"]) for _, row in rows}
+        kept = "".join(f"{line}\n" for line, _ in rows)
+        if kept != text:
+            files.write_text_atomically(self.path, kept)
+
+
+def read_rows(path: str) -> list[dict[str, Any]]:
+    """Returns the rows of a `metrics.jsonl`, numbers as floats; lines that are not whole are left out."""
+    rows = []
+    for _, row in _parse(path, files.read_text(path)):
+        rows.append({name: float(value) if value in _NOT_FINITE else value for name, value in row.items()})
+    return rows
+
+
+def _parse(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            row["step"], row["split"]
+        except (ValueError, KeyError, TypeError):
+            _log.warning("%s:%d: not a whole row, left out: %.60s", path, number, line)
+            continue
+        yield line, row
+
+
+def encode(value: float) -> float | str:
+    """Returns a number as strict JSON can hold it; `float` gives it back."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value

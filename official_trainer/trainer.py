@@ -1,0 +1,336 @@
+"""Trainer: windows of traced steps, evaluations; numbers in, numbers out.
+
+Owns: Model Garden's `base_trainer.Trainer` contract (constructor, override points, properties), the traced steps, and
+the metrics of a run. Does not own: the order of events (`loop.py`), where batches come from (`feed.py`), files
+(`checkpoints.py`, `tracking/`), devices (`distribute.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orbit
+
+from official_trainer import metrics, optimization, windows
+from official_trainer.distribute import DeviceError
+from official_trainer.evaluation import Evaluator
+from official_trainer.feed import Feed, TrainingFeed
+from official_trainer.lazy import keras, tf
+from official_trainer.random_streams import RandomStreams
+
+
+class Trainer(orbit.StandardTrainer, Evaluator):
+    """Trains and evaluates one task under the strategy in scope.
+
+    Override points, in order of use: `train_loop_begin`, `next_train_inputs`, `train_step`, `train_loop_end`;
+    `eval_begin`, `next_eval_inputs`, `eval_step`, `eval_reduce`, `eval_end`. Begin, reduce and end run eagerly on the
+    host; the rest is traced.
+    """
+
+    def __init__(  # noqa: PLR0913 - the signature is Model Garden's
+        self,
+        config: Any,
+        task: Any,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        train: bool = True,
+        evaluate: bool = True,
+        train_dataset: Any = None,
+        validation_dataset: Any = None,
+        checkpoint_exporter: Any = None,
+    ) -> None:
+        """Builds metrics, slots and the checkpoint; data is read at the first step.
+
+        Args:
+          config: an experiment config with `trainer`, `task` and `runtime`, ours or Model Garden's.
+          task: the task, ours or Model Garden's.
+          model: built under the strategy in scope, like the optimizer.
+          optimizer: may be None when only evaluating.
+          train: whether this trainer will train.
+          evaluate: whether this trainer will evaluate.
+          train_dataset: used instead of `task.build_inputs(config.task.train_data)`.
+          validation_dataset: used instead of `task.build_inputs(config.task.validation_data)`.
+          checkpoint_exporter: has `maybe_export_checkpoint(checkpoint, logs, global_step)` and `best_ckpt_logs`;
+            asked after each evaluation, while averaged weights are in the model.
+
+        Raises:
+          AttributeError: the config lacks a section that is needed.
+          ValueError: two metrics share a name, or the task aggregates logs and `eval_tf_while_loop` is set.
+          DeviceError: XLA cannot compile a step of this strategy.
+        """
+        _check_config(config, train and train_dataset is None, evaluate and validation_dataset is None)
+        self._strategy = tf.distribute.get_strategy()
+        self._config, self._task, self._model, self._optimizer = config, task, model, optimizer
+        self._checkpoint_exporter = checkpoint_exporter
+        self._enable_xla = _runtime(config, "enable_xla", False)
+        self._check_xla()
+        self._global_step = orbit.utils.create_global_step()
+        seed = _runtime(config, "seed", 0)
+        self._streams = RandomStreams(model, seed)
+        ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
+        self._average = None if ema is None else optimization.WeightAverage(model, ema)
+        if optimizer is not None:
+            optimization.build_slots(optimizer, model.trainable_variables)
+        self._init_training(self._feed_of("train_data", seed), train_dataset, train=train)
+        self._init_evaluation(self._feed_of("validation_data", seed), validation_dataset, evaluate=evaluate)
+        self._checkpoint = self._build_checkpoint()
+
+    def _feed_of(self, section: str, seed: int) -> Feed:
+        params = getattr(self._config.task, section, None)
+        return Feed(self._task, params, training=section == "train_data", seed=seed)
+
+    def _init_training(self, feed: Feed, train_dataset: Any, *, train: bool) -> None:
+        trainer = self._config.trainer
+        self._train_loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
+        of_model = list(getattr(self._model, "metrics", []))
+        self._train_metrics = [*self._task.build_metrics(training=True), *of_model] if train else []
+        self._loss_trace = metrics.LossTrace()
+        metrics.check_names([*self._train_metrics, self._train_loss], "training")
+        orbit.StandardTrainer.__init__(
+            self,
+            None,
+            orbit.StandardTrainerOptions(
+                use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
+            ),
+        )
+        counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop deals with their ends
+        self._feed = TrainingFeed(
+            feed,
+            self._global_step,
+            on_data_end="stop" if counts_epochs else getattr(trainer, "on_data_end", "error"),
+            window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if self._compiles_windows else None,
+            given=train_dataset,
+        )
+
+    def _build_checkpoint(self) -> tf.train.Checkpoint:
+        """Returns Model Garden's checkpoint (global_step, model, optimizer) with the rest of the state beside it."""
+        items = dict(getattr(self._model, "checkpoint_items", {}))
+        if self._optimizer is not None:
+            items["optimizer"] = self._optimizer
+        if self._average is not None:
+            items["average"] = self._average
+        training = tf.train.Checkpoint(
+            loss=self._train_loss,
+            loss_trace=self._loss_trace,
+            position=self._feed.position,
+            metrics=list(self._train_metrics),
+        )
+        return tf.train.Checkpoint(
+            global_step=self._global_step,
+            model=self._model,
+            training=training,
+            **items,
+        )
+
+    # Properties, named as in Model Garden.
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        """The strategy that was in scope at construction."""
+        return self._strategy
+
+    @property
+    def config(self) -> Any:
+        """The experiment's config."""
+        return self._config
+
+    @property
+    def task(self) -> Any:
+        """The task."""
+        return self._task
+
+    @property
+    def model(self) -> keras.Model:
+        """The model."""
+        return self._model
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        """The optimizer."""
+        return self._optimizer
+
+    @property
+    def global_step(self) -> tf.Variable:
+        """Updates done, int64."""
+        return self._global_step
+
+    @property
+    def train_loss(self) -> keras.metrics.Metric:
+        """Mean loss since the last `train_loop_end`."""
+        return self._train_loss
+
+    @property
+    def train_metrics(self) -> list[keras.metrics.Metric]:
+        """The task's and the model's training metrics."""
+        return self._train_metrics
+
+    @property
+    def checkpoint(self) -> tf.train.Checkpoint:
+        """The whole training state."""
+        return self._checkpoint
+
+    @property
+    def weights_checkpoint(self) -> tf.train.Checkpoint:
+        """The part of the state that evaluation and export need: step, model and, where there is one, the average."""
+        average = {} if self._average is None else {"average": self._average}
+        return tf.train.Checkpoint(global_step=self._global_step, model=self._model, **average)
+
+    @property
+    def checkpoint_exporter(self) -> Any:
+        """The object that keeps the best checkpoint, or None."""
+        return self._checkpoint_exporter
+
+    @property
+    def train_dataset(self) -> Any:
+        """The dataset given by the caller, or None when the task builds its own."""
+        return self._feed.given
+
+    @train_dataset.setter
+    def train_dataset(self, dataset: Any) -> None:
+        """Trains on `dataset` from the next window on."""
+        self._feed.replace(dataset)
+
+    @property
+    def feed(self) -> TrainingFeed:
+        """Where training batches come from."""
+        return self._feed
+
+    # Setting up.
+
+    def initialize(self) -> None:
+        """Gives a fresh run its first weights; called only when `model_dir` holds no checkpoint."""
+        self._task.initialize(self._model)
+        if self._average is not None:
+            self._average.reset()
+
+    def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns a distributed dataset.
+
+        Args:
+          dataset_or_fn: a `tf.data.Dataset` of global batches, or a function that returns one of per-replica batches
+            and may take `input_context`.
+          *args: passed to the function.
+          **kwargs: passed to the function; `input_options` goes to the strategy.
+        """
+        return orbit.utils.make_distributed_dataset(self._strategy, dataset_or_fn, *args, **kwargs)
+
+    # Training.
+
+    def train(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
+        """Runs `num_steps` steps between `train_loop_begin` and `train_loop_end`; returns the latter's logs."""
+        self.train_loop_begin()
+        self.run_steps(int(num_steps))
+        return self.train_loop_end()
+
+    def run_steps(self, num_steps: int) -> int:
+        """Runs `num_steps` steps in one window and returns how many ran.
+
+        Fewer run only when the training data ends and `trainer.on_data_end` is `stop`.
+
+        Raises:
+          DataError: the data ended (and `on_data_end` is `error`), holds nothing, or cannot be read.
+        """
+        first = int(self._global_step.numpy())
+        goal = first + num_steps
+        while (step := int(self._global_step.numpy())) < goal:
+            try:
+                self._run_window(goal - step)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if not self._feed.handle_end():
+                    break
+        return int(self._global_step.numpy()) - first
+
+    def _run_window(self, num_steps: int) -> None:
+        if self._train_loop_fn is None:
+            self._train_loop_fn = self.create_train_loop_fn()
+        with self._feed.errors_explained():
+            self._train_loop_fn(self._feed.iterator(), tf.constant(num_steps, tf.int32))
+
+    def create_train_loop_fn(self) -> windows.WindowLoop:
+        """Returns `loop(iterator, num_steps)` over `train_step`, or over compiled windows under XLA."""
+        if self._compiles_windows:
+            return windows.CompiledLoop(self._train_on_batch)
+        options = self._train_options
+        return windows.stepping_loop(
+            self.train_step, traced_step=options.use_tf_function, traced_loop=options.use_tf_while_loop
+        )
+
+    @property
+    def _compiles_windows(self) -> bool:
+        """Whether XLA gets whole windows: one replica, and the step is ours, so that batches can come in blocks."""
+        return (
+            self._enable_xla
+            and self._strategy.num_replicas_in_sync == 1
+            and self._train_options.use_tf_while_loop
+            and type(self).train_step is Trainer.train_step
+            and type(self).next_train_inputs is Trainer.next_train_inputs
+        )
+
+    def _check_xla(self) -> None:
+        if not self._enable_xla or self._strategy.num_replicas_in_sync == 1:
+            return
+        devices = self._strategy.extended.worker_devices
+        if not all("GPU" in device for device in devices):
+            raise DeviceError(
+                f"runtime.enable_xla: XLA cannot compile a step that sums gradients over {len(devices)} CPU devices; "
+                "set it to false, or use one device"
+            )
+
+    def train_loop_begin(self) -> None:
+        """Called eagerly before the first step after a summary. Does nothing by default."""
+
+    def train_loop_end(self) -> dict[str, Any]:
+        """Returns and resets the metrics of the steps since the last call; called eagerly."""
+        logs = {metric.name: metric.result() for metric in [*self._train_metrics, self._train_loss]}
+        for metric in [*self._train_metrics, self._train_loss]:
+            metric.reset_states()
+        rate = optimization.learning_rate(self._optimizer, self._global_step)
+        return {**logs, **self._loss_trace.results(), "learning_rate": rate}
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
+        return float(self._train_loss.result())
+
+    def next_train_inputs(self, iterator: Any) -> Any:
+        """Returns the inputs of the next training step; runs on the host, traced."""
+        return next(iterator)
+
+    def train_step(self, iterator: Any) -> None:
+        """Runs one step in cross-replica context, traced."""
+        self._train_on_batch(self.next_train_inputs(iterator))
+
+    def _train_on_batch(self, inputs: Any) -> None:
+        self._strategy.run(self._replica_train_step, args=(inputs,))
+        if self._average is not None:
+            self._average.update(self._global_step)
+
+    def _replica_train_step(self, inputs: Any) -> None:
+        self._streams.begin_step(self._global_step)
+        step = self._task.train_step
+        if self._enable_xla and not self._compiles_windows:
+            step = tf.function(step, jit_compile=True)
+        logs = step(inputs, model=self._model, optimizer=self._optimizer, metrics=self._train_metrics)
+        if self._task.loss not in logs:
+            raise ValueError(
+                f"{type(self._task).__name__}.train_step must return {self._task.loss!r}, got {list(logs)}"
+            )
+        loss = tf.reduce_mean(tf.cast(logs[self._task.loss], tf.float32))
+        self._train_loss.update_state(loss)
+        self._loss_trace.update(loss)
+        with tf.control_dependencies([loss]):  # a step whose data never came must not count
+            self._global_step.assign_add(1)
+
+
+def _runtime(config: Any, name: str, default: Any) -> Any:
+    """Returns a field of the runtime section, which configs built by hand may lack."""
+    return getattr(getattr(config, "runtime", None), name, default)
+
+
+def _check_config(config: Any, needs_train_data: bool, needs_validation_data: bool) -> None:
+    for name in ("trainer", "task"):
+        if not hasattr(config, name):
+            raise AttributeError(f"the config has no section {name!r}, which the Trainer needs")
+    for name, needed in (("train_data", needs_train_data), ("validation_data", needs_validation_data)):
+        if needed and not hasattr(config.task, name):
+            raise AttributeError(f"the config has no section 'task.{name}'; add it, or pass a dataset to the Trainer")

@@ -1,0 +1,76 @@
+"""How a window of training steps runs: a traced while loop, a Python loop, or one program compiled by XLA.
+
+Owns: turning a step function into `loop(iterator, num_steps)`. Results never depend on how steps are cut into windows.
+Does not own: what a step is (`trainer.py`), how long a window may be (`loop.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orbit
+
+from official_trainer.lazy import tf
+
+WindowLoop = Callable[[Any, tf.Tensor], None]
+
+MAX_BLOCK_STEPS = 128
+"""Most batches that a compiled window holds at once."""
+
+
+def stepping_loop(step: Callable[[Any], None], *, traced_step: bool, traced_loop: bool) -> WindowLoop:
+    """Returns `loop(iterator, num_steps)` that calls `step(iterator)` for each step.
+
+    The loop raises `tf.errors.OutOfRangeError` or `StopIteration` when the iterator ends; all steps before are done.
+    """
+    if traced_loop:
+        return tf.function(orbit.utils.create_tf_while_loop_fn(step))
+    run = tf.function(step) if traced_step else step
+
+    def loop(iterator: Any, num_steps: tf.Tensor) -> None:
+        for _ in range(int(num_steps)):
+            run(iterator)
+
+    return loop
+
+
+class CompiledLoop:
+    """Runs steps inside one XLA program over blocks of batches, `[block_steps, batch, …]`.
+
+    XLA compiles for fixed shapes. So data comes in blocks of one size and the program takes the first and last step to
+    run as numbers: a window of any length uses the same program.
+    """
+
+    def __init__(self, step: Callable[[Any], None]) -> None:
+        """Takes `step(batch)`, which must be traceable by XLA and run on one replica."""
+        self._iterator: Any = None
+        self._block: Any = None
+        self._next_step = self._block_steps = 0
+
+        @tf.function(jit_compile=True)
+        def run(block: Any, start: tf.Tensor, stop: tf.Tensor) -> None:
+            for i in tf.range(start, stop):
+                with tf.name_scope(""):
+                    step(tf.nest.map_structure(functools.partial(_batch_of, index=i), block))
+
+        self._run = run
+
+    def __call__(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> None:
+        """Runs `num_steps` steps; a block that is not used up is kept for the next call on the same iterator."""
+        if iterator is not self._iterator:
+            self._iterator, self._block, self._next_step, self._block_steps = iterator, None, 0, 0
+        remaining = int(num_steps)
+        while remaining > 0:
+            if self._next_step == self._block_steps:
+                self._block = next(iterator)
+                self._next_step, self._block_steps = 0, int(tf.nest.flatten(self._block)[0].shape[0])
+            stop = min(self._block_steps, self._next_step + remaining)
+            self._run(self._block, tf.constant(self._next_step), tf.constant(stop))
+            remaining -= stop - self._next_step
+            self._next_step = stop
+
+
+def _batch_of(batches: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    return batches[index]

@@ -1,0 +1,295 @@
+"""T20: the flags of Model Garden's driver, in every spelling that absl accepts."""
+
+import pytest
+
+from official_trainer.cli import flags
+from official_trainer.cli.spelling import UsageError
+
+
+def parser(*, overrides=True):
+    made = flags.Parser("train.py", usage="[flags]", description="Trains.")
+    if overrides:
+        flags.add_run_flags(made)
+        flags.add_mode_flag(made)
+    else:
+        made.positional("directory", "DIR", "a folder")
+        made.switch("devices", "skip devices", default=True)
+    return made
+
+
+def read(*argv, overrides=True):
+    return parser(overrides=overrides).read(argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--experiment=digits"],
+        ["--experiment", "digits"],
+        ["-experiment=digits"],
+        ["-experiment", "digits"],
+        ["--experiment=other", "--experiment=digits"],
+        ["trainer.train_steps=3", "--experiment=digits"],
+        ["--experiment=digits", "--", "trainer.train_steps=3"],
+    ],
+)
+def test_one_value_in_every_spelling(argv):
+    """T20: with `=` or a space, one dash or two, anywhere; the last one counts."""
+    assert read(*argv).experiment == "digits"
+
+
+def test_dashes_stand_for_underscores():
+    arguments = read("--model-dir=runs/a", "--config-file", "a.yaml")
+    assert arguments.model_dir == "runs/a"
+    assert arguments.config_file == ["a.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "quiet"),
+    [
+        ([], False),
+        (["--quiet"], True),
+        (["-quiet"], True),
+        (["--quiet=true"], True),
+        (["--quiet=1"], True),
+        (["--quiet=YES"], True),
+        (["--quiet=false"], False),
+        (["--quiet=0"], False),
+        (["--noquiet"], False),
+        (["--no-quiet"], False),
+        (["--quiet", "--noquiet"], False),
+        (["--noquiet", "--quiet"], True),
+    ],
+)
+def test_switches(argv, quiet):
+    assert read(*argv).quiet is quiet
+
+
+@pytest.mark.parametrize(
+    ("argv", "devices"),
+    [([], True), (["--nodevices"], False), (["--devices=false"], False), (["--nodevices", "--devices"], True)],
+)
+def test_a_switch_that_is_on_by_default(argv, devices):
+    assert read(*argv, overrides=False).devices is devices
+
+
+def test_a_switch_leaves_the_next_word_alone():
+    assert read("--quiet", "digits").name == "digits"
+
+
+def test_repeated_flags_append():
+    """T20: absl's own `--params_override` kept only the last."""
+    arguments = read(
+        "--params_override=trainer.train_steps=1",
+        "--params_override",
+        "runtime.seed=2",
+        "--config_file=a",
+        "--config_file=b",
+    )
+    assert arguments.params_override == ["trainer.train_steps=1", "runtime.seed=2"]
+    assert arguments.config_file == ["a", "b"]
+
+
+def test_flags_not_given_are_none():
+    """T20: a flag that was not given changes nothing."""
+    arguments = read("--experiment=digits")
+    assert arguments.mode is arguments.model_dir is arguments.config_file is arguments.tpu is arguments.set is None
+    assert not flags.changes_config(arguments)
+
+
+def test_every_way_to_set_a_value_in_the_order_given():
+    arguments = read(
+        "--set=a.b=1",
+        "--set",
+        "a.c=2",
+        "a.d=3",
+        "--a.e=4",
+        "--a.f",
+        "5",
+        "-a.g=6",
+        "a.h+=[7]",
+        "--a.i:=8",
+        "~a.j",
+        "x=9",
+    )
+    assert arguments.set == [
+        "a.b=1", "a.c=2", "a.d=3", "a.e=4", "a.f=5", "a.g=6", "a.h+=[7]", "a.i:=8", "~a.j", "x=9",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["a=b", "-1", "[1, 2]", "train[:90%]", "", "x=--quiet", "%d"])
+def test_values_are_taken_as_they_are(value):
+    assert read(f"--set=a.b={value}").set == [f"a.b={value}"]
+    assert read(f"--a.b={value}").set == [f"a.b={value}"]
+
+
+def test_a_negative_number_is_a_value():
+    assert read("--trainer.validation_steps", "-1").set == ["trainer.validation_steps=-1"]
+
+
+def test_a_path_with_an_equals_sign_is_no_override():
+    assert read("runs/lr=0.1").name == "runs/lr=0.1"
+
+
+def test_after_two_dashes_nothing_is_a_flag():
+    assert read("--", "--quiet").name == "--quiet"
+    assert read("--", "--quiet").quiet is False
+
+
+def test_where_nothing_can_be_set_an_equals_sign_means_nothing():
+    assert read("a=b", overrides=False).directory == "a=b"
+
+
+def test_flagfile(tmp_path):
+    """T20: comments, one flag a line, spaces in values, files in files; later flags win."""
+    inner = tmp_path / "inner.txt"
+    inner.write_text("--quiet\n")
+    outer = tmp_path / "outer.txt"
+    outer.write_text(
+        "# run\n// also a comment\n\n--experiment=digits\n--mode eval\n--model_dir=my runs\n"
+        f"--flagfile={inner}\ntrainer.x=1\n"
+    )
+    arguments = read("--flagfile", str(outer), "--mode=train")
+    assert (arguments.experiment, arguments.mode, arguments.model_dir) == ("digits", "train", "my runs")
+    assert arguments.quiet
+    assert arguments.set == ["trainer.x=1"]
+    assert read(f"--flagfile={outer}").mode == "eval"
+
+
+def test_a_flagfile_after_two_dashes_is_a_word():
+    assert read("--", "--flagfile=x").name == "--flagfile=x"
+
+
+def test_flagfile_that_is_missing(tmp_path):
+    with pytest.raises(UsageError, match=r"--flagfile=.*gone: No such file or directory"):
+        read(f"--flagfile={tmp_path / 'gone'}")
+
+
+def test_flagfile_that_is_not_text(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\xfd")
+    with pytest.raises(UsageError, match=r"--flagfile=.*binary: .*can't decode"):
+        read(f"--flagfile={tmp_path / 'binary'}")
+
+
+def test_flagfile_without_a_path():
+    with pytest.raises(UsageError, match="--flagfile needs a value: --flagfile=PATH"):
+        read("--flagfile")
+
+
+def test_flagfile_that_includes_itself(tmp_path):
+    path = tmp_path / "flags"
+    path.write_text(f"--flagfile={path}\n")
+    with pytest.raises(UsageError, match="the file includes itself"):
+        read(f"--flagfile={path}")
+
+
+def test_unknown_flags_name_the_nearest_and_all_are_reported():
+    with pytest.raises(UsageError) as error:
+        read("--experimnt=digits", "--modl_dir=x", "--zzzzzz")
+    assert str(error.value).splitlines() == [
+        "unknown flag --experimnt; did you mean --experiment?",
+        "unknown flag --modl_dir; did you mean --model_dir?",
+        "unknown flag --zzzzzz",
+        "`train.py --help` lists the flags",
+    ]
+
+
+def test_no_abbreviations():
+    with pytest.raises(UsageError, match="unknown flag --exp"):
+        read("--exp=digits")
+
+
+def test_undefok():
+    """T20: flags named there may be unknown, wherever it stands; others may not."""
+    assert read("--xyz=1", "--nofoo", "--undefok=xyz,foo", "--experiment=digits").experiment == "digits"
+    with pytest.raises(UsageError, match="unknown flag --other"):
+        read("--undefok", "xyz", "--other")
+
+
+@pytest.mark.parametrize("flag", ["--alsologtostderr", "--logtostderr=true"])
+def test_logging_flags_that_are_not_needed(flag):
+    with pytest.raises(UsageError, match=r"unknown flag --\w+: messages go to standard error anyway"):
+        read(flag)
+    assert read(flag, "--undefok=logtostderr,alsologtostderr")
+
+
+def test_verbosity_is_not_a_flag():
+    with pytest.raises(UsageError, match="unknown flag --verbosity: there are no levels of messages"):
+        read("--verbosity=1")
+
+
+@pytest.mark.parametrize("argv", [["--experiment"], ["--experiment", "--quiet"], ["--experiment", "--", "digits"]])
+def test_a_flag_without_its_value(argv):
+    with pytest.raises(UsageError, match="--experiment needs a value: --experiment=VALUE"):
+        read(*argv)
+
+
+def test_a_switch_with_a_wrong_value():
+    with pytest.raises(UsageError, match="--quiet=maybe: expected true or false"):
+        read("--quiet=maybe")
+
+
+def test_an_argument_too_many():
+    with pytest.raises(UsageError, match="unexpected argument 'mnist'"):
+        read("digits", "mnist")
+
+
+def test_an_argument_that_lacks_its_dashes():
+    with pytest.raises(UsageError, match=r"unexpected argument 'device=no'; did you mean --devices\?"):
+        read("somewhere", "device=no", overrides=False)
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help", "--helpfull", "--helpshort", "-help"])
+def test_help_wins_over_mistakes(flag):
+    assert read(flag, "--experimnt=x").help
+
+
+def test_help_shows_flags_defaults_and_what_is_not_supported_yet():
+    text = " ".join(parser().format_help().split())
+    assert "usage: train.py [flags]" in text
+    assert "--params_override VALUES" in text
+    assert "(default: train_and_eval)" in text
+    assert "Not supported yet: --tf_data_service, --gin_file, --gin_params." in text
+    assert "--nodevices" in parser(overrides=False).format_help()
+
+
+@pytest.mark.parametrize("mode", flags.MODES)
+def test_modes(mode):
+    """T10: the six modes, by Model Garden's names."""
+    assert flags.read_mode(read(f"--mode={mode}")) == mode
+
+
+def test_default_mode():
+    assert flags.read_mode(read()) == "train_and_eval"
+
+
+def test_unknown_mode():
+    """T10: refused with the nearest name and the list."""
+    with pytest.raises(UsageError, match=r"--mode=train_and_evl: no such mode; did you mean train_and_eval") as error:
+        flags.read_mode(read("--mode=train_and_evl"))
+    assert all(mode in str(error.value) for mode in flags.MODES)
+
+
+@pytest.mark.parametrize("flag", ["tf_data_service", "gin_file", "gin_params"])
+def test_flags_not_supported_yet_are_refused_unless_empty(flag):
+    """T20: a flag that cannot be honoured is not ignored."""
+    with pytest.raises(UsageError, match=f"--{flag}: .* not supported yet; leave the flag out"):
+        flags.refuse_not_yet(read(f"--{flag}=x"))
+    flags.refuse_not_yet(read(f"--{flag}="))
+    flags.refuse_not_yet(read())
+
+
+@pytest.mark.parametrize("which", ["latest", "best", "100", "0"])
+def test_checkpoint(which):
+    made = flags.Parser("eval", usage="", description="")
+    flags.add_checkpoint_flag(made)
+    assert flags.read_checkpoint(made.read([f"--checkpoint={which}"])) == which
+    assert flags.read_checkpoint(made.read([])) == "latest"
+
+
+@pytest.mark.parametrize("which", ["lates", "-1", "1.5", ""])
+def test_unknown_checkpoint(which):
+    made = flags.Parser("eval", usage="", description="")
+    flags.add_checkpoint_flag(made)
+    with pytest.raises(UsageError, match=f"--checkpoint={which}: expected `latest`, `best` or the number of a step"):
+        flags.read_checkpoint(made.read([f"--checkpoint={which}"]))

@@ -1,0 +1,31 @@
+"""Every test sees two logical CPU devices, no GPU, and seeded generators."""
+
+import os
+
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _devices():
+    import tensorflow as tf
+    import tf_keras
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    tf_keras.backend.experimental.enable_tf_random_generator()
+
+
+@pytest.fixture(autouse=True)
+def _clean_keras():
+    yield
+    import tf_keras
+
+    tf_keras.backend.clear_session()
+    tf_keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    return str(tmp_path / "run")

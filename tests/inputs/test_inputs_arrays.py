@@ -1,0 +1,264 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official_trainer import inputs
+from official_trainer.config.schema import DataConfig
+from official_trainer.errors import ExitCode
+
+
+def ids(n):
+    return {"id": np.arange(n)}
+
+
+def read(arrays, params, count, context=None, **settings):
+    dataset = inputs.from_arrays(arrays, params, context, **settings)
+    return [element["id"] for element in itertools.islice(dataset.as_numpy_iterator(), count)]
+
+
+def train(batch, **settings):
+    return DataConfig(global_batch_size=batch, is_training=True, **settings)
+
+
+def evaluation(batch, **settings):
+    return DataConfig(global_batch_size=batch, is_training=False, **settings)
+
+
+JOBS = [(1, 1), (1, 2), (2, 2), (2, 4)]  # (pipelines, replicas)
+
+
+def global_batches(arrays, params, steps, job, **settings):
+    """What a whole job reads: the elements of all pipelines put together as replicas get them."""
+    pipelines, replicas = job
+    each = replicas // pipelines
+    parts = []
+    for pipeline in range(pipelines):
+        context = inputs.InputContext(
+            num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=replicas, **settings
+        )
+        elements = read(arrays, params, steps * each, context)
+        parts.append([np.concatenate(elements[s * each : (s + 1) * each]) for s in range(steps)])
+    return [np.concatenate(step) for step in zip(*parts, strict=True)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(1, 40),
+    quarter=st.integers(1, 4),
+    start=st.integers(0, 90),
+    job=st.sampled_from(JOBS),
+    seed=st.integers(-5, 2**40),
+    shuffle=st.booleans(),
+)
+def test_order_from_any_step_for_any_job(n, quarter, start, job, seed, shuffle):
+    """N1, N25: batches from any step on are those of a run from step 0, whoever reads them."""
+    params = train(4 * quarter, shuffle=shuffle)
+    whole = read(ids(n), params, start + 3, inputs.InputContext(seed=seed))
+    assert all(batch.shape == (4 * quarter,) for batch in whole)
+    part = global_batches(ids(n), params, 3, job, seed=seed, start_step=start)
+    np.testing.assert_array_equal(part, whole[start:])
+
+
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(1, 50), batch=st.integers(1, 16), seed=st.integers(0, 9))
+def test_each_example_once_in_every_epoch(n, batch, seed):
+    """N1: batches run across the edge of an epoch and nothing is dropped."""
+    epochs = 3
+    batches = read(ids(n), train(batch, seed=seed), math.ceil(epochs * n / batch))
+    order = np.concatenate(batches)[: epochs * n].reshape(epochs, n)
+    for epoch in order:
+        assert sorted(epoch) == list(range(n))
+
+
+def test_epochs_and_seeds_differ():
+    order = np.concatenate(read(ids(200), train(50), 8)).reshape(2, 200)
+    assert not np.array_equal(order[0], order[1])
+    other = np.concatenate(read(ids(200), train(50, seed=1), 4))
+    assert not np.array_equal(order[0], other)
+    context = inputs.InputContext(seed=1)
+    np.testing.assert_array_equal(np.concatenate(read(ids(200), train(50), 4, context)), other)
+    np.testing.assert_array_equal(
+        np.concatenate(read(ids(200), train(50, seed=1), 4, inputs.InputContext(seed=2))), other
+    )
+
+
+def test_shuffling_is_uniform():
+    """With unmixed keys the first of five examples stays first in 97 of 100 epochs."""
+    epochs = 4000
+    order = np.concatenate(read(ids(5), train(500, seed=0), epochs * 5 // 500)).reshape(epochs, 5)
+    for place in range(5):
+        share = np.bincount(order[:, place], minlength=5) / epochs
+        np.testing.assert_allclose(share, 0.2, atol=0.04)
+    assert len({tuple(epoch) for epoch in order}) == 120
+
+
+def test_shuffle_off_keeps_the_order_across_epochs():
+    np.testing.assert_array_equal(read(ids(5), train(3, shuffle=False), 3), [[0, 1, 2], [3, 4, 0], [1, 2, 3]])
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("transform", [False, True])
+def test_windows_hold_the_batches_of_their_steps(job, transform):
+    """T2: a window is `window_steps` batches, for every replica and with augmentation too."""
+    pipelines, replicas = job
+    each, steps, window = replicas // pipelines, 6, 3
+
+    def augment(batch, seeds):
+        noise = tf.map_fn(lambda seed: tf.random.stateless_uniform([2], seed), seeds, fn_output_signature=tf.float32)
+        return {"id": batch["id"], "noise": noise}
+
+    for pipeline in range(pipelines):
+
+        def build(window_steps, pipeline=pipeline):
+            context = inputs.InputContext(
+                num_input_pipelines=pipelines,
+                input_pipeline_id=pipeline,
+                num_replicas_in_sync=replicas,
+                start_step=5,
+                window_steps=window_steps,
+            )
+            arrays = {"id": np.arange(23), "noise": np.zeros([23, 2], "f")}
+            dataset = inputs.from_arrays(arrays, train(8), context, transform_fn=augment if transform else None)
+            assert context.starts_at_step and context.yields_windows
+            return dataset
+
+        single = list(itertools.islice(build(None).as_numpy_iterator(), steps * each))
+        blocks = build(window)
+        assert blocks.element_spec["id"].shape == (window, 8 // replicas)
+        assert blocks.element_spec["noise"].shape == (window, 8 // replicas, 2)
+        elements = list(itertools.islice(blocks.as_numpy_iterator(), steps // window * each))
+        for number, element in enumerate(elements):
+            block, replica = divmod(number, each)
+            for step in range(window):
+                want = single[(block * window + step) * each + replica]
+                np.testing.assert_array_equal(element["id"][step], want["id"])
+                np.testing.assert_array_equal(element["noise"][step], want["noise"])
+
+
+def test_augmentation_is_exact_after_a_restart_and_differs_between_epochs():
+    """N1: what augmentation draws depends on (seed, epoch, position) alone."""
+
+    def seeds_of(start, count, seed=0):
+        context = inputs.InputContext(start_step=start, seed=seed)
+        dataset = inputs.from_arrays(ids(10), train(4), context, transform_fn=lambda batch, seeds: seeds)
+        assert dataset.element_spec == tf.TensorSpec([4, 2], tf.int64)
+        return np.stack(list(itertools.islice(dataset.as_numpy_iterator(), count)))
+
+    whole = seeds_of(0, 9)
+    np.testing.assert_array_equal(seeds_of(6, 3), whole[6:])
+    assert len({tuple(seed) for seed in whole.reshape(-1, 2)}) == 36
+    assert not np.array_equal(seeds_of(0, 9, seed=1), whole)
+
+
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(1, 40), quarter=st.integers(1, 3), job=st.sampled_from(JOBS), drop=st.booleans())
+def test_evaluation_counts_each_example_once(n, quarter, job, drop):
+    """N17: once, in order, for any batch size, number of replicas and pipelines."""
+    batch = 4 * quarter
+    params = evaluation(batch, drop_remainder=True if drop and n >= batch else None)
+    whole = np.concatenate(read(ids(n), params, None))
+    wanted = np.arange(n // batch * batch if params.drop_remainder else n)
+    np.testing.assert_array_equal(whole, wanted)
+    seen = []
+    for context in contexts(job):
+        elements = read(ids(n), params, None, context)
+        assert all(0 < len(element) <= batch // job[1] for element in elements)
+        seen += list(np.concatenate(elements)) if elements else []
+    assert sorted(seen) == list(wanted)
+
+
+def contexts(job):
+    pipelines, replicas = job
+    return [
+        inputs.InputContext(num_input_pipelines=pipelines, input_pipeline_id=p, num_replicas_in_sync=replicas)
+        for p in range(pipelines)
+    ]
+
+
+def test_evaluation_leaves_starting_and_grouping_to_the_engine():
+    context = inputs.InputContext(start_step=3, window_steps=2)
+    dataset = inputs.from_arrays(ids(10), evaluation(4), context)
+    assert not context.starts_at_step and not context.yields_windows
+    assert dataset.element_spec["id"].shape.as_list() == [None]
+    assert [len(batch["id"]) for batch in dataset.as_numpy_iterator()] == [4, 4, 2]
+    assert int(dataset.cardinality()) == 3
+
+
+def test_unset_is_training_means_one_pass():
+    assert len(read(ids(10), DataConfig(global_batch_size=4), None)) == 3
+
+
+def test_any_nest_of_arrays_and_types():
+    nest = {"image": np.arange(12.0).reshape(4, 3), "text": np.array(["a", "b", "c", "d"]), "pair": (np.arange(4),)}
+    (batch,) = inputs.from_arrays((nest, np.arange(4, dtype=np.int32)), evaluation(8)).as_numpy_iterator()
+    features, labels = batch
+    np.testing.assert_array_equal(features["image"], nest["image"])
+    assert features["text"].tolist() == [b"a", b"b", b"c", b"d"]
+    np.testing.assert_array_equal(features["pair"][0], labels)
+    assert labels.dtype == np.int32
+
+
+def test_large_examples_are_gathered_step_by_step():
+    images = np.zeros([6, 64, 64, 64], "f")
+    first = next(iter(inputs.from_arrays((images, np.arange(6)), train(4)).as_numpy_iterator()))
+    assert first[0].shape == (4, 64, 64, 64)
+
+
+def test_reports_the_examples_of_an_epoch():
+    context = inputs.InputContext(num_replicas_in_sync=2)
+    inputs.from_arrays(ids(10), train(4), context)
+    assert context.examples_per_epoch == 10
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 100])
+def test_prefetch_changes_no_batch(prefetch):
+    np.testing.assert_array_equal(read(ids(20), train(6, prefetch_buffer_size=prefetch), 9), read(ids(20), train(6), 9))
+    assert len(read(ids(20), evaluation(6, prefetch_buffer_size=prefetch), None)) == 4
+
+
+def test_replicas_get_consecutive_parts_of_one_batch():
+    """T8: under a strategy, the global batch is the one that a single device would see."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+    def build(context):
+        return inputs.from_arrays(ids(20), train(6), context)
+
+    iterator = iter(strategy.distribute_datasets_from_function(build))
+    got = [np.concatenate([part.numpy() for part in strategy.experimental_local_results(next(iterator)["id"])])
+           for _ in range(4)]  # fmt: skip
+    np.testing.assert_array_equal(got, read(ids(20), train(6), 4))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "params", "message"),
+    [
+        ({}, train(4), r"from_arrays\(\) got no array to make training data of"),
+        ({"x": np.zeros([0, 3])}, evaluation(4), r"the evaluation data are empty: arrays\['x'\] has 0 examples"),
+        (
+            (np.zeros(3), {"y": np.zeros(4)}),
+            train(4),
+            r"training data differ in their number of examples: arrays\[0\] has 3, arrays\[1\]\['y'\] has 4",
+        ),
+        (([1, 2], np.zeros(2)), train(4), r"arrays\[0\] is a list, not an array.*np\.asarray"),
+        ((np.float32(3), np.zeros(2)), train(4), r"arrays\[0\] is a float32, not an array with a row"),
+        (
+            {"x": np.zeros(3)},
+            evaluation(4, drop_remainder=True),
+            "evaluation data have 3 examples, fewer than one batch of 4.*set drop_remainder: false",
+        ),
+    ],
+)
+def test_unusable_arrays(arrays, params, message):
+    with pytest.raises(inputs.DataError, match=message) as caught:
+        inputs.from_arrays(arrays, params)
+    assert caught.value.exit_code == ExitCode.DATA
+
+
+def test_batch_must_divide_over_the_replicas():
+    with pytest.raises(inputs.BatchSizeError, match="use 28 or 32"):
+        inputs.from_arrays(ids(9), train(30), inputs.InputContext(num_replicas_in_sync=4))

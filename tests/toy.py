@@ -1,0 +1,96 @@
+"""A small task, its config, and the strategies that tests run it under."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from official_trainer import random_streams
+from official_trainer.config import schema
+from official_trainer.config.optimization import (
+    AdamConfig,
+    ConstantLrConfig,
+    LrConfig,
+    OptimizationConfig,
+    OptimizerConfig,
+)
+from official_trainer.lazy import keras
+from official_trainer.task import Task
+from official_trainer.trainer import Trainer
+
+NUM_EXAMPLES = 101
+FEATURES = np.random.RandomState(0).randn(NUM_EXAMPLES, 6).astype("float32")
+LABELS = np.random.RandomState(1).randint(0, 3, NUM_EXAMPLES).astype("int32")
+
+
+class ToyTask(Task):
+    """Classifies random points; finite, unshuffled data that does not know how to start at a step."""
+
+    def build_model(self):
+        inputs = keras.Input((6,), name="features")
+        hidden = keras.layers.Dense(8, "tanh")(inputs)
+        hidden = keras.layers.Dropout(0.3)(hidden)
+        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(hidden))
+
+    def build_inputs(self, params, input_context=None):
+        size = input_context.get_per_replica_batch_size(params.global_batch_size)
+        dataset = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+        if params.is_training:
+            return dataset.repeat().batch(size, drop_remainder=True)
+        return dataset.batch(size)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+
+    def build_metrics(self, training=True):
+        return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
+
+
+def experiment(batch=10, eval_batch=10, enable_xla=False, ema=None, **trainer):
+    optimizer_config = OptimizationConfig(
+        optimizer=OptimizerConfig(type="adam", adam=AdamConfig()),
+        learning_rate=LrConfig(type="constant", constant=ConstantLrConfig(learning_rate=0.01)),
+        ema=ema,
+    )
+    return schema.ExperimentConfig(
+        task=schema.TaskConfig(
+            train_data=schema.DataConfig(global_batch_size=batch),
+            validation_data=schema.DataConfig(global_batch_size=eval_batch),
+        ),
+        trainer=schema.TrainerConfig(train_steps=100, optimizer_config=optimizer_config, **trainer),
+        runtime=schema.RuntimeConfig(enable_xla=enable_xla),
+    )
+
+
+@functools.cache  # two strategies over the same devices in one process confuse each other's collectives
+def strategy_of(name):
+    return {
+        "off": tf.distribute.get_strategy,
+        "one_device": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
+        "mirrored1": lambda: tf.distribute.MirroredStrategy(["CPU:0"]),
+        "mirrored2": lambda: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+    }[name]()
+
+
+STRATEGIES = ["off", "one_device", "mirrored1", "mirrored2"]
+
+
+def build(config=None, task_cls=ToyTask, strategy="off", trainer_cls=Trainer, **kwargs):
+    config = config or experiment()
+    keras.backend.clear_session()
+    random_streams.enable(0)
+    with strategy_of(strategy).scope():
+        task = task_cls(config.task)
+        model = task.build_model()
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+        return trainer_cls(config, task, model, optimizer, **kwargs)
+
+
+def weights(trainer):
+    return [v.numpy() for v in trainer.model.variables] + [v.numpy() for v in trainer.optimizer.variables()]
+
+
+def assert_bitwise_equal(left, right):
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()

@@ -1,0 +1,148 @@
+import io
+import math
+
+import pytest
+
+from official_trainer.tracking.console import Console, format_number, format_seconds
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def plain(clock):
+    """A console without a terminal, and the lines it has written."""
+    stream = io.StringIO()
+    return Console(stream, end_step=1000, clock=clock), lambda: stream.getvalue().splitlines()
+
+
+def test_plain_lines_tell_step_metrics_speed_and_time_left(plain, clock):
+    console, lines = plain
+    console.progress(100, loss=2.5, examples_per_second=21034.4)
+    clock.now = 12.0
+    console.log("train", 500, {"loss": 0.12341, "accuracy": 0.97})
+    console.log("validation", 500, {"accuracy": 0.97222, "dev/loss": 1e-5})
+    console.message("saved checkpoint 500")
+    console.flush()
+    console.close()
+    assert lines() == [
+        "step 100/1000  loss 2.5  21034 examples/s",
+        "step 500/1000  loss 0.1234  accuracy 0.97  21034 examples/s  eta 0:15",
+        "validation @ 500: accuracy 0.9722  dev/loss 1e-05",
+        "saved checkpoint 500",
+    ]
+
+
+def test_plain_progress_is_one_line_each_few_seconds(plain, clock):
+    console, lines = plain
+    for step in range(1, 101):
+        clock.now = step / 10
+        console.progress(step, loss=1.0, examples_per_second=1.0)
+    assert [line.split()[1] for line in lines()] == ["1/1000", "51/1000"]
+
+
+def test_an_unknown_end_and_a_rewind_give_no_time_left(clock):
+    stream = io.StringIO()
+    console = Console(stream, end_step=None, clock=clock)
+    console.progress(100, loss=1.0, examples_per_second=5.0)
+    clock.now = 10.0
+    console.progress(200, loss=math.nan, examples_per_second=5.0)
+    console.end_step = 400
+    console.log("train", 300, {"loss": 1.0})
+    console.rewind(100)
+    console.log("train", 150, {"loss": 1.0})
+    clock.now = 20.0
+    console.progress(150, loss=1.0, examples_per_second=5.0)
+    clock.now = 25.0
+    console.progress(200, loss=1.0, examples_per_second=5.0)
+    assert stream.getvalue().splitlines() == [
+        "step 100  loss 1  5 examples/s",
+        "step 200  loss nan  5 examples/s",
+        "step 300/400  loss 1  5 examples/s  eta 0:05",
+        "step 150/400  loss 1  5 examples/s",
+        "step 150/400  loss 1  5 examples/s",
+        "step 200/400  loss 1  5 examples/s  eta 0:20",
+    ]
+
+
+def test_quiet_is_silent(clock):
+    stream = Terminal()
+    console = Console(stream, end_step=10, quiet=True, clock=clock)
+    console.progress(10, loss=1.0, examples_per_second=1.0)
+    console.log("train", 10, {"loss": 1.0})
+    console.log("validation", 10, {"loss": 1.0})
+    console.message("saved")
+    console.close()
+    assert stream.getvalue() == ""
+
+
+@pytest.fixture
+def bar(clock, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Terminal()
+    console = Console(stream, end_step=1000, clock=clock)
+    yield console, stream
+    console.close()
+
+
+def test_a_terminal_has_a_bar_and_lines_above_it(bar, clock):
+    console, stream = bar
+    console.message("digits_cnn")
+    console.progress(250, loss=0.5, examples_per_second=21034.0)
+    console.log("validation", 250, {"[b]accuracy": 0.9722})
+    assert "step 250/1000" in stream.getvalue()
+    assert "━" in stream.getvalue()
+    assert "21034 examples/s" in stream.getvalue()
+    assert "validation @ 250: [b]accuracy 0.9722\n" in stream.getvalue()
+    clock.now = 10.0
+    console.log("train", 500, {"loss": 0.25, "[i]accuracy": 0.5})
+    assert "[i]accuracy 0.5" in stream.getvalue()
+    assert "eta 0:20" in stream.getvalue()
+
+
+def test_a_bar_is_drawn_a_few_times_a_second_and_always_at_the_end(bar, clock):
+    console, stream = bar
+    for step in range(1, 1001):
+        clock.now = step / 10_000
+        console.progress(step, loss=1.0, examples_per_second=1.0)
+    shown = [step for step in range(1, 1001) if f"step {step}/1000" in stream.getvalue()]
+    assert shown == [1, 1000]
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch, clock, term):
+    monkeypatch.setenv("TERM", term)
+    stream = Terminal()
+    Console(stream, end_step=10, clock=clock).progress(5, loss=1.0, examples_per_second=1.0)
+    assert stream.getvalue() == "step 5/10  loss 1  1 examples/s\n"
+
+
+def test_interactive_can_be_decided_by_the_caller(clock):
+    stream = Terminal()
+    Console(stream, end_step=10, interactive=False, clock=clock).message("hello")
+    assert stream.getvalue() == "hello\n"
+
+
+def test_numbers_and_durations_are_short():
+    assert [format_number(value) for value in (0.97222, 3.0, 1234.56, 21034.4, 1e-5, 1e12, math.inf, -0.5)] == [
+        *("0.9722", "3", "1235", "21034", "1e-05", "1e+12", "inf", "-0.5"),
+    ]
+    assert [format_seconds(value) for value in (0, 12.4, 75, 3723, 176523)] == [
+        *("0:00", "0:12", "1:15", "1:02:03", "2d 1:02:03"),
+    ]

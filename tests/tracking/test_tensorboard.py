@@ -1,0 +1,162 @@
+import os
+
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
+
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+
+# What reads event files in scripts, and what TensorBoard's own server uses.
+READERS = {
+    "accumulator": event_accumulator.EventAccumulator,
+    "server": plugin_event_accumulator.EventAccumulator,
+}
+
+
+@pytest.fixture(autouse=True)
+def _seconds(monkeypatch):
+    """Event files are named, and read in the order of, the second in which they are opened."""
+    times = iter(range(1_700_000_000, 1_800_000_000))
+    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time.time", lambda: next(times))
+
+
+def points(directory, tag, reader="accumulator"):
+    accumulator = READERS[reader](str(directory)).Reload()
+    return [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(tag)]
+
+
+def raw_steps(directory):
+    """Steps of all points in the files of a folder, whoever reads them."""
+    paths = sorted(directory.glob("*.tfevents.*"))
+    events = [event for path in paths for event in tf.compat.v1.train.summary_iterator(str(path))]
+    return [event.step for event in events if event.HasField("summary")]
+
+
+def test_splits_and_nested_names_have_their_folders(tmp_path):
+    """T18: nested logs become sub-folders; B6: `dev/acc` goes to sub-folder `dev`."""
+    tracker = TensorBoardTracker(str(tmp_path), folders={"validation": "held_out/eval"})
+    assert os.listdir(tmp_path) == []
+    tracker.log("train", 5, {"loss": 0.5})
+    tracker.log("validation", 5, {"loss": 0.25, "dev/acc": 0.75, "dev/hard/acc": 0.5})
+    tracker.log("final", 5, {"loss": 0.125})
+    tracker.close()
+    assert points(tmp_path / "train", "loss") == [(5, 0.5)]
+    assert points(tmp_path / "held_out" / "eval", "loss") == [(5, 0.25)]
+    assert points(tmp_path / "held_out" / "eval" / "dev", "acc") == [(5, 0.75)]
+    assert points(tmp_path / "held_out" / "eval" / "dev" / "hard", "acc") == [(5, 0.5)]
+    assert points(tmp_path / "final", "loss") == [(5, 0.125)]
+
+
+def test_points_are_in_the_file_when_log_returns(tmp_path):
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.log("train", 5, {"loss": 0.5})
+    assert points(tmp_path / "train", "loss") == [(5, 0.5)]
+    tracker.flush()
+    tracker.close()
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("restart", [False, True], ids=["same_process", "new_process"])
+def test_a_rewind_leaves_neither_duplicates_nor_orphans(tmp_path, reader, restart):
+    """T18: no duplicate points after a restart, in any folder, whether or not it is written again."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.rewind(0)
+    for step in (10, 20, 30, 40):
+        tracker.log("train", step, {"loss": step})
+        tracker.log("validation", step, {"dev/acc": step})
+    if restart:
+        tracker.close()
+        tracker = TensorBoardTracker(str(tmp_path))
+    tracker.rewind(20)
+    assert points(tmp_path / "validation" / "dev", "acc", reader) == [(10, 10.0), (20, 20.0)]
+    assert raw_steps(tmp_path / "train") == [10, 20]
+    tracker.log("train", 25, {"loss": -25})
+    tracker.log("train", 30, {"loss": -30})
+    tracker.close()
+    assert points(tmp_path / "train", "loss", reader) == [(10, 10.0), (20, 20.0), (25, -25.0), (30, -30.0)]
+    assert points(tmp_path / "validation" / "dev", "acc", reader) == [(10, 10.0), (20, 20.0)]
+
+
+def test_a_tensorboard_that_is_watching_forgets_the_points_too(tmp_path):
+    """T18: it has read the abandoned points already, and does not read the shortened file again."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    for step in (10, 20, 30, 40):
+        tracker.log("train", step, {"loss": step})
+    watching = READERS["server"](str(tmp_path / "train")).Reload()
+    assert [event.step for event in watching.Tensors("loss")] == [10, 20, 30, 40]
+    tracker.rewind(20)
+    watching.Reload()
+    assert [event.step for event in watching.Tensors("loss")] == [10, 20]
+    tracker.log("train", 30, {"loss": 0})
+    tracker.close()
+    watching.Reload()
+    assert [event.step for event in watching.Tensors("loss")] == [10, 20, 30]
+
+
+def test_a_record_that_was_cut_off_does_not_hide_the_rest(tmp_path):
+    """N1: a killed process may leave half a record."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    for step in (10, 20, 30):
+        tracker.log("train", step, {"loss": step})
+    tracker.close()
+    (path,) = (tmp_path / "train").iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    again = TensorBoardTracker(str(tmp_path))
+    again.rewind(10)
+    again.log("train", 20, {"loss": -20})
+    again.close()
+    assert points(tmp_path / "train", "loss") == [(10, 10.0), (20, -20.0)]
+
+
+def test_without_a_rewind_the_points_stay(tmp_path):
+    for step in (10, 20):
+        tracker = TensorBoardTracker(str(tmp_path))
+        tracker.log("train", step, {"loss": step})
+        tracker.close()
+    assert points(tmp_path / "train", "loss") == [(10, 10.0), (20, 20.0)]
+
+
+def test_points_that_tensorflow_wrote_are_rewound_too(tmp_path):
+    """A task's own summaries, or a run of another driver, have no start event of their own."""
+    writer = tf.summary.create_file_writer(str(tmp_path / "train"))
+    with writer.as_default():
+        for step in (10, 20):
+            tf.summary.scalar("own", step, step=step)
+    writer.close()
+    (name,) = os.listdir(tmp_path / "train")
+    first, _, rest = name.partition("tfevents.")
+    os.rename(tmp_path / "train" / name, tmp_path / "train" / f"{first}tfevents.1600000000.{rest.partition('.')[2]}")
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.rewind(10)
+    tracker.close()
+    for reader in READERS:
+        assert points(tmp_path / "train", "own", reader) == [(10, 10.0)]
+
+
+def test_a_rewind_of_a_run_without_events_writes_nothing(tmp_path):
+    TensorBoardTracker(str(tmp_path)).rewind(0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_text_is_shown_as_markdown(tmp_path):
+    """B8: the resolved config as TensorBoard text."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.text("config", "# digits\n\n    a: 1")
+    tracker.close()
+    accumulator = event_accumulator.EventAccumulator(str(tmp_path / "train")).Reload()
+    assert accumulator.SummaryMetadata("config").plugin_data.plugin_name == "text"
+    (event,) = accumulator.Tensors("config")
+    assert tf.make_ndarray(event.tensor_proto).item() == b"# digits\n\n    a: 1"
+
+
+def test_scalars_have_the_form_that_tf_summary_gives_them(tmp_path):
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.log("train", 1, {"loss": 0.5})
+    tracker.close()
+    writer = tf.summary.create_file_writer(str(tmp_path / "reference"))
+    with writer.as_default():
+        tf.summary.scalar("loss", 0.5, step=1)
+    writer.close()
+    ours, theirs = (event_accumulator.EventAccumulator(str(tmp_path / n)).Reload() for n in ("train", "reference"))
+    assert ours.Tags() == {**theirs.Tags(), "graph": ours.Tags()["graph"]}
+    assert ours.SummaryMetadata("loss").plugin_data == theirs.SummaryMetadata("loss").plugin_data

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer.tracking import MetricError, Trackers, flatten
+
+
+class Recorder:
+    def __init__(self, calls, name, error=None):
+        self.calls, self.name, self.error = calls, name, error
+
+    def log(self, split, step, values):
+        self.calls.append((self.name, "log", split, step, values))
+
+    def rewind(self, step):
+        self.calls.append((self.name, "rewind", step))
+
+    def flush(self):
+        self.calls.append((self.name, "flush"))
+
+    def close(self):
+        self.calls.append((self.name, "close"))
+        if self.error:
+            raise self.error
+
+
+def test_numbers_of_every_kind_become_python_floats():
+    """B6: device memory is released in the caller, whatever the trackers do."""
+    values = {"a": 1, "b": np.float32(0.5), "c": tf.constant(2.0), "d": {"e": {"f": np.array(3)}}, "g": tf.Variable(4)}
+    flat = flatten(values)
+    assert flat == {"a": 1.0, "b": 0.5, "c": 2.0, "d/e/f": 3.0, "g": 4.0}
+    assert list(flat) == ["a", "b", "c", "d/e/f", "g"]
+    assert all(type(value) is float for value in flat.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dev": {"confusion": np.zeros((2, 2))}}, r"metric 'dev/confusion' has shape \[2, 2\]; .* reduce it"),
+        ({"loss": np.zeros((1,))}, r"metric 'loss' has shape \[1\]"),
+        ({"name": "digits"}, r"metric 'name' is 'digits' \(str\); metrics are single numbers"),
+        ({"loss": None}, r"metric 'loss' is None \(NoneType\)"),
+        ({"a": {"b": 1}, "a/b": 2}, r"two metrics are named 'a/b'; rename one"),
+    ],
+)
+def test_what_is_not_one_number_is_refused_by_name(values, message):
+    """T9: an error that names the metric, not a silent loss."""
+    with pytest.raises(MetricError, match=message):
+        flatten(values)
+
+
+def test_every_tracker_hears_everything_in_order():
+    """B6: order is kept."""
+    calls = []
+    trackers = Trackers([Recorder(calls, "first"), Recorder(calls, "second")])
+    trackers.rewind(0)
+    trackers.log("train", 5, {"dev": {"loss": tf.constant(0.5)}})
+    trackers.flush()
+    assert calls == [
+        ("first", "rewind", 0),
+        ("second", "rewind", 0),
+        ("first", "log", "train", 5, {"dev/loss": 0.5}),
+        ("second", "log", "train", 5, {"dev/loss": 0.5}),
+        ("first", "flush"),
+        ("second", "flush"),
+    ]
+
+
+def test_a_tracker_that_fails_to_close_does_not_keep_others_open():
+    """B6: errors surface at close."""
+    calls = []
+    trackers = Trackers([Recorder(calls, "first", OSError("disk full")), Recorder(calls, "second")])
+    with pytest.raises(OSError, match="disk full"):
+        trackers.close()
+    assert calls == [("first", "close"), ("second", "close")]
