@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from official_trainer.best import BestCheckpoint
     from official_trainer.checkpoints import CheckpointStore
     from official_trainer.loop import Hooks
+    from official_trainer.preflight import CheckStep
     from official_trainer.tracking.console import Console
     from official_trainer.tracking.jsonl import JsonlTracker
     from official_trainer.trainer import Trainer
@@ -372,3 +373,47 @@ def _last_row(path: str) -> dict[str, float]:
         return {}
     newest = max(rows, key=lambda row: (row["step"], row["split"] == "validation"))
     return {name: value for name, value in newest.items() if name not in ("step", "split", "time")}
+
+
+# Export.
+
+
+def export(
+    experiment: str,
+    resolved: Resolved,
+    *,
+    model_dir: str,
+    checkpoint: str = "latest",
+    output_dir: str | None = None,
+) -> str:
+    """Exports a checkpoint of a run as a SavedModel and returns where it is.
+
+    Args:
+      experiment: registered name.
+      resolved: its config.
+      model_dir: the run directory.
+      checkpoint: `latest`, `best` or a step.
+      output_dir: where to; default `model_dir/export/saved_model`.
+    """
+    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True)
+    registry.get_task_cls(job.config.task)
+    from official_trainer import export as exports
+    from official_trainer import following
+
+    prefix = following.find_checkpoint(job, checkpoint)
+    trainer = build(job)
+    following.load_weights(trainer, prefix)
+    directory = output_dir or job.path("export", "saved_model")
+    with trainer.weights_averaged():
+        exports.save(directory, trainer.task, trainer.model, step=int(trainer.global_step.numpy()))
+    return directory
+
+
+# Check.
+
+
+def check(experiment: str, resolved: Resolved, *, mode: str, model_dir: str) -> Iterator[CheckStep]:
+    """Tries everything the run would do and yields each step as it is done; the first that fails is the last."""
+    from official_trainer import preflight
+
+    return preflight.check(Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode))

@@ -117,7 +117,9 @@ def test_weights_do_not_depend_on_how_steps_are_cut_into_windows(strategy, enabl
     assert_bitwise_equal(weights(whole), weights(cut))
 
 
-@pytest.mark.parametrize("loop", [{"train_tf_while_loop": False}, {"train_tf_while_loop": False, "train_tf_function": False}])
+@pytest.mark.parametrize(
+    "loop", [{"train_tf_while_loop": False}, {"train_tf_while_loop": False, "train_tf_function": False}]
+)
 def test_untraced_loops_train_the_same(loop):
     """T2: tracing changes speed only."""
     traced, untraced = build(), build(experiment(**loop))
@@ -241,10 +243,8 @@ def test_passthrough_logs_stay_on_the_host_and_lose_to_the_model(caplog):
 def test_properties_are_named_as_in_model_garden():
     """T9: every property of the contract."""
     trainer = build()
-    for name in (
-        "strategy config task model optimizer global_step train_loss validation_loss train_metrics "
-        "validation_metrics checkpoint checkpoint_exporter"
-    ).split():
+    names = "strategy config task model optimizer global_step train_loss validation_loss train_metrics"
+    for name in [*names.split(), "validation_metrics", "checkpoint", "checkpoint_exporter"]:
         assert hasattr(trainer, name), name
     assert trainer.train_loss.name == "training_loss"
     assert trainer.validation_loss.name == "validation_loss"
@@ -319,7 +319,7 @@ def finite(repeats):
 def test_data_that_ends_is_an_error_by_default():
     """G6: a run is never silently shorter; no step is counted that did not happen."""
     trainer = build(task_cls=finite(1))
-    with pytest.raises(DataError, match=r"Finite.build_inputs: the training data ended at step 3; set trainer.on_data_"):
+    with pytest.raises(DataError, match=r"Finite.build_inputs: the training data ended at step 3; set trainer.on_d"):
         trainer.train(10)
     assert int(trainer.global_step.numpy()) == 3
     assert int(trainer.optimizer.iterations.numpy()) == 3

@@ -1,7 +1,7 @@
 """Try everything a run will do, in a minute, before it is started.
 
 Owns: `check`: takes train's flags, prints a line for each step.
-Does not own: the steps (`run.py`).
+Does not own: the steps (`preflight.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from official_trainer.cli import flags, job, terminal
 
 USAGE = "--experiment=NAME [--model_dir=DIR] [flags] [PATH=VALUE …]"
 
-_NAME_WIDTH = 28
+_NAME_WIDTH = 18
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -24,14 +24,14 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tries the steps, each reported as it ends; the first that fails ends the check with its own exit code."""
-    flags.read_mode(arguments)
+    mode = flags.read_mode(arguments)
     experiment, resolved, model_dir = job.from_flags(arguments)
     from official_trainer import run as engine
 
-    for name, outcome, seconds in engine.check(experiment, resolved, model_dir=model_dir):
+    for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir):
+        mark = terminal.paint("ok", "green") + "    " if step.error is None else terminal.paint("failed", "red")
         if not arguments.quiet:
-            print(
-                f"{terminal.paint('ok', 'green')}  {name:<{_NAME_WIDTH}}{seconds:7.1f} s  {outcome}".rstrip(),
-                flush=True,
-            )
+            print(f"{mark}  {step.name:<{_NAME_WIDTH}}{step.seconds:6.1f} s  {step.outcome}".rstrip(), flush=True)
+        if step.error is not None:
+            raise step.error
     return 0

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         resolved,
         mode="eval",
         model_dir=model_dir,
-        quiet=arguments.quiet,
+        quiet=True,  # the result is printed here
         checkpoint=checkpoint,
         argv=arguments.argv,
     )

@@ -30,7 +30,7 @@ class Origin:
     text: str = dataclasses.field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
-        if self.kind == "file" and self.line:
+        if self.kind == "file" and self.column:
             return f"{self.name}:{self.line}:{self.column}"
         if self.kind == "flag" and self.column:
             line = f"line {self.line}, " if self.line > 1 else ""

@@ -243,7 +243,11 @@ def join(path: str, key: Key) -> str:
     """Returns the path of `key` inside `path`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
-    name = key if re.fullmatch(KEY, key) and key[0] not in "'\"" else "'" + key.replace("'", "''") + "'"
+    name = (
+        key
+        if key.isidentifier() or (re.fullmatch(KEY, key) and key[0] not in "'\"")
+        else "'" + key.replace("'", "''") + "'"
+    )
     return f"{path}.{name}" if path else name
 
 

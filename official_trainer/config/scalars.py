@@ -26,7 +26,7 @@ _SUFFIX = re.compile(rf"([-+]?{_DIGITS}(?:\.[0-9]+)?)([kKmMgGbB])")
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 NULLS = ("", "~", "null", "Null", "NULL", "None")
-_LONGEST_INTEGER = 40
+_LONGEST_INTEGER = 400  # the language refuses to read much longer ones
 
 
 class MisreadError(ValueError):

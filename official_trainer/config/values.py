@@ -38,7 +38,10 @@ def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
     bare, limits = fields.strip(tp)
     if value is None and fields.NoneType in fields.arms(tp):
         return None
-    for arm in fields.arms(tp) if fields.is_union(bare) else ():
+    arms = fields.arms(tp) if fields.is_union(bare) else []
+    for arm in sorted(
+        arms, key=lambda arm: fields.strip(arm)[0] is not type(value)
+    ):  # 1.0 stays a float in int | float
         found: list[Problem] = []
         result = normalise(value, arm, path, found.append)
         if not found:

@@ -8,11 +8,11 @@ TFDS's own reader can start neither at a step nor at a seed of the epoch, so its
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator
 from typing import Any
 
+from official_trainer.config import nearest
 from official_trainer.inputs import order
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.files import RecordFile
@@ -85,7 +85,7 @@ def _builder(params: Any) -> Any:
 def _not_prepared(name: str, data_dir: Any, params: Any) -> DataError:
     folder = os.path.expanduser(os.fspath(data_dir))
     prepared = sorted(_prepared_names(folder))
-    close = difflib.get_close_matches(name, prepared, n=1)
+    close = nearest(name, prepared)
     if close:
         found = f"did you mean {close[0]}?"
     elif prepared:
@@ -113,7 +113,7 @@ def _split_files(builder: Any, params: Any) -> list[RecordFile]:
         instructions = builder.info.splits[params.tfds_split].file_instructions
     except (KeyError, ValueError, AssertionError) as error:
         asked = params.tfds_split.split("[")[0]
-        close = difflib.get_close_matches(asked, splits, n=1) if asked not in splits else []
+        close = nearest(asked, splits) if asked not in splits else []
         hint = f"; did you mean {close[0]}?" if close else "."
         raise DataError(
             f"tfds_split {params.tfds_split!r} is not in {builder.data_dir}{hint} "

@@ -167,9 +167,7 @@ def test_append_remove_and_replace_in_a_file(write):
           train_data: !replace {cache: true}
         """
     )
-    start = Model(
-        weights={"a": 1.0}, either=("a", "b", "c"), named={"left": WideBlock(width=9), "right": Block(x=2)}
-    )
+    start = Model(weights={"a": 1.0}, either=("a", "b", "c"), named={"left": WideBlock(width=9), "right": Block(x=2)})
     config = resolved(model=start, config_files=[file]).config
     assert config.task.model.filters == (32, 64, 128, 256)
     assert config.task.model.weights == {"a": 1.0, "b": 2.0}

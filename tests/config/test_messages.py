@@ -122,7 +122,10 @@ FILES = [
     ("runtime: \x01\n", "cannot be read as YAML: control characters are not allowed"),
     ("task: {model: {free: &a {b: *a}}}\n", "a.yaml:1: an alias must not contain itself"),
     ("task: {model: {either: !remove [z]}}\n", "task.model.either: the list does not hold 'z'"),
-    ("task: {model: {integer: !remove 1}}\n", "is not a list or a mapping, so there is nothing to remove from; use '='"),
+    (
+        "task: {model: {integer: !remove 1}}\n",
+        "is not a list or a mapping, so there is nothing to remove from; use '='",
+    ),
 ]
 
 
@@ -168,7 +171,7 @@ def test_a_rule_points_at_what_the_user_set(write):
 
 def test_a_rule_broken_by_the_experiment_names_it():
     start = ExperimentConfig(runtime=RuntimeConfig(enable_xla=True, run_eagerly=True))
-    with pytest.raises(ConfigError, match="^experiment mine: runtime.enable_xla: cannot be combined"):
+    with pytest.raises(ConfigError, match=r"^experiment mine: runtime\.enable_xla: cannot be combined"):
         resolve(start, experiment="mine")
 
 

@@ -58,13 +58,9 @@ def test_taking_the_setting_back_is_enough(write):
 
 def test_what_the_factory_put_into_other_branches_stays_silently():
     start = base()
-    optimizer = dataclasses.replace(
-        start.trainer.optimizer_config.optimizer, type="adam", adam=AdamConfig(beta_1=0.5)
-    )
+    optimizer = dataclasses.replace(start.trainer.optimizer_config.optimizer, type="adam", adam=AdamConfig(beta_1=0.5))
     start = start.replace(
-        trainer=start.trainer.replace(
-            optimizer_config=start.trainer.optimizer_config.replace(optimizer=optimizer)
-        )
+        trainer=start.trainer.replace(optimizer_config=start.trainer.optimizer_config.replace(optimizer=optimizer))
     )
     config = resolve(start, sets=[f"{OPTIMIZER}=sgd"]).config
     assert config.trainer.optimizer_config.optimizer.adam.beta_1 == 0.5

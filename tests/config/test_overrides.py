@@ -12,7 +12,10 @@ from tests.config.sample import Block, Model, WideBlock, model, problems, resolv
 TEXTS = [
     # A bare value ends only before the next `path=`: no quotes needed.
     ("D.input_path=/a/b,/c/d,D.seed=1", {"input_path": "/a/b,/c/d", "seed": 1}),
-    ("D.tfds_name=a,D.tfds_split=train[:90%]+test,D.seed=1", {"tfds_name": "a", "tfds_split": "train[:90%]+test", "seed": 1}),
+    (
+        "D.tfds_name=a,D.tfds_split=train[:90%]+test,D.seed=1",
+        {"tfds_name": "a", "tfds_split": "train[:90%]+test", "seed": 1},
+    ),
     ("D.input_path=a=b", {"input_path": "a=b"}),
     ("D.input_path=it's,D.seed=1", {"input_path": "it's", "seed": 1}),
     (r"D.input_path=C:\x;D.seed=1", {"input_path": r"C:\x", "seed": 1}),
@@ -27,12 +30,14 @@ TEXTS = [
     ("D.input_path=,D.seed=1", {"input_path": "", "seed": 1}),
     ("D.input_path=\nD.seed=1", {"input_path": "", "seed": 1}),
     ("D.seed=1,", {"seed": 1}),
-    ("  D.seed = 1 ; D.cache = true \n D.tfds_as_supervised=on  ", {"seed": 1, "cache": True, "tfds_as_supervised": True}),
+    (
+        "  D.seed = 1 ; D.cache = true \n D.tfds_as_supervised=on  ",
+        {"seed": 1, "cache": True, "tfds_as_supervised": True},
+    ),
     ("D.input_path=[a, 'b,c'],D.seed=1", {"input_path": ("a", "b,c"), "seed": 1}),
     ("D.input_path=['a]', \"}\"],D.seed=1", {"input_path": ("a]", "}"), "seed": 1}),
     ("D.seed=1,D.seed=2", {"seed": 2}),
 ]
-
 
 
 @pytest.mark.parametrize(("text", "expected"), TEXTS)
@@ -125,7 +130,9 @@ def test_replace_starts_from_the_class():
 
 def test_reset_puts_back_what_the_experiment_says(write):
     """N23: `~path` undoes files and flags, and takes items out."""
-    file = write("trainer: {train_steps: 5}\ntask: {model: {filters: [1, 2, 3], weights: {a: 1, b: 2}, shape: round}}\n")
+    file = write(
+        "trainer: {train_steps: 5}\ntask: {model: {filters: [1, 2, 3], weights: {a: 1, b: 2}, shape: round}}\n"
+    )
     result = resolved(
         "~trainer.train_steps",
         "~task.model.filters[1]",
@@ -199,7 +206,9 @@ def test_a_broken_item_does_not_hide_the_others():
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1, max_size=6), inner, max_size=3),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(min_size=1, max_size=6), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -232,7 +241,7 @@ def test_no_text_breaks_the_parser(text):
     try:
         resolved(text, params_overrides=[text])
     except Exception as error:
-        assert type(error).__name__ == "ConfigError"  # noqa: PT017
+        assert type(error).__name__ == "ConfigError"
         assert str(error)
 
 

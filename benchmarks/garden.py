@@ -1,0 +1,106 @@
+"""The digits experiments as a Model Garden user would write them: config, task and factory, for Model Garden's driver.
+
+Owns: the same model, data, batch, steps, evaluations and checkpoints as `experiments/digits.py`, in Model Garden's
+words. Does not own: the driver (`garden_train.py`). Nothing of `official_trainer` is used here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+import tf_keras
+from official.core import base_task, exp_factory, task_factory
+from official.core import config_definitions as cfg
+from official.modeling import optimization
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+
+@dataclasses.dataclass
+class DigitsConfig(cfg.TaskConfig):
+    """Digits and their classifier."""
+
+    network: str = "cnn"
+    dropout: float = 0.4
+    train_data: cfg.DataConfig = dataclasses.field(
+        default_factory=lambda: cfg.DataConfig(is_training=True, global_batch_size=64)
+    )
+    validation_data: cfg.DataConfig = dataclasses.field(
+        default_factory=lambda: cfg.DataConfig(is_training=False, global_batch_size=360, drop_remainder=False)
+    )
+
+
+@task_factory.register_task_cls(DigitsConfig)
+class DigitsTask(base_task.Task):
+    """Says which digit an image shows."""
+
+    def build_model(self):
+        layers = tf_keras.layers
+        image = tf_keras.Input([8, 8, 1], name="image")
+        x = convolutions(image, self.task_config.dropout) if self.task_config.network == "cnn" else hidden_layer(image)
+        x = layers.Dropout(self.task_config.dropout)(x) if self.task_config.dropout else x
+        return tf_keras.Model(image, layers.Dense(10, name="logits")(x))
+
+    def build_inputs(self, params, input_context=None):
+        images, labels = split(params.is_training)
+        dataset = tf.data.Dataset.from_tensor_slices((images, labels)).cache()
+        if params.is_training:
+            dataset = dataset.shuffle(len(labels)).repeat()
+        batches = dataset.batch(params.global_batch_size, drop_remainder=params.drop_remainder)
+        return batches.prefetch(tf.data.AUTOTUNE)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        losses = tf_keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+        return tf.reduce_mean(losses)
+
+    def build_metrics(self, training=True):
+        return [tf_keras.metrics.SparseCategoricalAccuracy("accuracy")]
+
+
+def convolutions(image, dropout):
+    layers, x = tf_keras.layers, image
+    for filters in (32, 64):
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+    x = layers.Flatten()(layers.MaxPool2D()(x))
+    return layers.Dense(128, activation="relu")(layers.Dropout(dropout)(x))
+
+
+def hidden_layer(image):
+    return tf_keras.layers.Dense(64, activation="relu")(tf_keras.layers.Flatten()(image))
+
+
+def split(is_training):
+    pixels, labels = load_digits(return_X_y=True)
+    images = (pixels / 16).astype("float32").reshape(-1, 8, 8, 1)
+    train_x, validation_x, train_y, validation_y = train_test_split(
+        images, labels.astype("int32"), test_size=0.2, random_state=0, stratify=labels
+    )
+    return (train_x, train_y) if is_training else (validation_x, validation_y)
+
+
+@exp_factory.register_config_factory("digits_cnn")
+def digits_cnn():
+    return cfg.ExperimentConfig(
+        task=DigitsConfig(),
+        trainer=cfg.TrainerConfig(
+            train_steps=1200,
+            steps_per_loop=100,  # Model Garden writes summaries at multiples of this only
+            summary_interval=100,
+            checkpoint_interval=400,
+            validation_interval=200,
+            validation_steps=-1,
+            best_checkpoint_export_subdir="best",
+            best_checkpoint_eval_metric="accuracy",
+            optimizer_config=optimization.OptimizationConfig(
+                {
+                    "optimizer": {"type": "adam"},
+                    "learning_rate": {
+                        "type": "cosine",
+                        "cosine": {"initial_learning_rate": 2e-3, "decay_steps": 1200},
+                    },
+                    "warmup": {"type": "linear", "linear": {"warmup_steps": 50}},
+                }
+            ),
+        ),
+    )

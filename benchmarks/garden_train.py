@@ -1,0 +1,38 @@
+"""Model Garden's training driver for its digits experiments: what its own `train.py` files do, and import."""
+
+from absl import app, flags
+from official.common import (
+    distribute_utils,
+    registry_imports,  # noqa: F401 - every train.py of Model Garden imports its registry
+)
+from official.common import flags as tfm_flags
+from official.core import task_factory, train_lib, train_utils
+from official.modeling import performance
+
+from benchmarks import garden  # noqa: F401 - registers the experiments
+
+FLAGS = flags.FLAGS
+
+
+def main(_):
+    params = train_utils.parse_configuration(FLAGS)
+    train_utils.serialize_config(params, FLAGS.model_dir)
+    if params.runtime.mixed_precision_dtype:
+        performance.set_mixed_precision_policy(params.runtime.mixed_precision_dtype)
+    strategy = distribute_utils.get_distribution_strategy(
+        distribution_strategy=params.runtime.distribution_strategy,
+        all_reduce_alg=params.runtime.all_reduce_alg,
+        num_gpus=params.runtime.num_gpus,
+        tpu_address=params.runtime.tpu,
+    )
+    with strategy.scope():
+        task = task_factory.get_task(params.task, logging_dir=FLAGS.model_dir)
+    train_lib.run_experiment(
+        distribution_strategy=strategy, task=task, mode=FLAGS.mode, params=params, model_dir=FLAGS.model_dir
+    )
+
+
+if __name__ == "__main__":
+    tfm_flags.define_flags()
+    flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
+    app.run(main)

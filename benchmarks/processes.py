@@ -1,0 +1,49 @@
+"""Children: how long a process takes, how much memory it needs at most, and what it says.
+
+Owns: starting and measuring them. Does not own: which commands are compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+"""Everything is compared on the CPU, without TensorFlow's banner."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """What one process took, from its start to its exit."""
+
+    wall_seconds: float
+    peak_bytes: int
+
+
+def run(argv: Sequence[str], *, exit_code: int = 0) -> Usage:
+    """Runs a command in the repository's root and returns what it took.
+
+    The peak is that of the child alone, if this process is small: Linux counts the memory of whoever started a child
+    towards its peak. So nothing here may import TensorFlow.
+
+    Raises:
+      RuntimeError: the command ended with another exit code; shows the end of what it said.
+    """
+    environ = {**os.environ, **ENVIRONMENT}
+    with tempfile.TemporaryFile("w+") as said:
+        start = time.perf_counter()
+        child = subprocess.Popen(argv, cwd=ROOT, env=environ, stdout=said, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode != exit_code:
+            said.seek(0)
+            raise RuntimeError(f"{' '.join(argv)} ended with {child.returncode}:\n{said.read()[-4000:]}")
+    return Usage(seconds, usage.ru_maxrss * 1024)

@@ -1,0 +1,145 @@
+"""What the benchmarks say: measured values, ratios with their spread, and targets met or missed.
+
+Owns: tables, as text and as Markdown, and the machine they were measured on. Does not own: measuring.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """A promise: `name` takes at most `at_most` times what `against` takes; a plain value if there is no `against`."""
+
+    name: str
+    against: str | None = None
+    at_most: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What some variants take, one number for each round and variant.
+
+    Attributes:
+      title: what is compared.
+      unit: of the values.
+      values: by variant; round by round.
+      baseline: variant that the others are shown as multiples of; None shows values only.
+      targets: what is promised.
+      digits: decimals of the values.
+    """
+
+    title: str
+    unit: str
+    values: Mapping[str, Sequence[float]]
+    baseline: str | None = None
+    targets: Sequence[Target] = ()
+    digits: int = 0
+
+    def ratios(self, name: str, against: str | None) -> list[float]:
+        """Returns `name` as a multiple of `against`, round by round; its own values if there is no `against`."""
+        if against is None:
+            return list(self.values[name])
+        return [value / base for value, base in zip(self.values[name], self.values[against], strict=True)]
+
+    def is_met(self, target: Target) -> bool:
+        """Whether the median keeps the promise."""
+        return statistics.median(self.ratios(target.name, target.against)) <= target.at_most
+
+    def rows_of_values(self) -> list[list[str]]:
+        """Returns a header and a row for each variant."""
+        header = [self.title, self.unit, "min to max"]
+        rows = [[name, *_spread(values, self.digits)] for name, values in self.values.items()]
+        if self.baseline is None:
+            return [header, *rows]
+        header += [f"× {self.baseline}", "min to max"]
+        return [header, *([*row, *_spread(self.ratios(row[0], self.baseline), 2)] for row in rows)]
+
+    def rows_of_targets(self) -> list[list[str]]:
+        """Returns a header and a row for each target."""
+        rows = [["promise", "against", "median", "min to max", "at most", "met"]]
+        for target in self.targets:
+            spread = _spread(self.ratios(target.name, target.against), 2)
+            unit = f" {self.unit}" if target.against is None else " ×"
+            limit = f"{target.at_most:.2f}{unit}"
+            rows.append(
+                [target.name, target.against or "–", *spread, limit, "yes" if self.is_met(target) else "**no**"]
+            )
+        return rows
+
+
+def _spread(values: Sequence[float], digits: int) -> list[str]:
+    return [f"{statistics.median(values):.{digits}f}", f"{min(values):.{digits}f} to {max(values):.{digits}f}"]
+
+
+def print_text(comparisons: Sequence[Comparison], console: Console | None = None) -> None:
+    """Prints all tables to a terminal."""
+    console = console or Console()
+    for comparison in comparisons:
+        for header, *rows in (comparison.rows_of_values(), comparison.rows_of_targets()):
+            if not rows:
+                continue
+            table = RichTable(box=box.SIMPLE_HEAD)
+            for number, cell in enumerate(header):
+                table.add_column(cell, justify="right" if 0 < number and rows[0][number][0].isdigit() else "left")
+            for row in rows:
+                table.add_row(*(cell.replace("**", "") for cell in row))
+            console.print(table)
+
+
+def markdown(comparisons: Sequence[Comparison]) -> str:
+    """Returns all tables as Markdown."""
+    tables = [
+        _markdown_table(table)
+        for comparison in comparisons
+        for table in (comparison.rows_of_values(), comparison.rows_of_targets())
+        if len(table) > 1
+    ]
+    return "\n".join(tables)
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    header, *body = rows
+    rule = ["---" if number == 0 else "---:" for number in range(len(header))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *body))
+
+
+def machine() -> str:
+    """Returns what a reader needs to know of this machine, in a sentence."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    parts = [
+        f"{_cpu_model()}, {os.cpu_count()} cores",
+        f"{memory_bytes / 2**30:.0f} GiB memory",
+        f"{platform.system()} {platform.release()}",
+        f"Python {platform.python_version()}",
+        *(f"{name} {metadata.version(name)}" for name in ("tensorflow", "tf-keras", "tf-models-official")),
+    ]
+    return "; ".join(parts)
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def replace_section(text: str, name: str, content: str) -> str:
+    """Returns `text` with what stands between the markers of section `name` replaced."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"the text has no section between {begin.strip()!r} and {end!r}")
+    return f"{before}{begin}{content}{end}{after}"

@@ -1,0 +1,66 @@
+"""Commands in processes of their own that start in milliseconds: forked from one that has imported TensorFlow.
+
+The server imports TensorFlow but never starts its runtime, because a process that has started it cannot be forked.
+"""
+
+import dataclasses
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.preload"])
+
+TIMEOUT_SECONDS = 240
+
+
+@dataclasses.dataclass(frozen=True)
+class Completed:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """`official-trainer ARGV…` in a child process, with its output in files of `folder`."""
+
+    def __init__(self, argv, *, cwd, folder):
+        self._out, self._err = Path(folder) / "out.txt", Path(folder) / "err.txt"
+        target = (list(argv), str(cwd), str(self._out), str(self._err))
+        self.process = _context.Process(target=_main, args=target, daemon=True)
+        self.process.start()
+
+    @property
+    def out(self):
+        return self._out.read_text() if self._out.exists() else ""
+
+    def wait(self):
+        self.process.join(TIMEOUT_SECONDS)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise AssertionError(f"still running after {TIMEOUT_SECONDS} s:\n{self.out}\n{self._err.read_text()}")
+        return Completed(self.process.exitcode, self.out, self._err.read_text())
+
+
+def run_command(argv, *, cwd, folder):
+    """Runs a command to its end."""
+    return Command(argv, cwd=cwd, folder=folder).wait()
+
+
+def _main(argv, cwd, out, err):
+    for stream, path in ((1, out), (2, err)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, stream)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    os.chdir(cwd)
+    sys.path.insert(0, cwd)
+    from official_trainer import cli
+
+    code = cli.main(argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,374 @@
+"""Whole runs in one process: what each mode does, what a run leaves behind, and that a broken run loses nothing."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import config as configuration
+from official_trainer import files, inputs, registry, run
+from official_trainer.config import schema
+from official_trainer.config.optimization import EMAConfig
+from official_trainer.errors import ExitCode
+from official_trainer.lazy import keras
+from official_trainer.manifest import CheckpointError, committed_steps
+from official_trainer.tracking.jsonl import read_rows
+from tests import toy
+
+
+class ShuffledConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+@registry.register_task_cls(ShuffledConfig)
+class ShuffledTask(toy.ToyTask):
+    """The toy task with shuffled in-memory data and dropout."""
+
+    def build_inputs(self, params, input_context=None):
+        return inputs.from_arrays((toy.FEATURES, toy.LABELS), params, input_context)
+
+
+@registry.register_config_factory("toy_run")
+def toy_run():
+    """Eighty steps with every kind of event."""
+    base = toy.experiment(
+        steps_per_loop=10, summary_interval=20, checkpoint_interval=20, validation_interval=40,
+        best_checkpoint_eval_metric="accuracy", ema=EMAConfig(average_decay=0.9),
+    )  # fmt: skip
+    task = ShuffledConfig(
+        train_data=schema.DataConfig(global_batch_size=10), validation_data=schema.DataConfig(global_batch_size=32)
+    )
+    return base.replace(task=task, trainer=base.trainer.replace(train_steps=80))
+
+
+def resolve(*sets):
+    return configuration.resolve(registry.get_config("toy_run"), experiment="toy_run", sets=sets)
+
+
+def do(model_dir, *sets, mode="train_and_eval", **kwargs):
+    keras.backend.clear_session()
+    return run.run("toy_run", resolve(*sets), mode=mode, model_dir=model_dir, quiet=True, **kwargs)
+
+
+def checkpoint_values(model_dir, step):
+    reader = tf.train.load_checkpoint(f"{model_dir}/ckpt-{step}")
+    names = reader.get_variable_to_shape_map()
+    return {name: reader.get_tensor(name) for name in names if "OBJECT_GRAPH" not in name}
+
+
+def assert_same_checkpoint(left, right, step, ignore=()):
+    a, b = checkpoint_values(left, step), checkpoint_values(right, step)
+    assert a.keys() == b.keys()
+    different = [n for n in a if np.asarray(a[n]).tobytes() != np.asarray(b[n]).tobytes() and not n.startswith(ignore)]
+    assert not different
+
+
+def steps_of(model_dir, split):
+    return [row["step"] for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == split]
+
+
+def record(model_dir, name="run.json"):
+    return json.loads(files.read_text(f"{model_dir}/{name}"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of 80 steps to its end, which tests only read."""
+    model_dir = str(tmp_path_factory.mktemp("finished") / "run")
+    return model_dir, do(model_dir)
+
+
+def test_a_run_leaves_everything_behind(finished):
+    """N15, T18, T19: params, checkpoints with manifests, best, events, rows, record, status, export."""
+    model_dir, metrics = finished
+    assert committed_steps(model_dir) == (20, 40, 60, 80)
+    assert steps_of(model_dir, "train") == [20, 40, 60, 80]
+    assert steps_of(model_dir, "validation") == [40, 80]
+    for name in ("train", "validation"):
+        assert any(".tfevents." in file for file in files.list_dir(f"{model_dir}/{name}"))
+    described = record(model_dir)
+    assert described["experiment"] == "toy_run"
+    assert described["status"] == "done"
+    assert described["steps"] == {"start": 0, "current": 80, "end": 80}
+    assert described["final_metrics"] == metrics
+    assert described["best"]["metric"] == "accuracy"
+    assert described["devices"]
+    status = record(model_dir, "status.json")
+    assert (status["phase"], status["step"], status["last_checkpoint_step"], status["exit_code"]) == ("done", 80, 80, 0)
+    assert committed_steps(f"{model_dir}/best") == (described["best"]["step"],)
+
+
+def test_every_row_has_the_automatic_metrics(finished):
+    """G9: batch loss, smoothed loss and mean loss in training; example-weighted loss in evaluation."""
+    model_dir, _ = finished
+    for row in read_rows(f"{model_dir}/metrics.jsonl"):
+        names = {"training_loss", "batch_loss", "smoothed_loss"} if row["split"] == "train" else {"validation_loss"}
+        assert names | {"step", "split", "time", "accuracy"} <= row.keys()
+
+
+def test_params_reload_to_the_same_config(finished):
+    """N8: params.yaml is the config that ran."""
+    model_dir, _ = finished
+    again = configuration.resolve(
+        registry.get_config("toy_run"), experiment="toy_run", config_files=[f"{model_dir}/params.yaml"]
+    )
+    assert again.config == resolve().config
+
+
+def test_the_export_gives_the_evaluated_numbers(finished):
+    """T19, T13: the SavedModel holds the averaged weights that the last evaluation used."""
+    model_dir, metrics = finished
+    serve = tf.saved_model.load(f"{model_dir}/export/saved_model").signatures["serving_default"]
+    logits = serve(features=tf.constant(toy.FEATURES))["logits"].numpy()
+    loss = keras.losses.sparse_categorical_crossentropy(toy.LABELS, logits, from_logits=True).numpy().mean()
+    np.testing.assert_allclose(loss, metrics["validation_loss"], rtol=1e-5)
+    assert json.loads(files.read_text(f"{model_dir}/export/saved_model/export.json"))["step"] == 80
+
+
+def test_running_again_changes_nothing_and_returns_the_result(finished):
+    """T10: every mode returns its metrics, also when there is nothing left to do."""
+    model_dir, metrics = finished
+    rows = files.read_text(f"{model_dir}/metrics.jsonl")
+    assert do(model_dir) == pytest.approx(metrics)
+    assert files.read_text(f"{model_dir}/metrics.jsonl") == rows
+    assert record(model_dir)["restarts"] == 1
+
+
+@pytest.mark.parametrize("strategy", ["off", "one_device", "mirrored"])
+@pytest.mark.parametrize("stop_at", [20, 33])
+def test_a_run_in_two_parts_equals_one_in_one(model_dir, tmp_path, stop_at, strategy):
+    """N1: every variable and slot bit by bit, with shuffling, dropout and averaging, at and between checkpoints."""
+    sets = [f"runtime.distribution_strategy={strategy}", "trainer.train_steps=60", "trainer.export.at_end=false"]
+    whole = str(tmp_path / "whole")
+    do(whole, *sets)
+    do(model_dir, *sets, f"trainer.train_steps={stop_at}", "trainer.summary_interval=60")
+    do(model_dir, *sets, "trainer.steps_per_loop=7", "trainer.summary_interval=60")
+    # The last row of the first part has reset these; over replicas, the smoothed loss is a mean that rounds otherwise.
+    numbers = ("training/loss/", "training/metrics/", *(["training/loss_trace/"] if strategy == "mirrored" else []))
+    assert_same_checkpoint(whole, model_dir, 60, ignore=numbers)
+
+
+def test_weights_do_not_depend_on_steps_per_loop(finished, tmp_path):
+    """T2: bitwise, checkpoint by checkpoint, with metrics."""
+    model_dir, _ = finished
+    for steps_per_loop in (1, 13, 1000):
+        other = str(tmp_path / str(steps_per_loop))
+        do(other, f"trainer.steps_per_loop={steps_per_loop}", "trainer.export.at_end=false")
+        for step in (20, 80):
+            assert_same_checkpoint(model_dir, other, step)
+
+
+def test_eval_mode_returns_what_the_run_found(finished):
+    """T10, T13: mode eval restores the latest checkpoint and evaluates its averaged weights."""
+    model_dir, metrics = finished
+    evaluated = do(model_dir, mode="eval")
+    for name in ("accuracy", "validation_loss"):
+        assert evaluated[name] == pytest.approx(metrics[name], rel=1e-6)
+
+
+def test_the_best_checkpoint_evaluates_to_its_record(finished):
+    """T11, T13: the best checkpoint holds the weights that were best, averaged, and they are averaged only once."""
+    model_dir, _ = finished
+    best = record(model_dir)["best"]
+    assert do(model_dir, mode="eval", checkpoint="best")["accuracy"] == pytest.approx(best["value"])
+    info = json.loads(files.read_text(f"{model_dir}/best/info.json"))
+    assert info["best_ckpt_global_step"] == best["step"]
+    assert info["accuracy"] == pytest.approx(best["value"])
+
+
+def test_eval_of_a_step_and_of_one_that_is_not_there(finished):
+    """T10: an error lists the saved steps."""
+    model_dir, _ = finished
+    assert do(model_dir, mode="eval", checkpoint="40")["validation_loss"] > 0
+    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 41; saved steps: 20, 40, 60, 80"):
+        do(model_dir, mode="eval", checkpoint="41")
+
+
+def test_eval_without_a_checkpoint_is_an_error(model_dir):
+    """T10: random weights are not evaluated."""
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint to eval; train first"):
+        do(model_dir, mode="eval")
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("train", []), ("train_and_post_eval", [80])])
+def test_other_training_modes(model_dir, mode, steps):
+    """T10: train evaluates never, train_and_post_eval once at the end; both return metrics."""
+    metrics = do(model_dir, mode=mode)
+    assert steps_of(model_dir, "validation") == steps
+    assert ("validation_loss" if steps else "training_loss") in metrics
+
+
+def test_continuous_eval_evaluates_each_checkpoint_once(finished, tmp_path):
+    """T10, N14: all checkpoints of a finished run, oldest first; again, nothing is left to do."""
+    import shutil
+
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    metrics = do(model_dir, mode="continuous_eval")
+    rows = read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")
+    assert [row["step"] for row in rows] == [20, 40, 60, 80]
+    assert metrics["validation_loss"] == pytest.approx(finished[1]["validation_loss"], rel=1e-6)
+    do(model_dir, mode="continuous_eval")
+    assert read_rows(f"{model_dir}/continuous_eval/metrics.jsonl") == rows
+
+
+def test_continuous_train_and_eval_fine_tunes_from_each_checkpoint(finished, model_dir):
+    """T10: a run for every checkpoint of init_checkpoint, each in a folder of its own."""
+    sets = [f"task.init_checkpoint={finished[0]}", "trainer.train_steps=3", "trainer.export.at_end=false"]
+    metrics = do(model_dir, *sets, mode="continuous_train_and_eval")
+    results = record(model_dir, "continuous_train_and_eval.json")
+    assert list(results) == ["20", "40", "60", "80"]
+    assert metrics == results["80"]
+    assert committed_steps(f"{model_dir}/from-40") == (3,)
+
+
+def test_init_checkpoint_gives_a_fresh_run_its_weights(finished, model_dir):
+    """T6: the model starts from the other run's weights, step and optimizer from nothing."""
+    do(model_dir, f"task.init_checkpoint={finished[0]}", "trainer.train_steps=1",
+       "trainer.optimizer_config.learning_rate.constant.learning_rate=1e-30")  # fmt: skip
+    ours, theirs = checkpoint_values(model_dir, 1), checkpoint_values(finished[0], 80)
+    name = next(name for name in theirs if name.startswith("model/") and "/kernel/" in name)
+    np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+def test_another_models_checkpoint_is_refused(finished, tmp_path, monkeypatch):
+    """N4: nothing is restored, nothing is overwritten."""
+    import shutil
+
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(keras.layers.Dense(9)(features)))
+
+    monkeypatch.setattr(ShuffledTask, "build_model", build_model)
+    with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
+        do(model_dir, "trainer.train_steps=100")
+    assert record(model_dir, "status.json")["exit_code"] == ExitCode.CONFIG
+    assert committed_steps(model_dir) == (20, 40, 60, 80)
+
+
+def test_a_changed_config_keeps_the_old_one(finished, tmp_path):
+    """N9: params.yaml is the config that runs now; the one before is kept beside it."""
+    import shutil
+
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    before = files.read_text(f"{model_dir}/params.yaml")
+    do(model_dir, "trainer.train_steps=81")
+    assert files.read_text(f"{model_dir}/params.1.yaml") == before
+    assert "train_steps: 81" in files.read_text(f"{model_dir}/params.yaml")
+
+
+def test_a_metric_that_evaluation_does_not_produce_is_refused_before_training(model_dir):
+    """T11: with what it does produce and the nearest name; no step was trained."""
+    with pytest.raises(
+        LookupError, match=r"does not produce 'acuracy'; it produces accuracy, validation_loss; did you"
+    ):
+        do(model_dir, "trainer.best_checkpoint_eval_metric=acuracy")
+    assert committed_steps(model_dir) == ()
+    assert record(model_dir)["status"] == "failed"
+
+
+def test_nested_metrics_can_be_monitored(model_dir, monkeypatch):
+    """T11, T18: `a|b` names `b` inside `a`; the row has `a/b`."""
+    monkeypatch.setattr(ShuffledTask, "aggregate_logs", lambda self, state, logs: (state or 0) + 1)
+    monkeypatch.setattr(
+        ShuffledTask, "reduce_aggregated_logs", lambda self, logs, global_step=None: {"dev": {"batches": logs}}
+    )
+    do(model_dir, "trainer.best_checkpoint_eval_metric=dev|batches", "trainer.train_steps=1")
+    assert record(model_dir)["best"] == {"metric": "dev|batches", "value": 4.0, "step": 1}
+    assert read_rows(f"{model_dir}/metrics.jsonl")[-1]["dev/batches"] == 4.0
+    with pytest.raises(LookupError, match=r"it produces accuracy, dev\|batches, validation_loss"):
+        do(model_dir, "trainer.best_checkpoint_eval_metric=dev|batch")
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["trainer.train_steps=0"], r"trainer.train_steps: is 0, so there is nothing to train"),
+        (["trainer.optimizer_config.optimizer.type=null"], r"optimizer.type: is not set, and training needs one"),
+        (
+            ["trainer.optimizer_config.learning_rate.type=null"],
+            r"learning_rate.type: is not set, and training needs one",
+        ),
+    ],
+)
+def test_what_training_needs_is_asked_for_first(model_dir, sets, message):
+    """N7: before TensorFlow builds anything."""
+    with pytest.raises(configuration.ConfigError, match=message):
+        do(model_dir, *sets)
+    assert not files.exists(model_dir)
+
+
+def test_continuous_train_and_eval_needs_checkpoints_to_follow(model_dir):
+    """T10: it starts from init_checkpoint."""
+    with pytest.raises(configuration.ConfigError, match=r"task.init_checkpoint: is not set"):
+        do(model_dir, mode="continuous_train_and_eval")
+
+
+def test_unknown_mode(model_dir):
+    """T10: listed, with the nearest."""
+    with pytest.raises(
+        run.ModeError, match=r"there is no mode 'train_an_eval'; modes are train, .*did you mean 'train_"
+    ):
+        do(model_dir, mode="train_an_eval")
+
+
+def test_a_batch_that_does_not_divide_over_the_replicas(model_dir):
+    """N7: says which sizes would."""
+    with pytest.raises(
+        inputs.BatchSizeError, match=r"global_batch_size 33 does not divide over 2 replicas; use 32 or 34"
+    ):
+        do(model_dir, "runtime.distribution_strategy=mirrored", "task.train_data.global_batch_size=33")
+
+
+def test_epochs_instead_of_steps(model_dir):
+    """G6: the end is worked out from the size of the data: 101 examples, batches of 10, two epochs."""
+    do(model_dir, "trainer.train_steps=0", "trainer.train_epochs=2")
+    assert record(model_dir)["steps"]["end"] == 21
+
+
+def test_best_checkpoints_are_exported(model_dir):
+    """T19: a SavedModel for each new best checkpoint, the newest kept."""
+    do(model_dir, "trainer.export.best=true", "trainer.best_checkpoint_eval_metric=validation_loss",
+       "trainer.best_checkpoint_metric_comp=lower", "trainer.train_steps=60", "trainer.validation_interval=20",
+       "trainer.export.at_end=false")  # fmt: skip
+    assert files.list_dir(f"{model_dir}/export/best") == [str(record(model_dir)["best"]["step"])]
+
+
+def test_export_on_demand(finished, tmp_path):
+    """T19: any checkpoint can be exported later."""
+    target = str(tmp_path / "exported")
+    assert run.export("toy_run", resolve(), model_dir=finished[0], checkpoint="40", output_dir=target) == target
+    assert json.loads(files.read_text(f"{target}/export.json"))["step"] == 40
+    assert "serving_default" in tf.saved_model.load(target).signatures
+
+
+def test_check_tries_everything_and_leaves_nothing(model_dir):
+    """N10: build, train, evaluate, save, restore, export; then the folder is gone again."""
+    steps = list(run.check("toy_run", resolve(), mode="train_and_eval", model_dir=model_dir))
+    assert [step.name for step in steps] == [
+        "config", "model_dir", "build", "train", "evaluate", "monitored metric", "save", "restore", "export"
+    ]  # fmt: skip
+    assert all(step.error is None for step in steps)
+    assert not files.exists(model_dir)
+
+
+@pytest.mark.parametrize(
+    ("sets", "name"),
+    [
+        (["trainer.train_steps=0"], "config"),
+        (["task.train_data.global_batch_size=1000", "task.train_data.drop_remainder=true",
+          "runtime.num_gpus=9"], "build"),
+        (["trainer.best_checkpoint_eval_metric=nope"], "monitored metric"),
+    ],
+)  # fmt: skip
+def test_check_names_the_step_that_fails(model_dir, sets, name):
+    """N10: the failing step is the last, with its error."""
+    steps = list(run.check("toy_run", resolve(*sets), mode="train_and_eval", model_dir=model_dir))
+    assert steps[-1].name == name
+    assert steps[-1].error.exit_code == ExitCode.CONFIG
+    assert not files.exists(model_dir)
