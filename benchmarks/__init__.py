@@ -1,9 +1,9 @@
 """Side by side with what a user would pick instead: hand-written loops, Model Garden, tf_keras fit.
 
-    __main__.py   python -m benchmarks [--only=steps,job,cli] [--rounds=N] [--markdown]
-    steps.py      microseconds per training step of a small model
-    job.py        a whole job, process start to exit: wall time and peak memory
-    commands.py   commands that never import TensorFlow
-    garden.py     the digits experiments as Model Garden tasks; garden_train.py is its driver
-    processes.py, rounds.py, report.py   measuring and printing
+__main__.py   python -m benchmarks [--only=steps,job,cli] [--rounds=N] [--markdown]
+steps.py      microseconds per training step of a small model
+job.py        a whole job, process start to exit: wall time and peak memory
+commands.py   commands that never import TensorFlow
+garden.py     the digits experiments as Model Garden tasks; garden_train.py is its driver
+processes.py, rounds.py, report.py   measuring and printing
 """

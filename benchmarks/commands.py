@@ -24,9 +24,7 @@ def compare(rounds: int) -> list[Comparison]:
         usage = processes.run([sys.executable, "-m", "official_trainer", *words], exit_code=exit_code)
         return {"seconds": usage.wall_seconds}
 
-    variants = {
-        name: (lambda words=words, code=code: measure(words, code)) for name, (words, code) in COMMANDS.items()
-    }
+    variants = {name: (lambda words=words, code=code: measure(words, code)) for name, (words, code) in COMMANDS.items()}
     interleave(variants, rounds=1)
     return [
         Comparison(

@@ -19,6 +19,11 @@ ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 """Everything is compared on the CPU, without TensorFlow's banner."""
 
 
+def environment() -> dict[str, str]:
+    """Returns this process's environment with `ENVIRONMENT` set."""
+    return {**os.environ, **ENVIRONMENT}
+
+
 @dataclasses.dataclass(frozen=True)
 class Usage:
     """What one process took, from its start to its exit."""
@@ -36,10 +41,9 @@ def run(argv: Sequence[str], *, exit_code: int = 0) -> Usage:
     Raises:
       RuntimeError: the command ended with another exit code; shows the end of what it said.
     """
-    environ = {**os.environ, **ENVIRONMENT}
     with tempfile.TemporaryFile("w+") as said:
         start = time.perf_counter()
-        child = subprocess.Popen(argv, cwd=ROOT, env=environ, stdout=said, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(argv, cwd=ROOT, env=environment(), stdout=said, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 from official_trainer import inputs, registry
 from official_trainer.config import (
+    Between,
     Config,
     DataConfig,
     ExperimentConfig,
@@ -41,14 +42,10 @@ class BreastCancerConfig(TaskConfig):
     Attributes:
       model: the classifier.
       held_out: share of the tumours kept for validation.
-      train_data: tumours to train on.
-      validation_data: tumours kept apart.
     """
 
     model: TabularModel = TabularModel()
-    held_out: Fraction = 0.25
-    train_data: DataConfig = DataConfig(global_batch_size=32)
-    validation_data: DataConfig = DataConfig(global_batch_size=144)
+    held_out: Annotated[float, Between(0.05, 0.95)] = 0.25
 
 
 @registry.register_task_cls(BreastCancerConfig)
@@ -100,7 +97,10 @@ def load_tumours(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 def breast_cancer() -> ExperimentConfig:
     """Tumours told apart by 30 measurements; binary, best by AUC."""
     return ExperimentConfig(
-        task=BreastCancerConfig(),
+        task=BreastCancerConfig(
+            train_data=DataConfig(global_batch_size=32),
+            validation_data=DataConfig(global_batch_size=144),
+        ),
         trainer=TrainerConfig(
             train_steps=600,
             steps_per_loop=100,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Annotated, Any
 
 from official_trainer import inputs, registry
 from official_trainer.config import (
+    Between,
     Config,
     DataConfig,
     ExperimentConfig,
@@ -45,14 +46,10 @@ class DiabetesConfig(TaskConfig):
     Attributes:
       model: the regression.
       held_out: share of the patients kept for validation.
-      train_data: patients to train on.
-      validation_data: patients kept apart.
     """
 
     model: RegressionModel = RegressionModel()
-    held_out: Fraction = 0.25
-    train_data: DataConfig = DataConfig(global_batch_size=32)
-    validation_data: DataConfig = DataConfig(global_batch_size=112)
+    held_out: Annotated[float, Between(0.05, 0.95)] = 0.25
 
 
 @registry.register_task_cls(DiabetesConfig)
@@ -104,7 +101,10 @@ def load_patients(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 def diabetes() -> ExperimentConfig:
     """Progression of diabetes from 10 measurements; regression, best by mean absolute error."""
     return ExperimentConfig(
-        task=DiabetesConfig(),
+        task=DiabetesConfig(
+            train_data=DataConfig(global_batch_size=32),
+            validation_data=DataConfig(global_batch_size=112),
+        ),
         trainer=TrainerConfig(
             train_steps=600,
             steps_per_loop=100,

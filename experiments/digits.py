@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from official_trainer import inputs, registry
 from official_trainer.config import (
+    Between,
     Config,
     DataConfig,
     ExperimentConfig,
@@ -72,14 +73,10 @@ class DigitsConfig(TaskConfig):
     Attributes:
       model: the classifier.
       held_out: share of the images kept for validation.
-      train_data: images to train on.
-      validation_data: images kept apart.
     """
 
     model: DigitsModel = DigitsModel()
-    held_out: Fraction = 0.2
-    train_data: DataConfig = DataConfig(global_batch_size=64)
-    validation_data: DataConfig = DataConfig(global_batch_size=360)
+    held_out: Annotated[float, Between(0.05, 0.95)] = 0.2
 
 
 @registry.register_task_cls(DigitsConfig)
@@ -136,31 +133,36 @@ def load_digits(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 @registry.register_config_factory("digits_cnn")
 def digits_cnn() -> ExperimentConfig:
     """Handwritten digits, a small convolutional network."""
-    return ExperimentConfig(task=DigitsConfig(), trainer=trainer(train_steps=1200, learning_rate=2e-3))
+    return experiment(DigitsModel(type="cnn"), train_steps=1200, learning_rate=2e-3)
 
 
 @registry.register_config_factory("digits_mlp")
 def digits_mlp() -> ExperimentConfig:
     """Handwritten digits, one hidden layer."""
+    return experiment(DigitsModel(type="mlp"), train_steps=2000, learning_rate=3e-3)
+
+
+def experiment(model: DigitsModel, train_steps: int, learning_rate: float) -> ExperimentConfig:
     return ExperimentConfig(
-        task=DigitsConfig(model=DigitsModel(type="mlp")), trainer=trainer(train_steps=2000, learning_rate=3e-3)
-    )
-
-
-def trainer(train_steps: int, learning_rate: float) -> TrainerConfig:
-    return TrainerConfig(
-        train_steps=train_steps,
-        steps_per_loop=200,
-        summary_interval=100,
-        checkpoint_interval=400,
-        validation_interval=200,
-        best_checkpoint_eval_metric="accuracy",
-        optimizer_config=OptimizationConfig(
-            optimizer=opt.OptimizerConfig(type="adam"),
-            learning_rate=opt.LrConfig(
-                type="cosine",
-                cosine=opt.CosineLrConfig(initial_learning_rate=learning_rate, decay_steps=train_steps),
+        task=DigitsConfig(
+            model=model,
+            train_data=DataConfig(global_batch_size=64),
+            validation_data=DataConfig(global_batch_size=360),
+        ),
+        trainer=TrainerConfig(
+            train_steps=train_steps,
+            steps_per_loop=200,
+            summary_interval=100,
+            checkpoint_interval=400,
+            validation_interval=200,
+            best_checkpoint_eval_metric="accuracy",
+            optimizer_config=OptimizationConfig(
+                optimizer=opt.OptimizerConfig(type="adam"),
+                learning_rate=opt.LrConfig(
+                    type="cosine",
+                    cosine=opt.CosineLrConfig(initial_learning_rate=learning_rate, decay_steps=train_steps),
+                ),
+                warmup=opt.WarmupConfig(type="linear", linear=opt.LinearWarmupConfig(warmup_steps=50)),
             ),
-            warmup=opt.WarmupConfig(type="linear", linear=opt.LinearWarmupConfig(warmup_steps=50)),
         ),
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from official_trainer import inputs, registry
 from official_trainer.config import (
+    Between,
     Config,
     DataConfig,
     ExperimentConfig,
@@ -49,15 +50,11 @@ class PythonDocsConfig(TaskConfig):
       model: the Transformer.
       sequence_length: bytes in an example.
       held_out_every: one in so many topics is kept for validation.
-      train_data: topics to train on.
-      validation_data: topics kept apart.
     """
 
     model: TransformerConfig = TransformerConfig()
     sequence_length: Positive = 128
-    held_out_every: Positive = 10
-    train_data: DataConfig = DataConfig(global_batch_size=32)
-    validation_data: DataConfig = DataConfig(global_batch_size=64)
+    held_out_every: Annotated[int, Between(2)] = 10
 
 
 @registry.register_task_cls(PythonDocsConfig)
@@ -146,7 +143,10 @@ def cut(topics: list[bytes], length: int) -> tuple[Any, Any]:
 def python_docs_lm() -> ExperimentConfig:
     """Bytes of Python's help texts, a small Transformer; best by bits per byte on topics kept apart."""
     return ExperimentConfig(
-        task=PythonDocsConfig(),
+        task=PythonDocsConfig(
+            train_data=DataConfig(global_batch_size=32),
+            validation_data=DataConfig(global_batch_size=64),
+        ),
         trainer=TrainerConfig(
             train_steps=800,
             steps_per_loop=50,

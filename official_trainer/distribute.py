@@ -6,6 +6,7 @@ Does not own: clusters of processes; this version runs on one machine.
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -61,17 +62,18 @@ def _one_device(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
 
 
 def _mirrored(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
-    packs = runtime.num_packs
-    operations = {
-        None: None,
-        "nccl": tf.distribute.NcclAllReduce,
-        "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
-    }[runtime.all_reduce_alg]
-    if operations is None and packs > 1:
-        operations = tf.distribute.NcclAllReduce if devices[0].startswith("GPU") else tf.distribute.ReductionToOneDevice
-    if operations is tf.distribute.ReductionToOneDevice:
+    if runtime.num_packs > 1 and not devices[0].startswith("GPU"):
         raise DeviceError("runtime.num_packs: has no effect without GPUs; leave it at 1")
-    return tf.distribute.MirroredStrategy(devices, operations(num_packs=packs) if operations else None)
+    return _mirrored_over(tuple(devices), runtime.all_reduce_alg, runtime.num_packs)
+
+
+@functools.cache  # the collectives of two such strategies in one process get into each other's way, and hang
+def _mirrored_over(devices: tuple[str, ...], all_reduce_alg: str | None, num_packs: int) -> tf.distribute.Strategy:
+    if all_reduce_alg is None and num_packs == 1:
+        return tf.distribute.MirroredStrategy(devices)
+    hierarchical = all_reduce_alg == "hierarchical_copy"
+    operations = tf.distribute.HierarchicalCopyAllReduce if hierarchical else tf.distribute.NcclAllReduce
+    return tf.distribute.MirroredStrategy(devices, operations(num_packs=num_packs))
 
 
 _BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}

@@ -53,6 +53,8 @@ class Evaluator(orbit.StandardEvaluator):
     _average: WeightAverage | None
     _checkpoint: tf.train.Checkpoint
     _checkpoint_exporter: Any
+    _eval_loop_fn: Callable[[Any, int, Any], Any] | None
+    _eval_dataset: Any
 
     def _init_evaluation(self, feed: Feed, validation_dataset: Any, *, evaluate: bool) -> None:
         trainer = self._config.trainer

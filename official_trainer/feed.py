@@ -89,6 +89,7 @@ class Feed:
         if start_step and not context.starts_at_step:
             dataset = skip(dataset, start_step * _elements_per_step(context))
         if window_steps is not None and not context.yields_windows:
+            assert context.num_replicas_in_sync == 1, "blocks of plain batches would mix the batches of replicas"
             dataset = dataset.batch(window_steps).prefetch(2)
         return dataset
 
@@ -110,11 +111,20 @@ class Feed:
         """Turns TensorFlow's errors about unreadable data into one that names the file."""
         try:
             yield
-        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+        except _READ_ERRORS as error:
             explained = inputs.explain_data_error(error, self._params)
             if explained is None:
                 raise
             raise explained from error
+
+
+_READ_ERRORS = (
+    tf.errors.DataLossError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+)
 
 
 class TrainingFeed:

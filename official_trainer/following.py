@@ -88,7 +88,7 @@ def load_weights(trainer: Trainer, prefix: str) -> None:
     items = {"global_step": trainer.global_step, "model": trainer.model}
     average = trainer.average
     if average is not None and any(key.startswith("average/") for key in saved):
-        items["average"] = average
+        items["average"] = average.state
     restore.read_init_checkpoint(prefix, items)
     if average is not None and "average" not in items:
         average.reset()

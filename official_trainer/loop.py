@@ -30,6 +30,9 @@ _logger = logging.getLogger(__name__)
 MAX_WINDOW_SECONDS = 3.0
 """Windows are kept shorter than this, so that signals are seen and progress is shown in time."""
 
+Evaluates = Literal["interval", "end", "never"]
+"""When a training run evaluates: at `validation_interval` and at the end, at the end only, never."""
+
 WINDOW_GROWTH = 10
 """A window is at most this many times as long as the last one: the first, which traces, says little about speed."""
 
@@ -97,7 +100,7 @@ class Loop:
         store: Any,
         journal: Journal,
         *,
-        evaluate: Literal["interval", "end", "never"],
+        evaluate: Evaluates,
         hooks: Hooks | None = None,
         stop: StopRequest | None = None,
     ) -> None:

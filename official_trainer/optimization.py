@@ -47,15 +47,18 @@ def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:
     return tf.convert_to_tensor(rate)
 
 
-class WeightAverage(tf.Module):
+class WeightAverage:
     """Exponential moving average of a model's weights (Polyak and Juditsky, 1992).
 
     Averages start from the weights themselves. While swapped in, the model's variables hold the averages and
     `values` the weights; both are exchanged value by value, so swapping twice changes no bit.
+
+    Attributes:
+      values: the averages, one variable for each weight.
+      state: what is saved of it: the averages alone, so that checkpoints keep the model under `model`.
     """
 
     def __init__(self, model: keras.Model, config: Any) -> None:
-        super().__init__(name="weight_average")
         weights = model.trainable_variables if config.trainable_weights_only else model.variables
         self._weights = [w for w in weights if w.dtype.is_floating]
         self._config = config
@@ -66,6 +69,7 @@ class WeightAverage(tf.Module):
             tf.Variable(w, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="average")
             for w in self._weights
         ]
+        self.state = tf.train.Checkpoint(values=self.values)
 
     @property
     def is_swapped(self) -> bool:

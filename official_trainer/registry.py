@@ -74,7 +74,8 @@ def register_config_factory(name: str) -> Callable[[F], F]:
 
     def register(factory: F) -> F:
         code = getattr(factory, "__code__", None)
-        origin = Origin("file", getattr(code, "co_filename", "?"), getattr(code, "co_firstlineno", 0))
+        named = Origin("file", f"{factory.__module__}.{factory.__qualname__}")
+        origin = Origin("file", code.co_filename, code.co_firstlineno) if code else named
         key = _workspace_of(factory), name
         known = _factories.get(key)
         if known is not None and _place(known.value) != _place(factory):

@@ -29,7 +29,7 @@ from official_trainer.tracking import Trackers, flatten
 if TYPE_CHECKING:
     from official_trainer.best import BestCheckpoint
     from official_trainer.checkpoints import CheckpointStore
-    from official_trainer.loop import Hooks
+    from official_trainer.loop import Evaluates, Hooks
     from official_trainer.preflight import CheckStep
     from official_trainer.tracking.console import Console
     from official_trainer.tracking.jsonl import JsonlTracker
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-TRAINING_MODES = {"train": "never", "train_and_eval": "interval", "train_and_post_eval": "end"}
+TRAINING_MODES: Mapping[str, Evaluates] = {"train": "never", "train_and_eval": "interval", "train_and_post_eval": "end"}
 """Modes that train, and when each evaluates."""
 
 MODES = (*TRAINING_MODES, "eval", "continuous_eval", "continuous_train_and_eval")

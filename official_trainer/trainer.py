@@ -27,6 +27,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
     host; the rest is traced.
     """
 
+    _train_loop_fn: windows.WindowLoop | None
+
     def __init__(  # noqa: PLR0913 - the signature is Model Garden's
         self,
         config: Any,
@@ -108,7 +110,7 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         if self._optimizer is not None:
             items["optimizer"] = self._optimizer
         if self._average is not None:
-            items["average"] = self._average
+            items["average"] = self._average.state
         training = tf.train.Checkpoint(
             loss=self._train_loss,
             loss_trace=self._loss_trace,
@@ -168,12 +170,6 @@ class Trainer(orbit.StandardTrainer, Evaluator):
     def checkpoint(self) -> tf.train.Checkpoint:
         """The whole training state."""
         return self._checkpoint
-
-    @property
-    def weights_checkpoint(self) -> tf.train.Checkpoint:
-        """The part of the state that evaluation and export need: step, model and, where there is one, the average."""
-        average = {} if self._average is None else {"average": self._average}
-        return tf.train.Checkpoint(global_step=self._global_step, model=self._model, **average)
 
     @property
     def checkpoint_exporter(self) -> Any:

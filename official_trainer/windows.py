@@ -20,7 +20,7 @@ MAX_BLOCK_STEPS = 128
 """Most batches that a compiled window holds at once."""
 
 
-def stepping_loop(step: Callable[[Any], None], *, traced_step: bool, traced_loop: bool) -> WindowLoop:
+def stepping_loop(step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool) -> WindowLoop:
     """Returns `loop(iterator, num_steps)` that calls `step(iterator)` for each step.
 
     The loop raises `tf.errors.OutOfRangeError` or `StopIteration` when the iterator ends; all steps before are done.
@@ -51,9 +51,13 @@ class CompiledLoop:
 
         @tf.function(jit_compile=True)
         def run(block: Any, start: tf.Tensor, stop: tf.Tensor) -> None:
-            for i in tf.range(start, stop):
+            # Not `for i in tf.range(start, stop)`: XLA takes the ends of a range for constants of the program and
+            # compiles every pair anew, which takes seconds each time.
+            i = start
+            while i < stop:
                 with tf.name_scope(""):
                     step(tf.nest.map_structure(functools.partial(_batch_of, index=i), block))
+                i += 1
 
         self._run = run
 

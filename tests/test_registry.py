@@ -3,11 +3,12 @@
 import dataclasses
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from official_trainer import registry
-from official_trainer.config import ConfigError, ExperimentConfig, TaskConfig, resolve
+from official_trainer.config import ConfigError, ExperimentConfig, TaskConfig, dump, resolve
 from official_trainer.errors import ExitCode
 
 DIGITS = '''
@@ -128,7 +129,7 @@ def test_the_index_is_read_from_the_source_without_importing(tmp_path):
     index = registry.experiments(root)
     assert list(index) == ["boom", "digits", "one", "other", "text", "vision/cnn"]
     found = index["digits"]
-    assert (found.module, found.path, found.line) == ("experiments.digits", root / "experiments/digits.py", 22)
+    assert (found.module, found.path, found.line) == ("experiments.digits", root / "experiments/digits.py", 23)
     assert found.summary == "Handwritten digits."
     assert index["vision/cnn"].module == "experiments.vision.cnn"
     assert index["text"].module == "experiments.text"
@@ -268,6 +269,17 @@ def test_names_registered_by_code(tmp_path):
     assert "the factory of experiment 'fails' failed: OSError: no" in refusal(registry.get_config, "fails")
 
 
+def test_a_class_may_be_a_factory():
+    class Failing:
+        def __init__(self):
+            raise OSError("no")
+
+    registry.register_config_factory("plain")(ExperimentConfig)
+    registry.register_config_factory("failing")(Failing)
+    assert registry.get_config("plain") == ExperimentConfig()
+    assert "Failing: the factory of experiment 'failing' failed: OSError: no" in refusal(registry.get_config, "failing")
+
+
 def test_a_name_taken_twice_in_process(tmp_path):
     @registry.register_config_factory("taken")
     def first():
@@ -321,3 +333,19 @@ def test_task_classes_by_class_then_base():
     said = refusal(registry.register_task_cls(LocalTask), Third)
     assert said.startswith("the Task of LocalTask is registered twice, at ")
     registry.register_task_cls(LocalTask)(First)
+
+
+def test_every_experiment_of_this_repository_survives_its_dump(tmp_path):
+    """N23, T14: dump → load → equal, and the second dump is the same bytes."""
+    root = Path(__file__).parents[1]
+    names = list(registry.experiments(root))
+    assert names
+    for name in names:
+        base = registry.get_config(name, root)
+        resolved = resolve(base, experiment=name)
+        file = tmp_path / "params.yaml"
+        file.write_text(dump(resolved, origins=True), encoding="utf-8")
+        again = resolve(base, experiment=name, config_files=[str(file)])
+        assert again.config == resolved.config
+        assert dump(again) == dump(resolved)
+    assert registry.unlisted(root) == []

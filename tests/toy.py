@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from official_trainer import random_streams
+from official_trainer import distribute, random_streams
 from official_trainer.config import schema
 from official_trainer.config.optimization import (
     AdamConfig,
@@ -68,7 +68,7 @@ def strategy_of(name):
         "off": tf.distribute.get_strategy,
         "one_device": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
         "mirrored1": lambda: tf.distribute.MirroredStrategy(["CPU:0"]),
-        "mirrored2": lambda: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+        "mirrored2": lambda: distribute.build_strategy(schema.RuntimeConfig(distribution_strategy="mirrored")),
     }[name]()
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from official_trainer.config import fields, scalars, values
 from official_trainer.config.declaration import Config, FrozenDict, OneOf
 from official_trainer.config.errors import Problem, nearest
-from official_trainer.config.nodes import Node
+from official_trainer.config.nodes import Assignment, Node
 from official_trainer.config.provenance import Trail
 
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
@@ -37,9 +37,9 @@ class Decoder:
         result = self.value(node, type(self.root), self.root, "")
         self.root = self.root if result is FAILED else result
 
-    def assign(self, keys: tuple[fields.Key, ...], node: Node, mark: Node) -> None:
-        """Sets the value at a path below the root; `mark` is the text of the path."""
-        result = self._descend(keys, node, type(self.root), self.root, "", mark)
+    def assign(self, item: Assignment) -> None:
+        """Sets the value at a path below the root."""
+        result = self._descend(item, type(self.root), self.root, "")
         self.root = self.root if result is FAILED else result
 
     # Values.
@@ -80,7 +80,8 @@ class Decoder:
     def _scalar(self, node: Node, tp: Any, limits: tuple[Any, ...], path: str, narrow: bool = False) -> Any:
         if node.kind != "scalar":
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=_got(node))
-        if node.value in scalars.NULLS and not node.quoted and tp not in (str, Any, fields.NoneType):
+        reads_null = tp in (str, Any, fields.NoneType) or node.value in typing.get_args(tp)
+        if _is_null(node) and not reads_null:
             fix = "give a value, or remove it to keep the default"
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=_got(node), fix=fix)
         if tp is fields.NoneType:
@@ -208,7 +209,7 @@ class Decoder:
                 continue
             if item.value == "" and not item.quoted:
                 item = dataclasses.replace(item, origin=key.origin, length=key.length)
-            self._set_field(cls, start, changes, keys, item, path, key)
+            self._set_field(cls, start, changes, Assignment(keys, key, item), path)
         return self._build(cls, start, changes, path, node)
 
     def _not_a_section(self, node: Node, cls: type[Config], path: str) -> Any:
@@ -222,20 +223,12 @@ class Decoder:
         return self._fail(node, path, f"must be {fields.describe(cls)}", got=_got(node), fix=fix)
 
     def _set_field(
-        self,
-        cls: type[Config],
-        start: Config | None,
-        changes: dict[str, Any],
-        keys: tuple[fields.Key, ...],
-        item: Node,
-        path: str,
-        mark: Node,
+        self, cls: type[Config], start: Config | None, changes: dict[str, Any], item: Assignment, path: str
     ) -> None:
         """Reads one field of a section into `changes`."""
-        name = keys[0]
+        name = item.keys[0]
         if name not in fields.hints(cls):
-            known = fields.unknown_field(self.root, cls, path, name, mark.origin)
-            self.problems.append(dataclasses.replace(known, length=mark.length))
+            self._unknown(cls, item, path)
             return
         assert isinstance(name, str)
         tp = fields.hints(cls)[name]
@@ -243,7 +236,7 @@ class Decoder:
             tp = Literal[tuple(fields.choices(cls))] | None
         base = start if start is not None else values.class_default(cls)
         now = changes.get(name, getattr(base, name, None))
-        changes[name] = self._descend(keys[1:], item, tp, now, fields.join(path, name), mark)
+        changes[name] = self._descend(item.inside(), tp, now, fields.join(path, name))
 
     def _build(self, cls: type[Config], start: Config | None, changes: Mapping[str, Any], path: str, node: Node) -> Any:
         good = {name: value for name, value in changes.items() if value is not FAILED}
@@ -260,48 +253,52 @@ class Decoder:
 
     # Paths.
 
-    def _descend(self, keys: tuple[fields.Key, ...], node: Node, tp: Any, current: Any, path: str, mark: Node) -> Any:
-        """Returns `current` with the value at `keys` below it read from `node`."""
-        if not keys:
-            return self.value(node, tp, current, path)
-        holder = _holder(tp, current)
+    def _descend(self, item: Assignment, tp: Any, current: Any, path: str) -> Any:
+        """Returns `current` with the value at the keys of `item` below it."""
+        if not item.keys:
+            return self.value(item.node, tp, current, path)
+        holder, key = _holder(tp, current), item.keys[0]
         if fields.is_section_type(holder):
             cls = type(current) if isinstance(current, holder) else holder
             start = current if isinstance(current, holder) else None
             if start is None:
                 self.trail.replace(path)
             changes: dict[str, Any] = {}
-            self._set_field(cls, start, changes, keys, node, path, mark)
-            return self._build(cls, start, changes, path, mark) if changes else FAILED
-        if holder is not None and fields.is_mapping(holder) and isinstance(keys[0], str):
-            return self._set_entry(keys, node, fields.value_type(holder), current or FrozenDict(), path, mark)
-        if holder is not None and fields.is_list(holder) and str(keys[0]).lstrip("-").isdecimal():
-            return self._set_item((int(keys[0]), *keys[1:]), node, holder, current or (), path, mark)
-        what = f"is {fields.describe(tp)}, which has no part '{keys[0]}'"
-        return self._fail(mark, path, what, fix="set it as a whole" if holder is not None else "")
+            self._set_field(cls, start, changes, item, path)
+            return self._build(cls, start, changes, path, item.mark) if changes else FAILED
+        if holder is not None and fields.is_mapping(holder) and isinstance(key, str):
+            return self._set_entry(item, fields.value_type(holder), current or FrozenDict(), path)
+        if holder is not None and fields.is_list(holder) and str(key).lstrip("-").isdecimal():
+            return self._set_item(item, holder, current or (), path)
+        what = f"is {fields.describe(tp)}, which has no part '{key}'"
+        return self._fail(item.mark, path, what, fix="set it as a whole" if holder is not None else "")
 
-    def _set_entry(self, keys: Any, node: Node, tp: Any, current: FrozenDict, path: str, mark: Node) -> Any:
-        place = fields.join(path, keys[0])
-        item = self._descend(keys[1:], node, _kept(tp, current, keys[0]), current.get(keys[0]), place, mark)
-        if item is FAILED:
+    def _set_entry(self, item: Assignment, tp: Any, current: FrozenDict, path: str) -> Any:
+        key = str(item.keys[0])
+        place = fields.join(path, key)
+        part = self._descend(item.inside(), _kept(tp, current, key), current.get(key), place)
+        if part is FAILED:
             return FAILED
-        result = FrozenDict({**current, keys[0]: item})
-        self.trail.note(path, node.origin, result)
+        result = FrozenDict({**current, key: part})
+        self.trail.note(path, item.node.origin, result)
         return result
 
-    def _set_item(self, keys: Any, node: Node, tp: Any, current: tuple[Any, ...], path: str, mark: Node) -> Any:
-        index = keys[0] + len(current) if keys[0] < 0 else keys[0]
+    def _set_item(self, item: Assignment, tp: Any, current: tuple[Any, ...], path: str) -> Any:
+        index = int(item.keys[0]) + (len(current) if int(item.keys[0]) < 0 else 0)
         if not 0 <= index < len(current):
-            known = fields.unknown_field(self.root, current, path, keys[0], mark.origin)
-            self.problems.append(dataclasses.replace(known, length=mark.length))
-            return FAILED
+            return self._unknown(current, item, path)
         place, types = fields.join(path, index), fields.item_types(tp, len(current)) or [Any] * len(current)
-        item = self._descend(keys[1:], node, types[index], current[index], place, mark)
-        if item is FAILED:
+        part = self._descend(item.inside(), types[index], current[index], place)
+        if part is FAILED:
             return FAILED
-        result = (*current[:index], item, *current[index + 1 :])
-        self.trail.note(path, node.origin, result)
+        result = (*current[:index], part, *current[index + 1 :])
+        self.trail.note(path, item.node.origin, result)
         return result
+
+    def _unknown(self, section: Any, item: Assignment, path: str) -> Any:
+        known = fields.unknown_field(self.root, section, path, item.keys[0], item.mark.origin)
+        self.problems.append(dataclasses.replace(known, length=item.mark.length))
+        return FAILED
 
     def _refuse_glued(self, key: Node, item: Node, path: str) -> bool:
         """Reports `name:value` without the space, which YAML takes for a name alone."""
@@ -321,8 +318,6 @@ def _at(node: Node) -> dict[str, Any]:
 
 
 def _is_null(node: Node) -> bool:
-    if node.kind == "value":
-        return node.value is None
     return node.kind == "scalar" and not node.quoted and node.value in scalars.NULLS
 
 

@@ -243,11 +243,8 @@ def join(path: str, key: Key) -> str:
     """Returns the path of `key` inside `path`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
-    name = (
-        key
-        if key.isidentifier() or (re.fullmatch(KEY, key) and key[0] not in "'\"")
-        else "'" + key.replace("'", "''") + "'"
-    )
+    plain = key.isidentifier() or (re.fullmatch(KEY, key) and key[0] not in "'\"")
+    name = key if plain else "'" + key.replace("'", "''") + "'"
     return f"{path}.{name}" if path else name
 
 

@@ -18,7 +18,7 @@ from official_trainer.config import checks, fields, nodes, overrides, values
 from official_trainer.config.declaration import Config, FrozenDict
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
-from official_trainer.config.nodes import Node, Source
+from official_trainer.config.nodes import Assignment, Node, Source
 from official_trainer.config.provenance import Resolved, Trail
 
 _OVERRIDE, _SET = "--params_override", "--set"
@@ -74,7 +74,7 @@ class _Layers:
     def add_flag(self, flag: str, path: str, text: str) -> None:
         origin = Origin("flag", flag, 1, 1, text)
         node = Node("scalar", text, origin, len(text))
-        self._decoder.assign(fields.parse_path(path), node, node)
+        self._decoder.assign(Assignment(fields.parse_path(path), node, node))
 
     def add_override(self, text: str) -> None:
         if overrides.is_file(text):
@@ -91,29 +91,29 @@ class _Layers:
         if single and not found and not text.strip():
             self._problems.append(Problem("expected path=value, got nothing", origin=Origin("flag", flag)))
         for item in found:
-            if item.node is None:
-                self._reset(item.keys, item.mark)
+            if item.node.op == "~":
+                self._reset(item)
             else:
-                self._decoder.assign(item.keys, item.node, item.mark)
+                self._decoder.assign(item)
 
-    def _reset(self, keys: tuple[fields.Key, ...], mark: Node) -> None:
+    def _reset(self, item: Assignment) -> None:
         """Puts back what the experiment says; takes an item out of a list, or out of a mapping if it was added."""
-        root, origin = self._decoder.root, mark.origin
-        *around, last = fields.settle(root, keys)
+        root, origin = self._decoder.root, item.mark.origin
+        *around, last = fields.settle(root, item.keys)
         holder = fields.at(root, tuple(around))
-        value = fields.at(self._base, keys)
+        value = fields.at(self._base, item.keys)
         if isinstance(holder, tuple) and last in range(len(holder)):
-            rest: Any = tuple(item for i, item in enumerate(holder) if i != last)
+            rest: Any = tuple(part for i, part in enumerate(holder) if i != last)
         elif isinstance(holder, dict) and last in holder and value is Ellipsis:
-            rest = FrozenDict({key: item for key, item in holder.items() if key != last})
+            rest = FrozenDict({key: part for key, part in holder.items() if key != last})
         else:
             if value is Ellipsis and fields.is_section(holder):
                 value = fields.at(values.class_default(type(holder)), (last,))
-            self._decoder.assign(keys, Node("value", value, origin), mark)
+            self._decoder.assign(dataclasses.replace(item, node=Node("value", value, origin)))
             self._trail.reset(fields.path_of((*around, last)), origin, value)
             return
         self._trail.replace(fields.path_of(tuple(around)), origin)
-        self._decoder.assign(tuple(around), Node("value", rest, origin), mark)
+        self._decoder.assign(Assignment(tuple(around), item.mark, Node("value", rest, origin)))
 
     def finish(self) -> Resolved:
         config = self._decoder.root

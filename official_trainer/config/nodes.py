@@ -45,7 +45,7 @@ class Node:
       origin: where it starts.
       length: columns it takes on its first line.
       quoted: whether a scalar was quoted.
-      op: `=` set or merge, `:=` replace, `+=` append, `-=` remove.
+      op: `=` set or merge, `:=` replace, `+=` append, `-=` remove, `~` reset.
     """
 
     kind: Literal["scalar", "list", "mapping", "value"]
@@ -58,6 +58,19 @@ class Node:
     def called(self, op: str) -> Node:
         """Returns the node with another operation; `=` keeps the one it has."""
         return self if op == "=" else dataclasses.replace(self, op=op)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assignment:
+    """A path, the text that says it, and the node to put there; a node with the operation `~` resets the path."""
+
+    keys: tuple[str | int, ...]
+    mark: Node
+    node: Node
+
+    def inside(self) -> Assignment:
+        """Returns the rest of the way, below the first key."""
+        return dataclasses.replace(self, keys=self.keys[1:])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

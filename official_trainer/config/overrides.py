@@ -26,7 +26,7 @@ from typing import Any
 from official_trainer.config import fields
 from official_trainer.config.dump import flow
 from official_trainer.config.errors import Problem
-from official_trainer.config.nodes import Node, Source, compose
+from official_trainer.config.nodes import Assignment, Node, Source, compose
 
 _HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+=|:=|=)[^\S\n]*")
 _RESET = re.compile(rf"\s*~({fields.PATH})[^\S\n]*(?=$|[,;\n])")
@@ -35,15 +35,6 @@ _YAML_FIELD = re.compile(rf"(?:\s*(?:#[^\n]*)?\n)*\s*{fields.PATH}\s*:(?:\s|$)")
 _FILE = re.compile(r"\S.*\.(ya?ml|json)", re.IGNORECASE)
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
-
-
-@dataclasses.dataclass(frozen=True)
-class Override:
-    """One item: a path, its text, and the node to put there; without a node, the path is reset."""
-
-    keys: tuple[fields.Key, ...]
-    mark: Node
-    node: Node | None
 
 
 def is_file(text: str) -> bool:
@@ -58,7 +49,7 @@ def is_yaml(text: str) -> bool:
     return not (_HEAD.match(text) or _RESET.match(text)) and _YAML_FIELD.match(text) is not None
 
 
-def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Override]:
+def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Assignment]:
     """Reads items; `single` makes the rest of the text the value of the first."""
     return list(_Parser(text, flag, problems, single).items())
 
@@ -76,12 +67,13 @@ class _Parser:
         self._single = single
         self._partner = _bracket_pairs(text)
 
-    def items(self) -> Iterator[Override]:
+    def items(self) -> Iterator[Assignment]:
         at = 0
         while self._text[at:].strip():
             reset = _RESET.match(self._text, at)
             if reset and (not self._single or reset.end() == len(self._text)):
-                yield Override(fields.parse_path(reset[1]), self._scalar(*reset.span(1)), None)
+                mark = self._scalar(*reset.span(1))
+                yield Assignment(fields.parse_path(reset[1]), mark, mark.called("~"))
                 at = self._next(reset.end())
                 continue
             head = _HEAD.match(self._text, at)
@@ -92,7 +84,7 @@ class _Parser:
             node, end = self._value(head.end())
             if node is None:
                 return
-            yield Override(fields.parse_path(head[1]), self._scalar(*head.span(1)), node.called(head[2]))
+            yield Assignment(fields.parse_path(head[1]), self._scalar(*head.span(1)), node.called(head[2]))
             at = self._next(end)
 
     def _value(self, at: int) -> tuple[Node | None, int]:

@@ -39,8 +39,8 @@ class DataConfig(Config):
       shuffle_buffer_size: examples held while shuffling a stream of files. In-memory data is always shuffled whole.
       drop_remainder: whether a last, smaller batch is left out. Unset means only while training, so that an
         evaluation counts every example.
-      cache: whether examples read from files are kept in memory after the first epoch.
-      cycle_length: files read at the same time; unset lets tf.data choose.
+      cache: whether the serialized examples of files are read into memory at the start, and then shuffled whole.
+      cycle_length: files read at the same time; unset means up to 16.
       block_length: consecutive examples taken from one file before the next.
       prefetch_buffer_size: batches prepared ahead; unset lets tf.data choose.
       sharding: whether each input pipeline of a multi-host job reads its own part of the files.

@@ -39,9 +39,8 @@ def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
     if value is None and fields.NoneType in fields.arms(tp):
         return None
     arms = fields.arms(tp) if fields.is_union(bare) else []
-    for arm in sorted(
-        arms, key=lambda arm: fields.strip(arm)[0] is not type(value)
-    ):  # 1.0 stays a float in int | float
+    # The arm of the value's own type comes first: in `int | float`, 1.0 stays a float.
+    for arm in sorted(arms, key=lambda arm: fields.strip(arm)[0] is not type(value)):
         found: list[Problem] = []
         result = normalise(value, arm, path, found.append)
         if not found:

@@ -86,7 +86,9 @@ def count_records(path: str) -> int:
             offset += _AROUND_DATA_BYTES + data_bytes
             records += 1
     if offset != size:
-        raise _damage(path) or DataError(f"{path}: the records do not end where the file ends, at byte {size}")
+        damage = _damage(path)
+        assert damage is not None, f"TensorFlow reads {path} to its end, our count does not"
+        raise damage
     return records
 
 

@@ -83,7 +83,11 @@ class Model(Config):
 
     Attributes:
       integer: an integer.
-      truth: a truth value.
+      truth: a truth value,
+        or not.
+
+    Text after the block is not about a field:
+      number: not this.
     """
 
     integer: int = 3
@@ -92,6 +96,7 @@ class Model(Config):
     text: str = "abc"
     word: Literal["adam", "sgd", "off"] = "adam"
     level: Literal[1, 2, 3] = 1
+    padding: Literal["None", "same"] = "same"
     share: Fraction = 0.1
     bounded: Annotated[int, Between(-1, 5)] = 0
     at_most: Annotated[float, Between(None, 2)] = 0.0
@@ -114,6 +119,9 @@ class Model(Config):
     free: dict[str, Any] = FrozenDict()
     anything: Any = None
     shape: Shape = Shape()
+    maybe_shape: Shape | None = None
+    maybe_anything: Any | None = None
+    nothing: None = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.integer > 1000 and not self.truth:

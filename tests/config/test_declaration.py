@@ -86,6 +86,10 @@ def test_every_field_of_the_schema_is_documented():
         assert [name for name in hints(cls) if not docs(cls).get(name)] == []
 
 
+def test_docs_end_with_their_block():
+    assert docs(Model) == {"integer": "an integer.", "truth": "a truth value, or not."}
+
+
 def test_docs_of_a_base_class_are_inherited():
     assert docs(AdamConfig)["clipnorm"] == "largest L2 norm of each gradient."
 

@@ -165,6 +165,12 @@ def test_names_in_comments_stay_on_their_line():
     assert yaml.safe_load(dump(result, origins=True)) == yaml.safe_load(dump(result))
 
 
+def test_lists_of_mixed_items():
+    config = resolved("task.model.anything=[{a: 1}, 2, [{b: 3}], {}]").config
+    assert "    anything:\n      - a: 1\n      - 2\n      - [{b: 3}]\n      - {}\n" in dump(config)
+    assert resolved(params_overrides=[dump(config)]).config == config
+
+
 def test_subclasses_in_lists_survive():
     start = Model(blocks=(WideBlock(width=9),), named=FrozenDict(a=WideBlock(width=8)))
     config = resolved("task.model.blocks[0].x=5", model=start).config

@@ -2,8 +2,10 @@
 
 import dataclasses
 import textwrap
+from typing import Literal
 
 import pytest
+import yaml
 
 from official_trainer.config import (
     Config,
@@ -18,6 +20,7 @@ from official_trainer.config import (
     TaskConfig,
     TrainerConfig,
     nearest,
+    nodes,
     resolve,
 )
 from official_trainer.errors import ExitCode, UserError
@@ -117,6 +120,10 @@ FILES = [
     ("runtime: {seed: 1\n", "cannot be read as YAML: did not find expected ',' or '}'; a bracket is not closed"),
     ("a: b: c\n", "a.yaml:1: cannot be read as YAML: mapping values are not allowed in this context; quote the value"),
     ("runtime: {tpu: 'x}\n", "cannot be read as YAML: found unexpected end of stream; a quote is not closed"),
+    (
+        "trainer: |\n  text\n  more\n",
+        "trainer: must be a section (TrainerConfig), got the quoted text 'text\\nmore",
+    ),
     ("runtime: *gone\n", "a.yaml:1: cannot be read as YAML: found undefined alias; define it with & before this place"),
     ("a: 1\n---\nb: 1\n", "cannot be read as YAML: but found another document; remove the '---' line"),
     ("runtime: \x01\n", "cannot be read as YAML: control characters are not allowed"),
@@ -210,8 +217,6 @@ class Picky(OneOf):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Promising(OneOf):
-    from typing import Literal
-
     type: Literal["left", "right"] | None = None
     left: Block = Block()
 
@@ -389,3 +394,19 @@ def test_nearest_returns_at_most_three_best_first():
 
 def test_sections_inside_the_sample_are_checked_once():
     assert isinstance(resolved().config.task, SampleTask)
+
+
+def test_without_the_c_library_the_answers_are_the_same(write, monkeypatch):
+    """N7: PyYAML's own reader marks plain text differently; nothing may depend on it."""
+    monkeypatch.setattr(nodes, "_Loader", yaml.SafeLoader)
+    file = write("task: {model: {text: 1e-4, integer: '1', filters: [1, x], word: |\n  adam}}\n", "bad.yaml")
+    assert "YAML" in problems(config_files=[file])[0]
+    file = write("task: {model: {text: 1e-4, integer: '1', filters: [1, x]}}\n")
+    assert problems(config_files=[file]) == [
+        "a.yaml:1: task.model.integer: must be an integer, got the quoted text '1'; remove the quotes",
+        "a.yaml:1: task.model.filters[1]: must be an integer, got 'x'",
+    ]
+    assert "a tab in the indentation" in problems(config_files=[write("trainer:\n\ttrain_steps: 1\n")])[0]
+    assert "control characters" not in problems(config_files=[write("runtime: \x01\n")])[0]
+    good = resolved(config_files=[write("task: {model: {text: 1e-4, maybe_integer: ~}}\n")]).config.task.model
+    assert (good.text, good.maybe_integer) == ("1e-4", None)

@@ -4,7 +4,7 @@ import dataclasses
 
 from official_trainer.config import resolve
 from official_trainer.config.optimization import AdamConfig
-from tests.config.sample import WideBlock, base, model, problems, resolved
+from tests.config.sample import Shape, WideBlock, base, model, problems, resolved
 
 OPTIMIZER = "trainer.optimizer_config.optimizer"
 
@@ -17,6 +17,12 @@ def test_a_word_selects(write):
     ):
         sets = layers.pop("sets", ())
         assert resolved(*sets, **layers).config.trainer.optimizer_config.optimizer.get() == AdamConfig()
+
+
+def test_a_word_selects_where_the_section_is_unset():
+    """N7: the shorthand creates the section, and may then be unset again."""
+    assert model("task.model.maybe_shape=round").maybe_shape == Shape(type="round")
+    assert model("task.model.maybe_shape=round", "task.model.maybe_shape=null").maybe_shape is None
 
 
 def test_choices_without_a_literal_are_the_fields():

@@ -49,6 +49,7 @@ ACCEPTED = [
     ("word", "off", "off"),
     ("word", "'sgd'", "sgd"),
     ("level", "2", 2),
+    ("padding", "None", "None"),
     ("maybe_integer", "null", None),
     ("maybe_integer", "~", None),
     ("maybe_integer", "None", None),
@@ -79,6 +80,10 @@ ACCEPTED = [
     ("anything", "'1'", "1"),
     ("anything", "1.", 1.0),
     ("anything", "abc", "abc"),
+    ("maybe_anything", "1e1", 10.0),
+    ("maybe_anything", "[1]", (1,)),
+    ("maybe_anything", "null", None),
+    ("nothing", "null", None),
 ]
 
 REFUSED = [
@@ -109,6 +114,9 @@ REFUSED = [
     ("word", "adma", "not one of the choices, got 'adma'; allowed: adam, sgd, off; did you mean 'adam'?"),
     ("word", "SGD", "did you mean 'sgd'?"),
     ("level", "4", "not one of the choices, got '4'; allowed: 1, 2, 3"),
+    ("level", "x", "not one of the choices, got 'x'; allowed: 1, 2, 3"),
+    ("padding", "null", "must be 'None' or 'same', got null"),
+    ("nothing", "1", "must be null, got '1'"),
     ("level", "'1'", "not one of the choices, got the quoted text '1'"),
     ("share", "2", "must be between 0 and 1, got 2"),
     ("share", "nan", "must be between 0 and 1, got nan"),
@@ -162,6 +170,11 @@ def test_refused_the_same_everywhere(write, field, text, said):
         (problem,) = refused.value.problems
         assert said in problem.message
         assert f"task.model.{field}" in problem.message
+
+
+def test_thousands_are_not_grouped_by_commas():
+    with pytest.raises(ConfigError, match=r"must be an integer, got '1,000'; write 1000"):
+        model("task.model.integer=1,000")
 
 
 def test_nan_is_a_number():

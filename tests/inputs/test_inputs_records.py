@@ -313,6 +313,8 @@ def test_file_that_becomes_unreadable(folder, monkeypatch):
     assert (
         str(explained) == f"cannot read {folder}/gone: No such file or directory; it could be read when the run began"
     )
+    explained = inputs.explain_data_error(tf.errors.DataLossError(None, None, "corrupted record"), "gs://bucket/data")
+    assert str(explained).startswith(f"cannot read {folder}/gone: ")
 
 
 def test_errors_of_the_users_functions_name_them(folder):
