@@ -25,14 +25,15 @@ from official_trainer.lazy import load
 from official_trainer.record import Launch, RunRecord, claim
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Trackers, flatten
+from official_trainer.tracking.console import Console, format_number
+from official_trainer.tracking.jsonl import JsonlTracker, read_rows
+from official_trainer.tracking.tensorboard import TensorBoardTracker
 
 if TYPE_CHECKING:
     from official_trainer.best import BestCheckpoint
     from official_trainer.checkpoints import CheckpointStore
     from official_trainer.loop import Evaluates, Hooks
     from official_trainer.preflight import CheckStep
-    from official_trainer.tracking.console import Console
-    from official_trainer.tracking.jsonl import JsonlTracker
     from official_trainer.trainer import Trainer
 
 _logger = logging.getLogger(__name__)
@@ -249,9 +250,6 @@ def train(job: Job) -> dict[str, float]:
 
 def _run_loop(job: Job, trainer: Trainer, record: RunRecord, stop: StopRequest) -> dict[str, float]:
     from official_trainer.loop import Loop
-    from official_trainer.tracking.console import Console
-    from official_trainer.tracking.jsonl import JsonlTracker
-    from official_trainer.tracking.tensorboard import TensorBoardTracker
 
     settings = job.config.trainer
     evaluates = TRAINING_MODES[job.mode]
@@ -267,7 +265,26 @@ def _run_loop(job: Job, trainer: Trainer, record: RunRecord, stop: StopRequest) 
         hooks = _hooks(job, trainer, record, console, trackers, rows)
         loop = Loop(trainer, store_of(job, trainer), trackers, evaluate=evaluates, hooks=hooks, stop=stop)
         logs = loop.run()
+    console.message(_closing_line(job, record, loop.state.step))
     return flatten(logs) or _last_row(rows.path)
+
+
+def _opening_line(job: Job, trainer: Trainer, start_step: int) -> str:
+    """Says what runs on what, and from where."""
+    count = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
+    replicas = trainer.strategy.num_replicas_in_sync
+    where = f"{replicas} replicas" if replicas > 1 else "one device"
+    start = f"continuing from step {start_step}" if start_step else "starting"
+    return f"{job.experiment}: {count:,} parameters on {where}, {start} in {job.model_dir}"
+
+
+def _closing_line(job: Job, record: RunRecord, step: int) -> str:
+    """Says what came of the run and where it lies."""
+    parts = [f"finished at step {step}"]
+    if record.best is not None:
+        parts.append(f"best {record.best['metric']} {format_number(float(record.best['value']))}")
+        parts[-1] += f" at step {record.best['step']}"
+    return ", ".join(parts) + f": {job.model_dir}"
 
 
 def _hooks(
@@ -282,8 +299,7 @@ def _hooks(
     def on_start(state: LoopState) -> None:
         devices = [device.name for device in tf.config.list_logical_devices()]
         record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
-        if state.start_step:
-            console.message(f"continuing {job.model_dir} from step {state.start_step}")
+        console.message(_opening_line(job, trainer, state.start_step))
 
     def on_window(state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         console.end_step = state.end_step
@@ -366,8 +382,6 @@ def _as_markdown(yaml: str) -> str:
 
 def _last_row(path: str) -> dict[str, float]:
     """Returns the numbers of the newest row, an evaluation's before training's, for a run with nothing left to do."""
-    from official_trainer.tracking.jsonl import read_rows
-
     rows = read_rows(path) if files.exists(path) else []
     if not rows:
         return {}

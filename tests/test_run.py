@@ -372,3 +372,60 @@ def test_check_names_the_step_that_fails(model_dir, sets, name):
     assert steps[-1].name == name
     assert steps[-1].error.exit_code == ExitCode.CONFIG
     assert not files.exists(model_dir)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"])
+def test_every_optimizer_trains_and_resumes(optimizer, model_dir):
+    """T15: slots of every optimizer are saved, matched and restored."""
+    sets = [f"trainer.optimizer_config.optimizer.type={optimizer}", "trainer.export.at_end=false"]
+    do(model_dir, *sets, "trainer.train_steps=2")
+    do(model_dir, *sets, "trainer.train_steps=4")
+    assert committed_steps(model_dir) == (2, 4)
+
+
+SCHEDULES = {
+    "stepwise": "{boundaries: [2], values: [0.5, 0.25]}",
+    "exponential": "{initial_learning_rate: 0.5, decay_steps: 4, decay_rate: 0.25}",
+    "polynomial": "{initial_learning_rate: 0.5, decay_steps: 8, end_learning_rate: 0.0}",
+    "cosine": "{initial_learning_rate: 0.5, decay_steps: 8}",
+    "power": "{initial_learning_rate: 0.5, power: -1}",
+    "power_linear": "{initial_learning_rate: 0.5, total_decay_steps: 10, power: -1}",
+    "power_with_offset": "{initial_learning_rate: 0.5, power: -1, pre_offset_learning_rate: 0.25}",
+    "step_cosine_with_offset": "{boundaries: [0, 8], values: [0.5, 0.25]}",
+}
+AT_STEP_4 = {
+    "stepwise": 0.25, "exponential": 0.125, "polynomial": 0.25, "cosine": 0.25, "power": 0.125, "power_linear": 0.125,
+    "power_with_offset": 0.125, "step_cosine_with_offset": 0.375,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_has_its_value(schedule, model_dir):
+    """T15: the learning rate of each schedule at step 4 is logged."""
+    section = "trainer.optimizer_config.learning_rate"
+    do(model_dir, f"{section}.type={schedule}", f"{section}.{schedule}={SCHEDULES[schedule]}", "trainer.train_steps=4",
+       "trainer.export.at_end=false", mode="train")  # fmt: skip
+    row = read_rows(f"{model_dir}/metrics.jsonl")[-1]
+    assert row["learning_rate"] == pytest.approx(AT_STEP_4[schedule], rel=1e-5)
+
+
+def test_warm_up_precedes_the_schedule(model_dir):
+    """T15: a straight line up to the schedule."""
+    do(model_dir, "trainer.optimizer_config.warmup={type: linear, linear: {warmup_steps: 8}}", "trainer.train_steps=4",
+       "trainer.optimizer_config.learning_rate.constant.learning_rate=0.5", "trainer.export.at_end=false",
+       mode="train")  # fmt: skip
+    assert read_rows(f"{model_dir}/metrics.jsonl")[-1]["learning_rate"] == pytest.approx(0.25)
+
+
+def test_gradients_are_clipped(model_dir, tmp_path):
+    """T15: with a tiny norm and no momentum, weights hardly move."""
+    sgd = ["trainer.optimizer_config.optimizer.type=sgd", "trainer.train_steps=1", "trainer.export.at_end=false",
+           "trainer.optimizer_config.ema=null"]  # fmt: skip
+    do(model_dir, *sgd, "trainer.optimizer_config.optimizer.sgd.global_clipnorm=1e-9")
+    do(tmp_path / "free", *sgd)
+    name = "model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    start = ShuffledTask(None).build_model().layers[1].kernel.numpy()
+    np.testing.assert_allclose(checkpoint_values(model_dir, 1)[name], start, atol=1e-8)
+    assert np.abs(checkpoint_values(tmp_path / "free", 1)[name] - start).max() > 1e-4

@@ -360,7 +360,8 @@ class StepCosineLrConfig(Config):
 
     Attributes:
       name: name of the schedule.
-      boundaries: steps at which a piece ends, rising.
+      boundaries: step at which each piece starts, rising from 0; the last one must lie past the end of training, as
+        Model Garden's schedule gives no number from there on.
       values: rate at the start of each piece, as many as boundaries.
       offset: steps by which the schedule starts later.
     """

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO
 
+_NOT_SHOWN = ("batch_loss", "smoothed_loss", "learning_rate")  # in metrics.jsonl and TensorBoard; too much here
 _LINE_INTERVAL_SECONDS = 5.0
 _BAR_INTERVAL_SECONDS = 0.1
 
@@ -51,17 +52,24 @@ class Console:
             self._view = _Lines(stream)
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        """Shows metrics: those of `train` in the progress, others in a line of their own."""
+        """Shows metrics: those of `train` in the progress (a bar has room for the loss only), others in a line."""
         if split == "train":
-            self._show(step, _metrics(values))
+            shown = {name: value for name, value in values.items() if name not in _NOT_SHOWN}
+            loss = shown.pop("training_loss", None)
+            shown = shown if loss is None else {"loss": loss, **shown}
+            self._show(step, _metrics(dict(list(shown.items())[: 1 if self._view.is_bar else None])))
         else:
             self._view.line(f"{split} @ {step}: {_metrics(values)}")
 
     def progress(self, step: int, *, loss: float, examples_per_second: float) -> None:
-        """Shows how far training is; cheap enough for every window, most calls show nothing."""
+        """Shows how far training is; cheap enough for every window, most calls show nothing.
+
+        The first window's speed is not shown: it is mostly the time that tracing takes.
+        """
         if self._rate_start is None:
             self._rate_start = (step, self._clock())
-        self._speed = f"{examples_per_second:.0f} examples/s"
+        else:
+            self._speed = f"{examples_per_second:.0f} examples/s"
         completes_bar = self._view.is_bar and step == self.end_step
         if completes_bar or self._clock() - self._shown_at >= self._view.interval_seconds:
             self._show(step, f"loss {format_number(loss)}")
