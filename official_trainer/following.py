@@ -1,7 +1,7 @@
 """Modes that follow checkpoints which somebody else writes: evaluate one, evaluate each, fine-tune from each.
 
 Owns: finding what to follow next, when to give up waiting, and where results of an evaluator beside a training job go.
-Does not own: evaluating (`evaluation.py`), training (`run.py`).
+Does not own: evaluating (`evaluation.py`), training (`training.py`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files, manifest, restore
+from official_trainer.build import build, export_best
+from official_trainer.job import Job
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.record import read_run
-from official_trainer.run import Job, build, export_best, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Trackers, flatten
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.training import train
 
 if TYPE_CHECKING:
     from official_trainer.trainer import Trainer

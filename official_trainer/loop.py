@@ -19,9 +19,10 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.job import Evaluates
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.triggers import Every
 
@@ -29,9 +30,6 @@ _logger = logging.getLogger(__name__)
 
 MAX_WINDOW_SECONDS = 3.0
 """Windows are kept shorter than this, so that signals are seen and progress is shown in time."""
-
-Evaluates = Literal["interval", "end", "never"]
-"""When a training run evaluates: at `validation_interval` and at the end, at the end only, never."""
 
 WINDOW_GROWTH = 10
 """A window is at most this many times as long as the last one: the first, which traces, says little about speed."""

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from official_trainer import files
+from official_trainer import export, files
+from official_trainer.build import build, store_of
 from official_trainer.errors import UserError
+from official_trainer.job import Job, check_ready
 from official_trainer.record import claim
-from official_trainer.run import Job, build, check_ready, store_of
 
 if TYPE_CHECKING:
     from official_trainer.trainer import Trainer
@@ -132,8 +133,6 @@ class _Session:
         return f"{len(before)} variables, every bit"
 
     def _export(self) -> str:
-        from official_trainer import export
-
         directory = self._scratch.path("saved_model")
         with self.trainer.weights_averaged():
             export.save(directory, self.trainer.task, self.trainer.model, step=1)

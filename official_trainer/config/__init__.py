@@ -16,7 +16,7 @@ from official_trainer.config.declaration import (
     Positive,
     PositiveFloat,
 )
-from official_trainer.config.dump import digest, dump, flow
+from official_trainer.config.dump import digest, dump
 from official_trainer.config.errors import ConfigError, Origin, Problem, nearest
 from official_trainer.config.explain import explain
 from official_trainer.config.layers import resolve
@@ -31,6 +31,7 @@ from official_trainer.config.schema import (
     TaskConfig,
     TrainerConfig,
 )
+from official_trainer.config.text import flow
 
 __all__ = [
     "Above",

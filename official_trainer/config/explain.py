@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from official_trainer.config import fields
 from official_trainer.config.declaration import Config, OneOf
-from official_trainer.config.dump import flow
 from official_trainer.config.provenance import Resolved
+from official_trainer.config.text import flow
 
 _WIDTH = 100
 

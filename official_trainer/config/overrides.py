@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.config import fields
-from official_trainer.config.dump import flow
 from official_trainer.config.errors import Problem
 from official_trainer.config.nodes import Assignment, Node, Source, compose
+from official_trainer.config.text import flow
 
 _HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+=|:=|=)[^\S\n]*")
 _RESET = re.compile(rf"\s*~({fields.PATH})[^\S\n]*(?=$|[,;\n])")

@@ -12,6 +12,7 @@ from typing import Any
 from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Origin, Problem
+from official_trainer.config.text import flow
 
 _BASE = Origin("experiment", "what the base says")
 
@@ -155,8 +156,6 @@ class Resolved:
         Raises:
           ConfigError: there is no such value.
         """
-        from official_trainer.config.dump import flow
-
         self.origin(path)
         steps = self.trail.history(path, fields.find(self.config, path))
         return [(origin, flow(value)) for origin, value in steps]

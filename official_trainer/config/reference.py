@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
-from official_trainer.config.dump import flow
 from official_trainer.config.schema import ExperimentConfig
+from official_trainer.config.text import flow
 
 _HEAD = """\
 # Configuration

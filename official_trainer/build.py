@@ -1,0 +1,78 @@
+"""The parts of a run, built from a job in their order: devices, task, model, optimizer, trainer, store.
+
+Owns: that order, and what is exported from a trainer. With `training.py` it is the composition root: the rest of the
+package knows contracts only. Does not own: what happens with the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer import distribute, export, files, registry, tracking
+from official_trainer.best import BestCheckpoint
+from official_trainer.checkpoints import CheckpointStore
+from official_trainer.inputs import InputContext
+from official_trainer.job import Job
+from official_trainer.trainer import Trainer
+
+
+def build(job: Job, *, keeps_best: bool = False) -> Trainer:
+    """Returns the trainer of a job: strategy, task, model, optimizer, and the keeper of its best checkpoint.
+
+    Args:
+      job: what to build.
+      keeps_best: whether evaluations may replace the best checkpoint.
+    """
+    config = job.config
+    distribute.configure_process(config.runtime)
+    strategy = distribute.build_strategy(config.runtime)
+    _check_batch_sizes(config, strategy.num_replicas_in_sync)
+    with strategy.scope():
+        task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)
+        model = task.build_model()
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+        best = _best_checkpoint(job) if keeps_best else None
+        return Trainer(config, task, model, optimizer, checkpoint_exporter=best)
+
+
+def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
+    """Returns the store of the run directory."""
+    return CheckpointStore(
+        job.model_dir, trainer.checkpoint, max_to_keep=job.config.trainer.max_to_keep, metadata=job.metadata
+    )
+
+
+def _best_checkpoint(job: Job) -> BestCheckpoint | None:
+    trainer = job.config.trainer
+    if not trainer.best_checkpoint_eval_metric:
+        return None
+    return BestCheckpoint(
+        job.path(trainer.best_checkpoint_export_subdir),
+        metric=trainer.best_checkpoint_eval_metric,
+        comp=trainer.best_checkpoint_metric_comp,
+        metadata=job.metadata,
+    )
+
+
+def _check_batch_sizes(config: Any, num_replicas: int) -> None:
+    """Refuses batches that do not divide over the replicas before a model is built."""
+    context = InputContext(num_replicas_in_sync=num_replicas)
+    for data in (config.task.train_data, config.task.validation_data):
+        context.get_per_replica_batch_size(data.global_batch_size)
+
+
+def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
+    """Exports the weights that are in the model now, as those of a new best checkpoint."""
+    directory = job.path("export", "best")
+    export.save(files.join(directory, str(step)), trainer.task, trainer.model, step=step, metrics=logs)
+    export.keep_newest(directory, job.config.trainer.export.max_to_keep)
+
+
+def export_last(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
+    """Exports the model, with averaged weights if the run averages, unless this step is exported already."""
+    directory = job.path("export", "saved_model")
+    if export.exported_step(directory) == step:
+        return
+    with trainer.weights_averaged():
+        export.save(directory, trainer.task, trainer.model, step=step, metrics=tracking.flatten(logs))

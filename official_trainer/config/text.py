@@ -1,0 +1,70 @@
+"""Values as text: one line of YAML that every reader takes the same way.
+
+Owns: how a value of a configuration is written, and what has to be quoted.
+Does not own: whole configurations (`dump.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from official_trainer.config import fields
+from official_trainer.config.declaration import OneOf
+
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@-]*(?:://[A-Za-z0-9_./+@-]+)?")
+_WORDS = frozenset(["null", "true", "false", "yes", "no", "on", "off", "y", "n", "none", "inf", "nan", "infinity"])
+"""Words that some reader of YAML takes for something else than text."""
+_UNSAFE = re.compile("[^\x20-\x7e\xa1-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+
+
+def flow(value: Any) -> str:
+    """Returns a value on one line of YAML."""
+    if fields.is_section(value) or isinstance(value, dict):
+        return "{" + ", ".join(f"{quoted(key)}: {flow(part)}" for key, part in parts(value)) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        return _float(value)
+    return str(value) if isinstance(value, int) else quoted(str(value))
+
+
+def parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of a section or mapping that are written: of a one-of, its type and that branch."""
+    for key, part in fields.children(value):
+        if not isinstance(value, OneOf) or key in ("type", value.type):
+            yield str(key), part
+
+
+def _float(value: float) -> str:
+    if value != value:
+        return ".nan"
+    if value in (float("inf"), float("-inf")):
+        return ".inf" if value > 0 else "-.inf"
+    text = repr(value)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text  # YAML 1.1 reads 1e-07 as text
+
+
+def quoted(text: str) -> str:
+    """Returns text, quoted wherever some reader of YAML would take it for something else."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    if not _UNSAFE.search(text):
+        return "'" + text.replace("'", "''") + "'"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_UNSAFE.sub(_escape, escaped)}"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if match[0] in "\n\t":
+        return "\\n" if match[0] == "\n" else "\\t"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def one_line(text: str) -> str:
+    """Returns text without anything that would break a comment."""
+    return _UNSAFE.sub("?", text)

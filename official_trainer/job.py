@@ -1,0 +1,91 @@
+"""What is to be run: an experiment, its config, a mode and a run directory; and what can be refused at once.
+
+Owns: the modes, and every check of a job that needs no TensorFlow.
+Does not own: building or running anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from official_trainer import config as configuration
+from official_trainer import files, registry
+from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.errors import ExitCode, UserError
+
+Evaluates = Literal["interval", "end", "never"]
+"""When a training run evaluates: at `validation_interval` and at the end, at the end only, never."""
+
+TRAINING_MODES: Mapping[str, Evaluates] = {"train": "never", "train_and_eval": "interval", "train_and_post_eval": "end"}
+"""Modes that train, and when each evaluates."""
+
+MODES = (*TRAINING_MODES, "eval", "continuous_eval", "continuous_train_and_eval")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run to do: an experiment, its config, and where it leaves what it makes."""
+
+    experiment: str
+    resolved: Resolved
+    model_dir: str
+    mode: str
+    quiet: bool = False
+    argv: Sequence[str] = ()
+
+    @property
+    def config(self) -> Any:
+        """The resolved config."""
+        return self.resolved.config
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What every checkpoint's manifest says about the run."""
+        return {"experiment": self.experiment, "config_digest": configuration.digest(self.config)}
+
+    def path(self, *names: str) -> str:
+        """Returns a path inside the run directory."""
+        return files.join(self.model_dir, *names)
+
+
+def check_ready(job: Job) -> None:
+    """Refuses, before TensorFlow is imported, what could only fail later.
+
+    Raises:
+      UserError: the mode is unknown, or the config lacks what the mode needs.
+    """
+    if job.mode not in MODES:
+        near = configuration.nearest(job.mode, MODES)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ModeError(f"--mode: there is no mode {job.mode!r}; modes are {', '.join(MODES)}{hint}")
+    registry.get_task_cls(job.config.task)
+    if job.mode not in ("eval", "continuous_eval") and (problems := list(_training_problems(job))):
+        raise ConfigError(problems)
+
+
+class ModeError(UserError, ValueError):
+    """There is no such mode."""
+
+    exit_code = ExitCode.CONFIG
+
+
+def _training_problems(job: Job) -> Iterator[Problem]:
+    trainer = job.config.trainer
+
+    def problem(path: str, what: str, fix: str) -> Problem:
+        return Problem(what=what, path=path, fix=fix, origin=job.resolved.origin(path))
+
+    if not trainer.train_steps and trainer.train_epochs is None:
+        yield problem("trainer.train_steps", "is 0, so there is nothing to train", "set it, or trainer.train_epochs")
+    if job.mode == "continuous_train_and_eval" and not job.config.task.init_checkpoint:
+        yield problem("task.init_checkpoint", "is not set", f"{job.mode} starts from the checkpoints of that directory")
+    optimization = trainer.optimizer_config
+    for section in ("optimizer", "learning_rate"):
+        if getattr(optimization, section).type is None:
+            path = f"trainer.optimizer_config.{section}.type"
+            yield problem(path, "is not set, and training needs one", f"for example {path}={_EXAMPLES[section]}")
+
+
+_EXAMPLES = {"optimizer": "adam", "learning_rate": "constant"}
