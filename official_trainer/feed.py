@@ -89,8 +89,7 @@ class Feed:
         if start_step and not context.starts_at_step:
             dataset = skip(dataset, start_step * _elements_per_step(context))
         if window_steps is not None and not context.yields_windows:
-            assert context.num_replicas_in_sync == 1, "blocks of plain batches would mix the batches of replicas"
-            dataset = dataset.batch(window_steps).prefetch(2)
+            dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
         return dataset
 
     def steps_per_epoch(self) -> float | None:
@@ -174,7 +173,7 @@ class TrainingFeed:
                 dataset = self._feed.build(start_step, self._window_steps)
             else:
                 dataset = skip(self._given, start_step)
-                dataset = dataset if self._window_steps is None else dataset.batch(self._window_steps)
+                dataset = dataset if self._window_steps is None else inputs.stack_windows(dataset, self._window_steps)
             self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
 

@@ -11,6 +11,7 @@ Does not own: devices (`distribute.py`), the loop over batches (`feed.py`, `loop
 from official_trainer.inputs.arrays import from_arrays
 from official_trainer.inputs.context import BatchSizeError, DataError, InputContext, check_element_structure
 from official_trainer.inputs.damage import explain_data_error
+from official_trainer.inputs.order import stack_windows
 from official_trainer.inputs.records import from_tfrecords
 from official_trainer.inputs.tfds import from_tfds
 
@@ -23,4 +24,5 @@ __all__ = [
     "from_arrays",
     "from_tfds",
     "from_tfrecords",
+    "stack_windows",
 ]

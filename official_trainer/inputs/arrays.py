@@ -17,7 +17,6 @@ from official_trainer.inputs.context import DataError, InputContext
 from official_trainer.lazy import tf
 
 _BLOCK_STEPS = 32  # more steps to a gather save nothing measurable and delay the first batch
-_BLOCK_BYTES = 4 << 20
 
 
 def from_arrays(
@@ -90,41 +89,37 @@ class _Source:
         """Returns the examples at `indices`, of any shape."""
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), self.tensors)
 
-    def block_steps(self) -> int:
+    def block_steps(self, max_steps: int) -> int:
         """Returns how many steps one gather fetches: many for small examples, one for large ones."""
-        tensors = tf.nest.flatten(self.tensors)
-        example_bytes = sum(tensor.shape[1:].num_elements() * max(tensor.dtype.size, 1) for tensor in tensors)
-        return max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // max(1, example_bytes * self.plan.pipeline_batch_size)))
+        batches = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec([self.plan.pipeline_batch_size, *tensor.shape[1:]], tensor.dtype), self.tensors
+        )
+        return order.window_length(batches, max_steps)
 
 
 def _endless(
     source: _Source, plan: order.BatchPlan, context: InputContext, transform_fn: order.TransformFn | None
 ) -> tf.data.Dataset:
     start_step, window_steps = context.start_step, context.window_steps
-    whole_windows = window_steps is not None and transform_fn is None
-    steps = window_steps if whole_windows and window_steps else source.block_steps()
+    yields_blocks = window_steps is not None and transform_fn is None  # a block is what is gathered at once
+    steps = source.block_steps(window_steps if yields_blocks and window_steps else _BLOCK_STEPS)
     elements_in_block = steps * plan.replicas
 
     def block(index: tf.Tensor) -> Any:
         first = start_step * plan.replicas + index * elements_in_block
         starts = plan.first_positions(first + tf.range(elements_in_block, dtype=tf.int64))
         positions = starts[:, None] + tf.range(plan.replica_batch_size, dtype=tf.int64)
-        indices = tf.reshape(source.indices(tf.reshape(positions, [-1])), positions.shape)
-        if whole_windows and plan.replicas > 1:  # [steps * replicas, batch] → one window for each replica in turn
-            by_step = tf.reshape(indices, [steps, plan.replicas, plan.replica_batch_size])
-            indices = tf.transpose(by_step, [1, 0, 2])
-        return source.gather(indices)
+        return source.gather(tf.reshape(source.indices(tf.reshape(positions, [-1])), positions.shape))
 
     blocks = tf.data.Dataset.range(2**62).map(block, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     if plan.prefetch:
         blocks = blocks.prefetch(-(-plan.prefetch // steps))
-    already_elements = whole_windows and plan.replicas == 1
     return order.finish(
-        blocks if already_elements else blocks.unbatch(),
+        blocks if yields_blocks else blocks.unbatch(),
         plan,
         transform_fn=transform_fn,
         first_element=start_step * plan.replicas,
-        window_steps=None if whole_windows else window_steps,
+        window_steps=None if yields_blocks else window_steps,
         # Blocks are prepared ahead by the map above; handing over single small batches costs more than taking them.
         prefetch=transform_fn is not None,
     )

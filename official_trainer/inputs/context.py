@@ -60,11 +60,13 @@ class InputContext:
           num_replicas_in_sync: replicas that a global batch is divided over; every pipeline feeds equally many.
           start_step: global step whose batch comes first.
           seed: seed of the order of examples where the data section has none.
-          window_steps: if set, elements are wanted as blocks `[window_steps, batch, …]`.
+          window_steps: if set, elements are wanted as blocks `[steps, batch, …]` of at most so many batches; only
+            for a pipeline that feeds a single replica.
         """
         self.num_input_pipelines = num_input_pipelines
         self.input_pipeline_id = input_pipeline_id
         self.num_replicas_in_sync = num_replicas_in_sync
+        assert window_steps is None or num_replicas_in_sync == 1, "a block of batches is for one replica"
         self.seed = seed
         self._start_step = start_step
         self._window_steps = window_steps
@@ -103,7 +105,7 @@ class InputContext:
 
     @property
     def window_steps(self) -> int | None:
-        """Batches in an element, or None for plain batches; reading it promises elements of that form."""
+        """Most batches in an element, or None for plain batches; reading it promises elements of that form."""
         self._yields_windows = True
         return self._window_steps
 

@@ -19,6 +19,7 @@ from official_trainer.lazy import tf
 
 TransformFn = Callable[[Any, "tf.Tensor"], Any]
 
+_WINDOW_BYTES = 64 << 20  # what a block of many small batches is worth in memory
 _GOLDEN = 0x9E3779B97F4A7C15  # the increment and multipliers of SplitMix64 (Steele, Lea and Flood, 2014)
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
@@ -140,13 +141,13 @@ def finish(
       plan: what this pipeline reads.
       transform_fn: augmentation, called with a batch and seeds `[batch, 2]` int64.
       first_element: number of the first element since the start of training, for the seeds.
-      window_steps: elements of one replica to stack into a block, or None.
+      window_steps: most batches to stack into a block, or None.
       prefetch: whether to prepare elements ahead here.
     """
     if transform_fn is not None:
         dataset = _transform(dataset.enumerate(start=first_element), plan, transform_fn)
     if window_steps is not None:
-        dataset = _stack_windows(dataset, window_steps, plan.replicas)
+        dataset = stack_windows(dataset, window_steps)
     if prefetch and plan.prefetch != 0:
         dataset = dataset.prefetch(tf.data.AUTOTUNE if plan.prefetch is None else plan.prefetch)
     return dataset
@@ -165,16 +166,12 @@ def _transform(numbered: tf.data.Dataset, plan: BatchPlan, transform_fn: Transfo
     return numbered.map(transform, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _stack_windows(dataset: tf.data.Dataset, window_steps: int, replicas: int) -> tf.data.Dataset:
-    """Stacks elements into blocks `[window_steps, batch, …]`, one replica's after the other's."""
-    if replicas == 1:
-        return dataset.batch(window_steps, drop_remainder=True)
+def stack_windows(dataset: tf.data.Dataset, max_steps: int) -> tf.data.Dataset:
+    """Returns blocks `[steps, batch, …]` of `max_steps` batches, or fewer where that would take too much memory."""
+    return dataset.batch(window_length(dataset.element_spec, max_steps), drop_remainder=False)
 
-    def by_replica(tensor: tf.Tensor) -> tf.Tensor:
-        steps_first = tf.reshape(tensor, tf.concat([[window_steps, replicas], tf.shape(tensor)[1:]], axis=0))
-        axes = tf.concat([[1, 0], tf.range(2, tf.rank(steps_first))], axis=0)
-        return tf.ensure_shape(tf.transpose(steps_first, axes), [replicas, window_steps, *tensor.shape[1:]])
 
-    together = dataset.batch(window_steps * replicas, drop_remainder=True)
-    # Numbered, because `map` takes tuples apart and a nest of any form must come through whole.
-    return together.enumerate().map(lambda _, element: tf.nest.map_structure(by_replica, element)).unbatch()
+def window_length(batch_spec: Any, max_steps: int) -> int:
+    """Returns how many batches of this form a block holds."""
+    sizes = [(spec.shape.num_elements() or 1) * spec.dtype.size for spec in tf.nest.flatten(batch_spec)]
+    return max(1, min(max_steps, _WINDOW_BYTES // max(1, sum(sizes))))
