@@ -6,13 +6,17 @@
     cli/ ──► config/ (layers → one typed, frozen ExperimentConfig)      registry.py ◄── experiments/*.py
          │
          ▼
-    run.py      builds, in this order:
-         ├── distribute.py   RuntimeConfig → tf.distribute.Strategy
-         ├── task.py         what is learned                            ◄── experiments/<family>.py
-         ├── trainer.py      traced training and evaluation steps
-         ├── checkpoints.py  save, verify, restore, retain
-         ├── record.py       run.json, status.json
-         └── tracking/       console, metrics.jsonl, TensorBoard
+    run.py      refuses what it can, then imports TensorFlow
+         ▼
+    training.py, following.py, preflight.py: the modes and `check`, with what they write
+         │
+         ├── build.py builds, in this order:
+         │     distribute.py   RuntimeConfig → tf.distribute.Strategy
+         │     task.py         what is learned                        ◄── experiments/<family>.py
+         │     trainer.py      traced training and evaluation steps
+         │     checkpoints.py  save, verify, restore, retain
+         ├── record.py     run.json, status.json
+         ├── tracking/     console, metrics.jsonl, TensorBoard
          ▼
     loop.py     restore → [ train window → summary → check finite → save → evaluate ]* → export
 

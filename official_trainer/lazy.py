@@ -19,7 +19,9 @@ class LazyModule(types.ModuleType):
     """A module that is imported at the first access of one of its attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(load(self.__name__), name)
+        value = getattr(load(self.__name__), name)
+        setattr(self, name, value)  # the next access does not come here
+        return value
 
     def __dir__(self) -> list[str]:
         return dir(load(self.__name__))

@@ -90,7 +90,7 @@ class RestoreReport:
       missing: values of the program that the checkpoint lacks.
       extra: values in the checkpoint for which the program has no place.
       wrong_shape: values whose shape or dtype differs.
-      deferred: values that wait until an optimizer creates its variables.
+      deferred: values that wait until an optimizer or a metric creates its variables.
     """
 
     path: str
@@ -118,7 +118,7 @@ class RestoreReport:
         lines += _section("extra: in the checkpoint, not in the program", self.extra)
         lines += _section("wrong shape or dtype", self.wrong_shape)
         if self.deferred:
-            lines.append(f"  {len(self.deferred)} more when the optimizer creates its variables")
+            lines.append(f"  {len(self.deferred)} more when an optimizer or a metric creates its variables")
         return "\n".join(lines)
 
 
@@ -227,7 +227,7 @@ class Matching:
             for child in self._nodes[node_id].children:
                 if child.local_name in children:
                     queue.append((child.node_id, children[child.local_name]))
-            if _is_unbuilt_optimizer(live):
+            if isinstance(live, keras.metrics.Metric) or _is_unbuilt_optimizer(live):
                 self._deferred.update(self._descendants(node_id))
 
     def _match_slots(self) -> None:

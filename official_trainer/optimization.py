@@ -31,6 +31,13 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.
     return keras.mixed_precision.LossScaleOptimizer(optimizer, dynamic=False, initial_scale=scale)
 
 
+def without_averaging(optimizer: Any) -> Any:
+    """Returns the optimizer inside Model Garden's EMA wrapper, which starts averages from zero; others as they are."""
+    if isinstance(optimizer, garden_optimization.ExponentialMovingAverage):
+        return optimizer._optimizer  # it has no public name
+    return optimizer
+
+
 def build_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
     """Creates the optimizer's slot variables now, so that a checkpoint can be matched against all of them."""
     if hasattr(optimizer, "build"):

@@ -62,7 +62,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         """
         _check_config(config, train and train_dataset is None, evaluate and validation_dataset is None)
         self._strategy = tf.distribute.get_strategy()
-        self._config, self._task, self._model, self._optimizer = config, task, model, optimizer
+        self._config, self._task, self._model = config, task, model
+        self._optimizer = optimization.without_averaging(optimizer)
         self._checkpoint_exporter = checkpoint_exporter
         self._enable_xla = _runtime(config, "enable_xla", False)
         self._check_xla()
@@ -71,8 +72,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         self._streams = RandomStreams(model, seed)
         ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
         self._average = None if ema is None else optimization.WeightAverage(model, ema)
-        if optimizer is not None:
-            optimization.build_slots(optimizer, model.trainable_variables)
+        if optimizer is not None and model.built:
+            optimization.build_slots(self._optimizer, model.trainable_variables)
         self._init_training(self._feed_of("train_data", seed), train_dataset, train=train)
         self._init_evaluation(self._feed_of("validation_data", seed), validation_dataset, evaluate=evaluate)
         self._checkpoint = self._build_checkpoint()

@@ -429,3 +429,36 @@ def test_gradients_are_clipped(model_dir, tmp_path):
     start = ShuffledTask(None).build_model().layers[1].kernel.numpy()
     np.testing.assert_allclose(checkpoint_values(model_dir, 1)[name], start, atol=1e-8)
     assert np.abs(checkpoint_values(tmp_path / "free", 1)[name] - start).max() > 1e-4
+
+
+def test_metrics_that_create_variables_late_are_restored(model_dir, tmp_path, monkeypatch):
+    """N1: what a metric has counted is saved, though its variables are not there yet when the run restores."""
+
+    def build_metrics(self, training=True):
+        class Late(keras.metrics.Metric):
+            """Counts examples in a variable made by the first update."""
+
+            def __init__(self):
+                super().__init__(name="late")
+                self.count = None
+
+            def update_state(self, labels, outputs, sample_weight=None):
+                if self.count is None:
+                    self.count = self.add_weight("count", initializer="zeros")
+                self.count.assign_add(tf.cast(tf.shape(labels)[0], tf.float32))
+
+            def result(self):
+                return tf.constant(0.0) if self.count is None else self.count.read_value()
+
+        return [Late()]
+
+    monkeypatch.setattr(ShuffledTask, "build_metrics", build_metrics)
+    sets = ["trainer.summary_interval=40", "trainer.export.at_end=false", "trainer.best_checkpoint_eval_metric="]
+    do(model_dir, *sets, "trainer.train_steps=30", "trainer.checkpoint_interval=20")
+    # The first part ends with a summary of its own, so go back to the checkpoint in the middle of the interval.
+    for name in files.list_dir(model_dir):
+        if name.startswith("ckpt-30"):
+            files.remove(f"{model_dir}/{name}")
+    do(model_dir, *sets, "trainer.train_steps=40")
+    row = next(r for r in read_rows(f"{model_dir}/metrics.jsonl") if (r["split"], r["step"]) == ("train", 40))
+    assert row["late"] == 400

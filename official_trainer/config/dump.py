@@ -26,8 +26,8 @@ def dump(config: Config | Resolved, *, origins: bool = False) -> str:
 
     Args:
       config: a configuration, or what `resolve` returned.
-      origins: whether the first line names the experiment and values set by files and flags say so in a comment;
-        needs what `resolve` returned.
+      origins: whether the first line names the experiment, and each value that is not a class default says in a
+        comment who set it; needs what `resolve` returned.
     """
     if not isinstance(config, Resolved):
         assert not origins, "only a Resolved knows who set what"
@@ -35,7 +35,9 @@ def dump(config: Config | Resolved, *, origins: bool = False) -> str:
 
     def comment(path: str) -> str:
         origin = config.trail.origin(path) if origins else None
-        return f"  # {one_line(origin.brief)}" if origin and origin.by_user else ""
+        if origin is None or origin.kind == "default":
+            return ""
+        return f"  # {one_line(origin.brief)}" if origin.by_user else "  # experiment"
 
     head = [f"# experiment: {one_line(config.experiment)}"] if origins and config.experiment else []
     return "".join(f"{line}\n" for line in [*head, *_lines(config.config, "", comment)])

@@ -1,0 +1,102 @@
+"""Model Garden's own config, task and optimizer under our Trainer."""
+
+import math
+
+import numpy as np
+import orbit
+import pytest
+import tensorflow as tf
+from official.core import base_task, config_definitions
+from official.modeling import optimization as garden_optimization
+
+from official_trainer import random_streams
+from official_trainer.lazy import keras
+from official_trainer.trainer import Trainer
+from tests import toy
+
+
+class GardenTask(base_task.Task):
+    """The toy task, written for Model Garden: per-batch mean loss, compiled nowhere, no start step."""
+
+    def build_model(self):
+        return toy.ToyTask(None).build_model()
+
+    def build_inputs(self, params, input_context=None):
+        dataset = tf.data.Dataset.from_tensor_slices((toy.FEATURES, toy.LABELS))
+        dataset = dataset.repeat() if params.is_training else dataset
+        size = input_context.get_per_replica_batch_size(params.global_batch_size)
+        return dataset.batch(size, drop_remainder=params.is_training)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        loss = keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+        return tf.reduce_mean(loss)
+
+    def build_metrics(self, training=True):
+        return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
+
+
+def garden_config(**optimizer):
+    return config_definitions.ExperimentConfig(
+        task=config_definitions.TaskConfig(
+            train_data=config_definitions.DataConfig(global_batch_size=10, is_training=True),
+            validation_data=config_definitions.DataConfig(global_batch_size=40, is_training=False),
+        ),
+        trainer=config_definitions.TrainerConfig(
+            train_steps=20,
+            optimizer_config=garden_optimization.OptimizationConfig(
+                {
+                    "optimizer": {"type": "adam"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.01}},
+                    **optimizer,
+                }
+            ),
+        ),
+    )
+
+
+def build(config, strategy="off"):
+    keras.backend.clear_session()
+    random_streams.enable(0)
+    with toy.strategy_of(strategy).scope():
+        task = GardenTask(config.task)
+        model = task.build_model()
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+        return Trainer(config, task, model, optimizer)
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_gardens_config_and_task_train_and_evaluate(strategy):
+    """T1: the constructor takes Model Garden's ExperimentConfig and Task; evaluation is exact all the same."""
+    trainer = build(garden_config(), strategy)
+    logits = trainer.model(toy.FEATURES).numpy()
+    loss = keras.losses.sparse_categorical_crossentropy(toy.LABELS, logits, from_logits=True).numpy().mean()
+    before = trainer.evaluate(tf.constant(-1))
+    assert math.isclose(float(before["validation_loss"]), loss, rel_tol=1e-5)
+    trainer.train(tf.constant(60))
+    assert float(trainer.evaluate(-1)["validation_loss"]) < loss
+
+
+def test_gardens_averaging_is_done_by_ours():
+    """T13: Model Garden's EMA wrapper is taken off; averages start from the weights, without a strategy."""
+    trainer = build(garden_config(ema={"average_decay": 0.5, "dynamic_decay": False}))
+    kernel = trainer.model.layers[1].kernel
+    start = kernel.numpy()
+    trainer.train(1)
+    with trainer.weights_averaged():
+        np.testing.assert_allclose(kernel.numpy(), start, atol=0.011)
+    assert not isinstance(trainer.optimizer, garden_optimization.ExponentialMovingAverage)
+
+
+def test_orbits_controller_drives_our_trainer(tmp_path):
+    """T2, T3: the same object is orbit's trainer and evaluator."""
+    trainer = build(garden_config())
+    manager = tf.train.CheckpointManager(
+        trainer.checkpoint, str(tmp_path), max_to_keep=1, step_counter=trainer.global_step, checkpoint_interval=10
+    )
+    controller = orbit.Controller(
+        trainer=trainer, evaluator=trainer, global_step=trainer.global_step, steps_per_loop=10,
+        checkpoint_manager=manager, summary_dir=str(tmp_path), summary_interval=10,
+    )  # fmt: skip
+    logs = controller.train_and_evaluate(train_steps=20, eval_steps=-1, eval_interval=10)
+    assert int(trainer.global_step.numpy()) == 20
+    assert "validation_loss" in logs
