@@ -1,10 +1,7 @@
 """Model Garden's training driver for its digits experiments: what its own `train.py` files do, and import."""
 
 from absl import app, flags
-from official.common import (
-    distribute_utils,
-    registry_imports,  # noqa: F401 - every train.py of Model Garden imports its registry
-)
+from official.common import distribute_utils
 from official.common import flags as tfm_flags
 from official.core import task_factory, train_lib, train_utils
 from official.modeling import performance
@@ -13,8 +10,12 @@ from benchmarks import garden  # noqa: F401 - registers the experiments
 
 FLAGS = flags.FLAGS
 
+flags.DEFINE_bool("registry_imports", True, "whether all of Model Garden's experiments are imported, as its drivers do")
+
 
 def main(_):
+    if FLAGS.registry_imports:
+        from official.common import registry_imports  # noqa: F401
     params = train_utils.parse_configuration(FLAGS)
     train_utils.serialize_config(params, FLAGS.model_dir)
     if params.runtime.mixed_precision_dtype:

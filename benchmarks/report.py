@@ -92,7 +92,7 @@ def print_text(comparisons: Sequence[Comparison], console: Console | None = None
                 continue
             table = RichTable(box=box.SIMPLE_HEAD)
             for number, cell in enumerate(header):
-                table.add_column(cell, justify="right" if 0 < number and rows[0][number][0].isdigit() else "left")
+                table.add_column(cell, justify="right" if number > 0 and rows[0][number][0].isdigit() else "left")
             for row in rows:
                 table.add_row(*(cell.replace("**", "") for cell in row))
             console.print(table)

@@ -3,6 +3,10 @@
 Owns: the variants and how they are timed. Each computes the same step, with the same optimizer class, a mean loss and
 an accuracy that are read and reset after every window. Does not own: the tables (`report.py`).
 
+The optimizer is `tf_keras.optimizers.Adam`, as one would write it by hand. "Legacy Adam" is what `optimizer.type: adam`
+selects, here as in Model Garden; on a CPU its update splits even small variables over the cores, which costs more than
+the rest of the step.
+
 Run as a process of its own (`python -m benchmarks.steps FILE --rounds=N`), because it imports TensorFlow.
 """
 
@@ -41,6 +45,9 @@ OURS_MEMORY = "Trainer, in-memory pipeline"
 OURS_XLA = "Trainer, in-memory pipeline, enable_xla"
 GARDEN = "Model Garden Trainer, mirrored (its default)"
 GARDEN_OFF = "Model Garden Trainer, off"
+HAND_LEGACY = "hand-written loop, shuffle().batch(), legacy Adam"
+OURS_LEGACY = "Trainer, shuffle().batch(), legacy Adam"
+GARDEN_LEGACY = "Model Garden Trainer, mirrored, legacy Adam"
 FIT_1 = "tf_keras fit, steps_per_execution=1"
 FIT_WINDOW = "tf_keras fit, steps_per_execution=500"
 
@@ -50,6 +57,7 @@ TARGETS = (
     Target(name=OURS, against=GARDEN, at_most=0.5),
     Target(name=OURS_MEMORY, against=GARDEN, at_most=0.5),
     Target(name=OURS_XLA, against=HAND, at_most=0.6),
+    Target(name=OURS_LEGACY, against=HAND_LEGACY, at_most=1.05),
 )
 
 
@@ -71,13 +79,9 @@ def build_model() -> keras.Model:
     return keras.Model(pixels, keras.layers.Dense(10)(hidden))
 
 
-def build_optimizer() -> keras.optimizers.Optimizer:
-    """Returns Adam of the class that both trainers' configs select."""
-    from official.modeling import optimization
-
-    adam = {"optimizer": {"type": "adam"}, "learning_rate": {"type": "constant"}}
-    factory = optimization.OptimizerFactory(optimization.OptimizationConfig(adam))
-    return factory.build_optimizer(LEARNING_RATE)
+def build_optimizer(*, legacy: bool = False) -> keras.optimizers.Optimizer:
+    adam = keras.optimizers.legacy.Adam if legacy else keras.optimizers.Adam
+    return adam(LEARNING_RATE)
 
 
 def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
@@ -92,17 +96,26 @@ def shuffle_batch() -> tf.data.Dataset:
 
 
 def in_memory() -> tf.data.Dataset:
+    """Ours for arrays."""
+    return from_arrays(schema.DataConfig(global_batch_size=BATCH, is_training=True), None)
+
+
+def from_arrays(params: Any, input_context: Any) -> tf.data.Dataset:
     from official_trainer import inputs
 
-    return inputs.from_arrays(digits(), schema.DataConfig(global_batch_size=BATCH, is_training=True))
+    return inputs.from_arrays(digits(), params, input_context)
+
+
+def shuffle_batch_of(params: Any, input_context: Any) -> tf.data.Dataset:
+    return shuffle_batch()
 
 
 # The variants.
 
 
-def hand_written(pipeline: Callable[[], tf.data.Dataset]) -> Train:
+def hand_written(pipeline: Callable[[], tf.data.Dataset], *, legacy: bool = False) -> Train:
     """A `tf.function` loop, as one writes it who needs no trainer."""
-    model, optimizer = build_model(), build_optimizer()
+    model, optimizer = build_model(), build_optimizer(legacy=legacy)
     loss_mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
     iterator = iter(pipeline())
 
@@ -165,7 +178,7 @@ class PixelsTask(Task):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
 
-def ours(pipeline: Callable[..., tf.data.Dataset], *, enable_xla: bool = False) -> Train:
+def ours(pipeline: Callable[..., tf.data.Dataset], *, enable_xla: bool = False, legacy: bool = False) -> Train:
     """Our Trainer, built the way the engine builds it for one device."""
     from official_trainer.trainer import Trainer
 
@@ -175,16 +188,10 @@ def ours(pipeline: Callable[..., tf.data.Dataset], *, enable_xla: bool = False) 
         runtime=schema.RuntimeConfig(enable_xla=enable_xla),
     )
     task = PixelsTask(config.task, pipeline)
-    return windows_of(Trainer(config, task, task.build_model(), build_optimizer(), evaluate=False))
+    return windows_of(Trainer(config, task, task.build_model(), build_optimizer(legacy=legacy), evaluate=False))
 
 
-def from_arrays(params: Any, input_context: Any) -> tf.data.Dataset:
-    from official_trainer import inputs
-
-    return inputs.from_arrays(digits(), params, input_context)
-
-
-def model_garden(distribution_strategy: str) -> Train:
+def model_garden(distribution_strategy: str, *, legacy: bool = False) -> Train:
     """Model Garden's Trainer, built the way its driver builds it without a GPU."""
     from official.common import distribute_utils
     from official.core import base_task, base_trainer
@@ -206,7 +213,8 @@ def model_garden(distribution_strategy: str) -> Train:
     config = cfg.ExperimentConfig()
     with distribute_utils.get_distribution_strategy(distribution_strategy, num_gpus=0).scope():
         task = GardenTask(config.task)
-        trainer = base_trainer.Trainer(config, task, task.build_model(), build_optimizer(), evaluate=False)
+        optimizer = build_optimizer(legacy=legacy)
+        trainer = base_trainer.Trainer(config, task, task.build_model(), optimizer, evaluate=False)
     return windows_of(trainer)
 
 
@@ -233,12 +241,15 @@ def keras_fit(steps_per_execution: int) -> Train:
 
 VARIANTS: dict[str, Callable[[], Train]] = {
     HAND: lambda: hand_written(shuffle_batch),
-    OURS: lambda: ours(lambda params, context: shuffle_batch()),
+    OURS: lambda: ours(shuffle_batch_of),
     HAND_MEMORY: lambda: hand_written(in_memory),
     OURS_MEMORY: lambda: ours(from_arrays),
     OURS_XLA: lambda: ours(from_arrays, enable_xla=True),
     GARDEN: lambda: model_garden("mirrored"),
     GARDEN_OFF: lambda: model_garden("off"),
+    HAND_LEGACY: lambda: hand_written(shuffle_batch, legacy=True),
+    OURS_LEGACY: lambda: ours(shuffle_batch_of, legacy=True),
+    GARDEN_LEGACY: lambda: model_garden("mirrored", legacy=True),
     FIT_1: lambda: keras_fit(1),
     FIT_WINDOW: lambda: keras_fit(WINDOW_STEPS),
 }

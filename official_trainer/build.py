@@ -12,28 +12,34 @@ from typing import Any
 from official_trainer import distribute, export, files, registry, tracking
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
-from official_trainer.inputs import InputContext
+from official_trainer.config import ConfigError, Problem
+from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.job import Job
 from official_trainer.trainer import Trainer
 
 
-def build(job: Job, *, keeps_best: bool = False) -> Trainer:
+def build(job: Job, *, trains: bool = False, keeps_best: bool = False) -> Trainer:
     """Returns the trainer of a job: strategy, task, model, optimizer, and the keeper of its best checkpoint.
 
     Args:
       job: what to build.
+      trains: whether an optimizer is needed.
       keeps_best: whether evaluations may replace the best checkpoint.
+
+    Raises:
+      ConfigError: a batch does not divide over the replicas.
+      DeviceError: the devices are not there.
     """
     config = job.config
     distribute.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime)
-    _check_batch_sizes(config, strategy.num_replicas_in_sync)
+    _check_batch_sizes(job, strategy.num_replicas_in_sync)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)
         model = task.build_model()
-        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
-        best = _best_checkpoint(job) if keeps_best else None
-        return Trainer(config, task, model, optimizer, checkpoint_exporter=best)
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime) if trains else None
+        best = best_checkpoint(job) if keeps_best else None
+        return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best)
 
 
 def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
@@ -43,7 +49,8 @@ def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
     )
 
 
-def _best_checkpoint(job: Job) -> BestCheckpoint | None:
+def best_checkpoint(job: Job) -> BestCheckpoint | None:
+    """Returns the keeper of the run's best checkpoint, or None if no metric decides it."""
     trainer = job.config.trainer
     if not trainer.best_checkpoint_eval_metric:
         return None
@@ -55,11 +62,19 @@ def _best_checkpoint(job: Job) -> BestCheckpoint | None:
     )
 
 
-def _check_batch_sizes(config: Any, num_replicas: int) -> None:
+def _check_batch_sizes(job: Job, num_replicas: int) -> None:
     """Refuses batches that do not divide over the replicas before a model is built."""
     context = InputContext(num_replicas_in_sync=num_replicas)
-    for data in (config.task.train_data, config.task.validation_data):
-        context.get_per_replica_batch_size(data.global_batch_size)
+    problems = []
+    for section in ("train_data", "validation_data"):
+        try:
+            context.get_per_replica_batch_size(getattr(job.config.task, section).global_batch_size)
+        except BatchSizeError as error:
+            path = f"task.{section}.global_batch_size"
+            what = f"{error.global_batch_size} does not divide over {num_replicas} replicas"
+            problems.append(Problem(what, path, fix=f"use {error.choices}", origin=job.resolved.origin(path)))
+    if problems:
+        raise ConfigError(problems)
 
 
 def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:

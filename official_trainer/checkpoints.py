@@ -33,7 +33,7 @@ __all__ = [
     "read_init_checkpoint",
 ]
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
 
@@ -119,7 +119,7 @@ class CheckpointStore:
         self.checkpoint.write(self.prefix(step))
         saved = self._commit(step, extra or {})
         files.remove(saving)
-        _log.info("saved checkpoint %s", self.prefix(step))
+        _logger.info("saved checkpoint %s", self.prefix(step))
         self._tidy(newly_saved=step)
         return saved
 
@@ -169,7 +169,7 @@ class CheckpointStore:
             self._tidy()
             return None
         report = read_exactly(self.prefix(step), tf.train.TrackableView.children(self.checkpoint), step=step)
-        _log.info("restored %s", report)
+        _logger.info("restored %s", report)
         self._tidy()
         return report
 
@@ -250,7 +250,7 @@ class CheckpointStore:
 
     def _quarantine(self, step: int, reason: str) -> None:
         if self._read_only:
-            _log.warning("%s is damaged: %s; using an older checkpoint", self.prefix(step), reason)
+            _logger.warning("%s is damaged: %s; using an older checkpoint", self.prefix(step), reason)
             return
         target = files.join(self.directory, QUARANTINE)
         files.make_dirs(target)
@@ -261,8 +261,8 @@ class CheckpointStore:
             try:
                 files.rename(files.join(self.directory, name), files.join(target, _numbered(name, number)))
             except (OSError, tf.errors.OpError) as error:
-                _log.warning("%s stays where it is: %s", files.join(self.directory, name), error)
-        _log.warning("%s is damaged: %s; moved to %s, using an older checkpoint", self.prefix(step), reason, target)
+                _logger.warning("%s stays where it is: %s", files.join(self.directory, name), error)
+        _logger.warning("%s is damaged: %s; moved to %s, using an older checkpoint", self.prefix(step), reason, target)
 
     def _write_pointer(self) -> None:
         committed = self.steps()

@@ -17,7 +17,8 @@ import orbit
 from official_trainer import metrics, windows
 from official_trainer.config import nearest
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.feed import DataError, Feed
+from official_trainer.feed import Feed
+from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
 

@@ -41,17 +41,15 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     `export.json` in it says which step and results it stands for.
     """
     beside = f"{directory.rstrip('/')}.writing"
-    if tf.io.gfile.exists(beside):  # left by a process that died
-        tf.io.gfile.rmtree(beside)
+    files.remove(beside)  # left by a process that died
     module = tf.Module()
     module.model = model
     signatures = task.build_signatures(model)
     tf.saved_model.save(module, beside, signatures=signatures)
     record = {"step": step, "metrics": dict(metrics or {}), "signatures": sorted(signatures)}
     files.write_text_atomically(files.join(beside, "export.json"), json.dumps(record, indent=1) + "\n")
-    if tf.io.gfile.exists(directory):
-        tf.io.gfile.rmtree(directory)
-    tf.io.gfile.rename(beside, directory)
+    files.remove(directory)
+    files.rename(beside, directory)
     _logger.info("exported step %d to %s", step, directory)
 
 
@@ -65,7 +63,7 @@ def keep_newest(directory: str, max_to_keep: int) -> None:
     """Deletes all but the newest exports among the folders of `directory` that are named by step."""
     steps = sorted(int(name) for name in (n.rstrip("/") for n in files.list_dir(directory)) if name.isdigit())
     for step in steps[:-max_to_keep]:
-        tf.io.gfile.rmtree(files.join(directory, str(step)))
+        files.remove(files.join(directory, str(step)))
 
 
 def _batch_of(tensor: Any) -> tf.TensorSpec:

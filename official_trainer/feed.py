@@ -1,7 +1,7 @@
 """The batches of a run: a task's data under the strategy, from the step where the run stands.
 
 Owns: `DataPosition`, which is saved with every checkpoint, and `TrainingFeed`, which builds the iterator there and
-says what happens when data ends. Does not own: how a pipeline orders or reads examples (`inputs.py`).
+says what happens when data ends. Does not own: how a pipeline orders or reads examples (`inputs/`).
 """
 
 from __future__ import annotations

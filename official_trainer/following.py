@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files, manifest, restore
-from official_trainer.build import build, export_best
+from official_trainer.build import best_checkpoint, build, export_best
 from official_trainer.job import Job
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.record import read_run
@@ -64,15 +64,15 @@ def find_checkpoint(job: Job, checkpoint: str) -> str:
     Raises:
       CheckpointError: it is not there, or it is damaged.
     """
-    directory = job.model_dir
+    directory, steps = job.model_dir, committed_steps(job.model_dir)
     if checkpoint == "best":
+        best = best_checkpoint(job)
         directory = job.path(job.config.trainer.best_checkpoint_export_subdir)
-    steps = committed_steps(directory)
+        steps = () if best is None or best.step is None else (best.step,)
     if not steps:
         raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; train first")
-    if checkpoint in ("latest", "best"):
-        step = steps[-1]
-    elif (step := int(checkpoint)) not in steps:
+    step = steps[-1] if checkpoint in ("latest", "best") else int(checkpoint)
+    if step not in steps:
         raise CheckpointError(
             f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
         )
@@ -91,7 +91,7 @@ def load_weights(trainer: Trainer, prefix: str) -> None:
     average = trainer.average
     if average is not None and any(key.startswith("average/") for key in saved):
         items["average"] = average.state
-    restore.read_init_checkpoint(prefix, items)
+    restore.read_items(prefix, items)
     if average is not None and "average" not in items:
         average.reset()
 
@@ -116,7 +116,6 @@ def continuous_eval(job: Job) -> dict[str, float]:
     board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
     trackers = Trackers([board, Console(sys.stdout, end_step=None, quiet=job.quiet), rows])
     results: dict[str, float] = {}
-    files.make_dirs(job.path("continuous_eval"))
     with StopRequest() as stop, contextlib.closing(trackers):
         new_steps = follow(
             job.model_dir, settings.continuous_eval_timeout, stop, is_done=lambda step: rows.has_row(step, "validation")
@@ -130,6 +129,7 @@ def continuous_eval(job: Job) -> dict[str, float]:
                 _logger.warning("checkpoint %d was deleted before it could be evaluated: %s", step, error)
                 continue
             results = flatten(trainer.evaluate(settings.validation_steps))
+            files.make_dirs(job.path("continuous_eval"))  # not earlier: the run directory is the trainer's to make
             trackers.log("validation", step, results)
             if settings.train_steps and step >= settings.train_steps:
                 break
@@ -161,7 +161,7 @@ def follow(
     waiting_since = clock()
     while True:
         if stop.reason is not None:
-            raise PreemptedError(f"stopped by {stop.reason}; the same command continues with the next checkpoint")
+            raise PreemptedError(f"{stop.reason}; the same command continues with the next checkpoint")
         finished = (read_run(directory) or {}).get("status") == "done"  # read before the steps, so that none is missed
         new = [step for step in committed_steps(directory) if step not in seen and not is_done(step)]
         for step in new[:1]:

@@ -1,27 +1,18 @@
 """What is to be run: an experiment, its config, a mode and a run directory; and what can be refused at once.
 
-Owns: the modes, and every check of a job that needs no TensorFlow.
+Owns: every check of a job that needs no TensorFlow.
 Does not own: building or running anything.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from official_trainer import config as configuration
-from official_trainer import files, registry
+from official_trainer import files, modes, registry
 from official_trainer.config import ConfigError, Problem, Resolved
-from official_trainer.errors import ExitCode, UserError
-
-Evaluates = Literal["interval", "end", "never"]
-"""When a training run evaluates: at `validation_interval` and at the end, at the end only, never."""
-
-TRAINING_MODES: Mapping[str, Evaluates] = {"train": "never", "train_and_eval": "interval", "train_and_post_eval": "end"}
-"""Modes that train, and when each evaluates."""
-
-MODES = (*TRAINING_MODES, "eval", "continuous_eval", "continuous_train_and_eval")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,19 +47,10 @@ def check_ready(job: Job) -> None:
     Raises:
       UserError: the mode is unknown, or the config lacks what the mode needs.
     """
-    if job.mode not in MODES:
-        near = configuration.nearest(job.mode, MODES)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ModeError(f"--mode: there is no mode {job.mode!r}; modes are {', '.join(MODES)}{hint}")
+    modes.check(job.mode)
     registry.get_task_cls(job.config.task)
     if job.mode not in ("eval", "continuous_eval") and (problems := list(_training_problems(job))):
         raise ConfigError(problems)
-
-
-class ModeError(UserError, ValueError):
-    """There is no such mode."""
-
-    exit_code = ExitCode.CONFIG
 
 
 def _training_problems(job: Job) -> Iterator[Problem]:

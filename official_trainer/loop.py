@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.job import Evaluates
+from official_trainer.modes import Evaluates
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.triggers import Every
 
@@ -275,7 +275,7 @@ class Loop:
         if self._stop.reason is not None:
             self._save_checkpoint()
             raise PreemptedError(
-                f"stopped by {self._stop.reason} at step {self.state.step}, which is saved; the same command continues"
+                f"{self._stop.reason} at step {self.state.step}, which is saved; the same command continues"
             )
 
     # Evaluation.

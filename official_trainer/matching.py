@@ -1,7 +1,7 @@
 """Which variables of a checkpoint belong to which variables of a program, decided before any value is read.
 
 Owns: walking the object graph saved in a TensorFlow checkpoint beside the live objects, and the `RestoreReport`.
-Does not own: what is acceptable, or assigning values; `checkpoints.py` does both.
+Does not own: what is acceptable, or assigning values; `restore.py` does both.
 
 TensorFlow restores what it can match and keeps silent about the rest. This module finds the rest. It follows
 TensorFlow's rule: objects correspond when the same names lead to them from the root, and an optimizer's slot

@@ -1,7 +1,7 @@
 """Optimizers, schedules and weight averages, built from `trainer.optimizer_config`.
 
 Owns: building the optimizer with Model Garden's own factory, its slots, and `WeightAverage`, the moving average of
-weights. Does not own: the section's fields (`config/optimization.py`), when averages are swapped in (`trainer.py`).
+weights. Does not own: the section's fields (`config/optimization.py`), when averages are swapped in (`evaluation.py`).
 """
 
 from __future__ import annotations

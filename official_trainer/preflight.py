@@ -74,15 +74,7 @@ class _Session:
 
     def clean_up(self) -> None:
         """Deletes everything the check wrote."""
-        if files.is_url(self._job.model_dir):
-            from official_trainer.lazy import tf
-
-            if tf.io.gfile.exists(self._scratch.model_dir):
-                tf.io.gfile.rmtree(self._scratch.model_dir)
-            return
-        shutil.rmtree(self._scratch.model_dir, ignore_errors=True)
-        if self._made_model_dir:
-            shutil.rmtree(self._job.model_dir, ignore_errors=True)
+        files.remove(self._job.model_dir if self._made_model_dir else self._scratch.model_dir)
 
     @property
     def trainer(self) -> Trainer:
@@ -99,7 +91,7 @@ class _Session:
         return f"{self._job.model_dir} is writable, {_free_space(self._job.model_dir)} free"
 
     def _build(self) -> str:
-        self._trainer = build(self._scratch)
+        self._trainer = build(self._scratch, trains=True)
         count = sum(int(v.shape.num_elements() or 0) for v in self.trainer.model.trainable_variables)
         replicas = self.trainer.strategy.num_replicas_in_sync
         return f"{count:,} trainable parameters on {replicas} replica{'s' if replicas > 1 else ''}"

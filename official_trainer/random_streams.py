@@ -1,7 +1,7 @@
-"""Random numbers that depend on (seed, step, name, replica) and on nothing else.
+"""Random numbers that depend on (seed, step, replica, generator) and on nothing else.
 
 Owns: reseeding every generator inside a model at the start of a step, so that no random state has to be saved and a
-resumed run draws what an unbroken one would. Does not own: the order of data (`inputs.py`).
+resumed run draws what an unbroken one would. Does not own: the order of data (`inputs/order.py`).
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ class RunRecord:
         self.model_dir = str(model_dir)
         self._launch = launch
         self._clock = clock
+        self._before: dict[str, Any] = {}
         self._run: dict[str, Any] = {}
         self._status: dict[str, Any] = {}
 
@@ -122,7 +123,7 @@ class RunRecord:
 
     def start(self) -> None:
         """Begins a run, or a restart of the one that is there: its id, first start and best result are kept."""
-        before = read_run(self.model_dir) or {}
+        before = self._before = read_run(self.model_dir) or {}
         now = self._now()
         is_restart = bool(before) and "train" in self._launch.mode
         self._run = {
@@ -197,6 +198,16 @@ class RunRecord:
         if metrics is not None:
             self._run["final_metrics"] = _encoded(metrics)
         self._status |= {"phase": self._run["status"], "exit_code": int(exit_code)}
+        self._write_run()
+        self._write_status()
+
+    def refuse(self, exit_code: int) -> None:
+        """Ends the record of a process that was refused at once; a run that was there before stays as it was."""
+        if not self._before:
+            self.finish(exit_code)
+            return
+        self._run = self._before
+        self._status |= {"phase": "refused", "exit_code": int(exit_code)}
         self._write_run()
         self._write_status()
 

@@ -15,7 +15,7 @@ from official_trainer.lazy import tf
 from official_trainer.manifest import CheckpointError
 from official_trainer.matching import Matching, NoObjectGraphError, RestoreReport, Trackable, VariableSpec
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def read_exactly(prefix: str, items: Mapping[str, Trackable], *, step: int | None = None) -> RestoreReport:
@@ -30,6 +30,23 @@ def read_exactly(prefix: str, items: Mapping[str, Trackable], *, step: int | Non
             f"checkpoint of another model; nothing was restored.\n{report}\n"
             "Continue this run with the code and the config it was started with (params.yaml beside it), or start a "
             f"new one from its weights: task.init_checkpoint={prefix} and another --model_dir."
+        )
+    _read(prefix, items, is_complete=not report.deferred)
+    return report
+
+
+def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
+    """Restores `items` out of a checkpoint that holds more, for evaluating or exporting it.
+
+    Raises:
+      CheckpointError: any variable of `items` is missing or of another shape, or the checkpoint has more of them.
+        Nothing was assigned.
+    """
+    report = _match(prefix, items).report(items_only=True)
+    if not report.is_exact:
+        raise CheckpointError(
+            f"checkpoint of another model; nothing was restored.\n{report}\n"
+            "Use the code and the config that the run was trained with (params.yaml beside it)."
         )
     _read(prefix, items, is_complete=not report.deferred)
     return report
@@ -65,7 +82,7 @@ def read_init_checkpoint(
         _read(prefix, *items.values(), is_complete=not report.missing)
     else:
         _read(prefix, items, is_complete=not report.missing)
-    _log.info("initial weights from %s", report)
+    _logger.info("initial weights from %s", report)
     return report
 
 
@@ -122,7 +139,7 @@ def _find(path_or_dir: str) -> str:
         for step in reversed(steps):
             if (damage := manifest.damage(path_or_dir, step)) is None:
                 return files.join(path_or_dir, f"ckpt-{step}")
-            _log.warning("%s: ckpt-%d is damaged: %s; using an older one", path_or_dir, step, damage)
+            _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path_or_dir, step, damage)
         raise CheckpointError(f"{place} holds checkpoints, but none that is whole.")
     if latest := tf.train.latest_checkpoint(path_or_dir):  # another tool's directory: its pointer is all there is
         return latest

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from official_trainer import registry
 from official_trainer.config import Resolved
-from official_trainer.job import MODES, TRAINING_MODES, Job, ModeError, check_ready
+from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
+from official_trainer.modes import TRAINING_MODES
 
 if TYPE_CHECKING:
     from official_trainer.preflight import CheckStep
-
-__all__ = ["MODES", "ModeError", "check", "export", "run"]
 
 
 def run(
@@ -28,7 +27,7 @@ def run(
     mode: str,
     model_dir: str,
     quiet: bool = False,
-    checkpoint: str | None = None,
+    checkpoint: str = "latest",
     argv: Sequence[str] = (),
 ) -> dict[str, float]:
     """Does what `mode` says and returns the metrics.
@@ -36,10 +35,10 @@ def run(
     Args:
       experiment: registered name.
       resolved: its config.
-      mode: one of `MODES`.
+      mode: one of `modes.MODES`.
       model_dir: the run directory.
       quiet: whether nothing is printed while it runs.
-      checkpoint: for `eval`: `latest`, `best` or a step; default `latest`.
+      checkpoint: for `eval`: `latest`, `best` or a step.
       argv: the command line, for the record.
 
     Raises:
@@ -53,7 +52,7 @@ def run(
     if mode in TRAINING_MODES:
         return training.train(job)
     if mode == "eval":
-        return following.evaluate(job, checkpoint or "latest")
+        return following.evaluate(job, checkpoint)
     return following.continuous_eval(job) if mode == "continuous_eval" else following.continuous_train_and_eval(job)
 
 

@@ -235,7 +235,18 @@ class Trainer(orbit.StandardTrainer, Evaluator):
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self._feed.handle_end():
                     break
+            else:
+                self._check_advance(step, goal)
         return int(self._global_step.numpy()) - first
+
+    def _check_advance(self, step: int, goal: int) -> None:
+        """Refuses to go on when steps were run that `global_step` does not know of: everything is timed by it."""
+        reached = int(self._global_step.numpy())
+        if reached != goal:
+            raise RuntimeError(
+                f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
+                f"{type(self).__name__}.train_step must add 1 to self.global_step"
+            )
 
     def _run_window(self, num_steps: int) -> None:
         if self._train_loop_fn is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import sys
 import time
@@ -18,9 +19,10 @@ from official_trainer import config as configuration
 from official_trainer import files, registry
 from official_trainer.build import build, export_best, export_last, store_of
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.job import TRAINING_MODES, Job
+from official_trainer.job import Job
 from official_trainer.lazy import tf
 from official_trainer.loop import Hooks, Loop, LoopState
+from official_trainer.modes import TRAINING_MODES
 from official_trainer.record import Launch, RunRecord, claim
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Trackers, flatten
@@ -41,90 +43,106 @@ def train(job: Job) -> dict[str, float]:
         config_digest=configuration.digest(job.config),
         workspace=None if workspace is None else str(workspace),
     )
-    record = RunRecord(job.model_dir, launch)
-    record.start()
-    with StopRequest() as stop, _outcome_recorded(record) as outcome:
-        _write_params(job)
-        record.phase("build")
-        trainer = build(job, keeps_best=TRAINING_MODES[job.mode] != "never")
-        outcome.metrics = _run_loop(job, trainer, record, stop)
-    return outcome.metrics
+    session = _Session(job, RunRecord(job.model_dir, launch))
+    with StopRequest() as stop, session.outcome_recorded():
+        session.run(stop)
+    return session.metrics
 
 
-def _run_loop(job: Job, trainer: Trainer, record: RunRecord, stop: StopRequest) -> dict[str, float]:
-    settings = job.config.trainer
-    evaluates = TRAINING_MODES[job.mode]
-    console = Console(sys.stdout, end_step=settings.train_steps or None, quiet=job.quiet)
-    board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
-    rows = JsonlTracker(job.path("metrics.jsonl"))
-    # The row in metrics.jsonl comes last: it says that everything about an evaluation is done.
-    trackers = Trackers([board, console, rows])
-    with contextlib.closing(trackers):
-        board.text("config", _as_markdown(configuration.dump(job.resolved)))
+class _Session:
+    """One process's part in a run: the loop, and what the loop's events mean for the run directory."""
+
+    def __init__(self, job: Job, record: RunRecord) -> None:
+        self._job = job
+        self._record = record
+        settings = job.config.trainer
+        self._console = Console(sys.stdout, end_step=settings.train_steps or None, quiet=job.quiet)
+        self._board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
+        self._rows = JsonlTracker(job.path("metrics.jsonl"))
+        # The row in metrics.jsonl comes last: it says that everything about an evaluation is done.
+        self._trackers = Trackers([self._board, self._console, self._rows])
+        self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
+        self._has_started = False
+        self.metrics: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def outcome_recorded(self) -> Iterator[None]:
+        """Writes how the process began and how it ended, whatever way it ended."""
+        self._record.start()
+        try:
+            yield
+        except BaseException as error:
+            exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
+            self._record.finish(exit_code) if self._has_started else self._record.refuse(exit_code)
+            raise
+        self._record.finish(ExitCode.DONE, self.metrics)
+
+    def run(self, stop: StopRequest) -> None:
+        """Builds the parts and runs the loop."""
+        job = self._job
+        if not files.exists(job.path("params.yaml")):
+            write_params(job)  # a restart replaces them once it has restored
+        self._record.phase("build")
+        evaluates = TRAINING_MODES[job.mode]
+        trainer = build(job, trains=True, keeps_best=evaluates != "never")
         if evaluates != "never":
             trainer.check_monitored_metric()
-        hooks = _hooks(job, trainer, record, console, trackers, rows)
-        loop = Loop(trainer, store_of(job, trainer), trackers, evaluate=evaluates, hooks=hooks, stop=stop)
-        logs = loop.run()
-    console.message(_closing_line(job, record, loop.state.step))
-    return flatten(logs) or _last_row(rows.path)
+        with contextlib.closing(self._trackers):
+            store = store_of(job, trainer)
+            loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=self._hooks(trainer), stop=stop)
+            logs = loop.run()
+        self._console.message(self._closing_line(loop.state.step))
+        self.metrics = flatten(logs) or _last_row(self._rows.path)
 
+    def _hooks(self, trainer: Trainer) -> Hooks:
+        exports = self._job.config.trainer.export
+        if trainer.checkpoint_exporter is not None:
+            trainer.checkpoint_exporter.on_new_best = functools.partial(self._on_new_best, trainer)
+        return Hooks(
+            on_start=functools.partial(self._on_start, trainer),
+            on_phase=self._record.phase,
+            on_window=self._on_window,
+            before_save=lambda step: self._trackers.flush(),
+            on_save=self._record.checkpoint,
+            has_evaluation=lambda step: self._rows.has_row(step, "validation"),
+            export=lambda step, logs: export_last(self._job, trainer, step, logs) if exports.at_end else None,
+        )
 
-def _opening_line(job: Job, trainer: Trainer, start_step: int) -> str:
-    """Says what runs on what, and from where."""
-    count = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
-    replicas = trainer.strategy.num_replicas_in_sync
-    where = f"{replicas} replicas" if replicas > 1 else "one device"
-    start = f"continuing from step {start_step}" if start_step else "starting"
-    return f"{job.experiment}: {count:,} parameters on {where}, {start} in {job.model_dir}"
-
-
-def _closing_line(job: Job, record: RunRecord, step: int) -> str:
-    """Says what came of the run and where it lies."""
-    parts = [f"finished at step {step}"]
-    if record.best is not None:
-        parts.append(f"best {record.best['metric']} {format_number(float(record.best['value']))}")
-        parts[-1] += f" at step {record.best['step']}"
-    return ", ".join(parts) + f": {job.model_dir}"
-
-
-def _hooks(
-    job: Job, trainer: Trainer, record: RunRecord, console: Console, trackers: Trackers, rows: JsonlTracker
-) -> Hooks:
-    batch_size = job.config.task.train_data.global_batch_size
-    heartbeat = Heartbeat(HEARTBEAT_SECONDS)
-
-    def on_start(state: LoopState) -> None:
+    def _on_start(self, trainer: Trainer, state: LoopState) -> None:
+        self._has_started = True
+        write_params(self._job)
+        self._board.text("config", _as_markdown(configuration.dump(self._job.resolved)))
         devices = [device.name for device in tf.config.list_logical_devices()]
-        record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
-        console.message(_opening_line(job, trainer, state.start_step))
+        self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
+        self._console.message(self._opening_line(trainer, state.start_step))
 
-    def on_window(state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
-        console.end_step = state.end_step
-        console.progress(state.step, loss=loss, examples_per_second=num_steps * batch_size / max(seconds, 1e-9))
-        if heartbeat.is_due(time.monotonic()):
-            record.phase("train", state.step)
+    def _on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
+        examples = num_steps * self._job.config.task.train_data.global_batch_size
+        self._console.end_step = state.end_step
+        self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
+        if self._heartbeat.is_due(time.monotonic()):
+            self._record.phase("train", state.step)
 
-    def on_save(step: int) -> None:
-        record.checkpoint(step)
-
-    def on_new_best(step: int, logs: Mapping[str, Any]) -> None:
+    def _on_new_best(self, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
         best = trainer.checkpoint_exporter
-        record.set_best(best.metric, best.value, step)
-        if job.config.trainer.export.best:
-            export_best(job, trainer, step, logs)
+        self._record.set_best(best.metric, best.value, step)
+        if self._job.config.trainer.export.best:
+            export_best(self._job, trainer, step, logs)
 
-    if trainer.checkpoint_exporter is not None:
-        trainer.checkpoint_exporter.on_new_best = on_new_best
-    return Hooks(
-        on_start=on_start,
-        on_phase=record.phase,
-        on_window=on_window,
-        before_save=lambda step: trackers.flush(),
-        on_save=on_save,
-        has_evaluation=lambda step: rows.has_row(step, "validation"),
-        export=lambda step, logs: export_last(job, trainer, step, logs) if job.config.trainer.export.at_end else None,
-    )
+    def _opening_line(self, trainer: Trainer, start_step: int) -> str:
+        """Says what runs on what, and from where."""
+        count = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
+        replicas = trainer.strategy.num_replicas_in_sync
+        where = f"{replicas} replicas" if replicas > 1 else "one device"
+        start = f"continuing from step {start_step}" if start_step else "starting"
+        return f"{self._job.experiment}: {count:,} parameters on {where}, {start} in {self._job.model_dir}"
+
+    def _closing_line(self, step: int) -> str:
+        """Says what came of the run and where it lies."""
+        parts = [f"finished at step {step}"]
+        if (best := self._record.best) is not None:
+            parts.append(f"best {best['metric']} {format_number(float(best['value']))} at step {best['step']}")
+        return f"{', '.join(parts)}: {self._job.model_dir}"
 
 
 HEARTBEAT_SECONDS = 1.0
@@ -146,24 +164,7 @@ class Heartbeat:
         return True
 
 
-@dataclasses.dataclass
-class _Outcome:
-    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-
-
-@contextlib.contextmanager
-def _outcome_recorded(record: RunRecord) -> Iterator[_Outcome]:
-    """Writes how the run ended, whatever way it ended."""
-    outcome = _Outcome()
-    try:
-        yield outcome
-    except BaseException as error:
-        record.finish(error.exit_code if isinstance(error, UserError) else ExitCode.FAILED)
-        raise
-    record.finish(ExitCode.DONE, outcome.metrics)
-
-
-def _write_params(job: Job) -> None:
+def write_params(job: Job) -> None:
     """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
     path = job.path("params.yaml")
     text = configuration.dump(job.resolved, origins=True)

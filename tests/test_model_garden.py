@@ -6,7 +6,7 @@ import numpy as np
 import orbit
 import pytest
 import tensorflow as tf
-from official.core import base_task, config_definitions
+from official.core import base_task, base_trainer, config_definitions
 from official.modeling import optimization as garden_optimization
 
 from official_trainer import random_streams
@@ -100,3 +100,17 @@ def test_orbits_controller_drives_our_trainer(tmp_path):
     logs = controller.train_and_evaluate(train_steps=20, eval_steps=-1, eval_interval=10)
     assert int(trainer.global_step.numpy()) == 20
     assert "validation_loss" in logs
+
+
+def test_our_task_trains_under_gardens_trainer():
+    """T1: the contract is duck-typed both ways."""
+    keras.backend.clear_session()
+    config = garden_config()
+    task = toy.ToyTask(config.task)
+    model = task.build_model()
+    factory = garden_optimization.OptimizerFactory(config.trainer.optimizer_config)
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    trainer = base_trainer.Trainer(config, task, model, optimizer)
+    before = trainer.evaluate(tf.constant(-1))["validation_loss"]
+    trainer.train(tf.constant(60))
+    assert float(trainer.evaluate(tf.constant(-1))["validation_loss"]) < float(before)

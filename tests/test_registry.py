@@ -42,6 +42,12 @@ DIGITS = '''
 '''
 
 
+@pytest.fixture(autouse=True)
+def _nothing_registered(monkeypatch):
+    """Names that other test modules register do not count here."""
+    monkeypatch.setattr(registry, "_factories", {})
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _devices():
     yield

@@ -213,6 +213,13 @@ def test_continuous_eval_evaluates_each_checkpoint_once(finished, tmp_path):
     assert read_rows(f"{model_dir}/continuous_eval/metrics.jsonl") == rows
 
 
+def test_an_evaluator_may_start_before_the_trainer(model_dir):
+    """T10: it waits, leaves nothing, gives up after the timeout, and the run directory is still the trainer's."""
+    assert do(model_dir, "trainer.continuous_eval_timeout=0", mode="continuous_eval") == {}
+    do(model_dir, "trainer.train_steps=1", "trainer.export.at_end=false", mode="train")
+    assert committed_steps(model_dir) == (1,)
+
+
 def test_continuous_train_and_eval_fine_tunes_from_each_checkpoint(finished, model_dir):
     """T10: a run for every checkpoint of init_checkpoint, each in a folder of its own."""
     sets = [f"task.init_checkpoint={finished[0]}", "trainer.train_steps=3", "trainer.export.at_end=false"]
@@ -244,9 +251,12 @@ def test_another_models_checkpoint_is_refused(finished, tmp_path, monkeypatch):
         return keras.Model(features, keras.layers.Dense(3, name="logits")(keras.layers.Dense(9)(features)))
 
     monkeypatch.setattr(ShuffledTask, "build_model", build_model)
+    params = files.read_text(f"{model_dir}/params.yaml")
     with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
         do(model_dir, "trainer.train_steps=100")
+    assert files.read_text(f"{model_dir}/params.yaml") == params
     assert record(model_dir, "status.json")["exit_code"] == ExitCode.CONFIG
+    assert record(model_dir)["status"] == "done"
     assert committed_steps(model_dir) == (20, 40, 60, 80)
 
 
@@ -462,3 +472,28 @@ def test_metrics_that_create_variables_late_are_restored(model_dir, tmp_path, mo
     do(model_dir, *sets, "trainer.train_steps=40")
     row = next(r for r in read_rows(f"{model_dir}/metrics.jsonl") if (r["split"], r["step"]) == ("train", 40))
     assert row["late"] == 400
+
+
+def test_eval_with_another_model_says_so(finished, monkeypatch):
+    """N4: the message is about this run, not about init_checkpoint."""
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(keras.layers.Dense(9)(features)))
+
+    monkeypatch.setattr(ShuffledTask, "build_model", build_model)
+    with pytest.raises(CheckpointError, match=r"(?s)checkpoint of another model; .*wrong shape.*Use the code and the"):
+        do(finished[0], mode="eval")
+
+
+def test_after_step_changes_the_model_each_step(model_dir, monkeypatch):
+    """G11: a weight constraint, traced with the step, after the optimizer."""
+
+    def after_step(self, model):
+        for weight in model.trainable_variables:
+            weight.assign(tf.clip_by_value(weight, -0.01, 0.01))
+
+    monkeypatch.setattr(ShuffledTask, "after_step", after_step)
+    do(model_dir, "trainer.train_steps=3", "trainer.export.at_end=false")
+    kernel = checkpoint_values(model_dir, 3)["model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert np.abs(kernel).max() == np.float32(0.01)

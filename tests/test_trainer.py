@@ -403,6 +403,19 @@ def test_a_step_without_loss_is_an_error():
         build(task_cls=Silent).train(1)
 
 
+def test_a_step_that_does_not_count_is_an_error():
+    """T3: an overridden train_step that forgets global_step would never end."""
+
+    class Forgetful(Trainer):
+        def train_step(self, iterator):
+            self.next_train_inputs(iterator)
+
+    with pytest.raises(
+        RuntimeError, match=r"3 steps moved global_step from 0 to 0, not to 3; Forgetful.train_step must"
+    ):
+        build(trainer_cls=Forgetful).train(3)
+
+
 EMA_STRATEGIES = ["off", "mirrored2"]
 
 

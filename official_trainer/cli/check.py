@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from official_trainer.cli import flags, job, terminal
+from official_trainer.cli import flags, target, terminal
 
 USAGE = "--experiment=NAME [--model_dir=DIR] [flags] [PATH=VALUE …]"
 
@@ -25,7 +25,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Tries the steps, each reported as it ends; the first that fails ends the check with its own exit code."""
     mode = flags.read_mode(arguments)
-    experiment, resolved, model_dir = job.from_flags(arguments)
+    experiment, resolved, model_dir = target.from_flags(arguments)
     from official_trainer import run as engine
 
     for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir):

@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "official-trainer", h
         sys.stdout.flush()
         return code
     except UserError as error:
-        terminal.report_error(str(error))
+        label = "stopped" if error.exit_code == ExitCode.PREEMPTED else "error"
+        terminal.report_error(str(error), label)
         return int(error.exit_code)
     except KeyboardInterrupt:
         terminal.report_error("interrupted")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.cli import flags, job, terminal
+from official_trainer.cli import flags, target, terminal
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield check_orbit(_importable("orbit"))
     yield check_keras(os.environ)
     if python.ok and versions["pyyaml"]:  # without them, nothing that reads experiments can be imported
-        yield check_workspace(job.workspace(arguments))
+        yield check_workspace(target.workspace(arguments))
     if arguments.devices and versions.get("tensorflow"):
         yield check_devices(devices(), has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from official_trainer.cli import flags, job, terminal
+from official_trainer.cli import flags, target
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [flags] [PATH=VALUE …]"
 
@@ -22,9 +22,9 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates, and prints the metrics."""
+    """Evaluates; the metrics are what is printed."""
     checkpoint = flags.read_checkpoint(arguments)
-    experiment, resolved, model_dir = job.from_flags_or_run(arguments)
+    experiment, resolved, model_dir = target.from_flags_or_run(arguments)
     from official_trainer import run as engine
 
     metrics = engine.run(
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         resolved,
         mode="eval",
         model_dir=model_dir,
-        quiet=True,  # the result is printed here
+        quiet=arguments.quiet or arguments.json,
         checkpoint=checkpoint,
         argv=arguments.argv,
     )
@@ -40,6 +40,4 @@ def run(arguments: argparse.Namespace) -> int:
         import json
 
         print(json.dumps(metrics))
-    elif metrics:
-        print("\n".join(terminal.columns([(name, f"{value:.6g}") for name, value in sorted(metrics.items())])))
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from official_trainer.cli import flags, job
+from official_trainer.cli import flags, target
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output_dir=DIR] [PATH=VALUE …]"
 
@@ -24,7 +24,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exports, and prints where to."""
     checkpoint = flags.read_checkpoint(arguments)
-    experiment, resolved, model_dir = job.from_flags_or_run(arguments)
+    experiment, resolved, model_dir = target.from_flags_or_run(arguments)
     from official_trainer import run as engine
 
     path = engine.export(

@@ -1,7 +1,7 @@
 """The flags that several verbs share, and the parser every verb declares its own with.
 
 Owns: Model Garden's flags of a run, the names of the modes.
-Does not own: other spellings of a flag (`spelling.py`), what becomes of the values (`job.py` and each verb).
+Does not own: other spellings of a flag (`spelling.py`), what becomes of the values (`target.py` and each verb).
 """
 
 from __future__ import annotations
@@ -9,16 +9,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from official_trainer import modes
 from official_trainer.cli.spelling import UsageError, Words, did_you_mean
-
-MODES = (
-    "train",
-    "eval",
-    "train_and_eval",
-    "train_and_post_eval",
-    "continuous_eval",
-    "continuous_train_and_eval",
-)
 
 NOT_YET = {
     "tf_data_service": "tf.data service is not supported yet; leave the flag out",
@@ -132,18 +124,17 @@ def changes_config(arguments: argparse.Namespace) -> bool:
 
 def add_mode_flag(parser: Parser) -> None:
     """Declares `--mode`."""
-    parser.value("mode", "MODE", f"one of {', '.join(MODES)} (default: train_and_eval)")
+    parser.value("mode", "MODE", f"one of {', '.join(modes.MODES)} (default: {modes.DEFAULT_MODE})")
 
 
 def read_mode(arguments: argparse.Namespace) -> str:
     """Returns the mode.
 
     Raises:
-      UsageError: there is no such mode.
+      ModeError: there is no such mode.
     """
-    mode = "train_and_eval" if arguments.mode is None else arguments.mode
-    if mode not in MODES:
-        raise UsageError(f"--mode={mode}: no such mode{did_you_mean(mode, MODES)}\nmodes: {', '.join(MODES)}")
+    mode = modes.DEFAULT_MODE if arguments.mode is None else arguments.mode
+    modes.check(mode)
     return mode
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from official_trainer.cli import flags, job, terminal
+from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.spelling import UsageError
 
 USAGE = "[--json]"
@@ -28,9 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from official_trainer import registry
 
-    workspace = job.workspace(arguments)
+    workspace = target.workspace(arguments)
     if workspace is None:
-        raise UsageError(f"no workspace: no folder upwards of {os.getcwd()} holds experiments/; {job.NEW_WORKSPACE}")
+        raise UsageError(f"no workspace: no folder upwards of {os.getcwd()} holds experiments/; {target.NEW_WORKSPACE}")
     found = registry.experiments(workspace).values()
     unlisted = [problem.message for problem in registry.unlisted(workspace)]
     if arguments.json:

@@ -11,7 +11,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.cli import flags, job
+from official_trainer import files
+from official_trainer.cli import flags, target
 from official_trainer.cli.spelling import UsageError
 
 if TYPE_CHECKING:
@@ -39,21 +40,21 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--explain and --json cannot be combined; keep one")
     run_dir = _run_dir(arguments)
     if run_dir and not arguments.explain and not arguments.json and not flags.changes_config(arguments):
-        with open(job.params_path(run_dir), encoding="utf-8") as file:
-            print(file.read(), end="")  # as the run wrote it, also when the experiment is no more
+        # As the run wrote it, also when the experiment is no more.
+        print(files.read_text(target.params_path(run_dir)), end="")
         return 0
-    experiment = job.recorded_experiment(run_dir) if run_dir else job.named_experiment(arguments)
-    print(_text(experiment, job.resolve(experiment, arguments, run_dir=run_dir), arguments))
+    experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
+    print(_text(experiment, target.resolve(experiment, arguments, run_dir=run_dir), arguments))
     return 0
 
 
 def _run_dir(arguments: argparse.Namespace) -> str | None:
     """Returns the run directory that the argument names, or None if it names an experiment."""
     name = arguments.name or ""
-    if job.is_run_dir(name):
+    if target.is_run_dir(name):
         return name
     if os.sep in name or name in (os.curdir, os.pardir):
-        raise UsageError(f"{name} is not the directory of a run: there is no {job.params_path(name)}")
+        raise UsageError(f"{name} is not the directory of a run: there is no {target.params_path(name)}")
     return None
 
 

@@ -24,9 +24,9 @@ def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
-def report_error(message: str) -> None:
-    """Writes `error: message` to stderr; a message may have several lines."""
-    print(f"{paint('error:', 'red', sys.stderr)} {message}", file=sys.stderr)
+def report_error(message: str, label: str = "error") -> None:
+    """Writes `error: message` to stderr, or with another label; a message may have several lines."""
+    print(f"{paint(f'{label}:', 'red', sys.stderr)} {message}", file=sys.stderr)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -198,7 +198,7 @@ class RuntimeConfig(Config):
       enable_xla: whether the training window is compiled by XLA.
       run_eagerly: whether nothing is traced, for debugging.
       seed: seed of weights, data order and every random stream.
-      tpu: address of a Cloud TPU.
+      tpu: address of a Cloud TPU; refused, as this version runs on CPUs and GPUs only.
     """
 
     distribution_strategy: Literal["auto", "off", "one_device", "mirrored"] = "auto"

@@ -29,9 +29,9 @@ class BatchSizeError(UserError, ValueError):
         self.num_replicas = num_replicas
         lower = global_batch_size // num_replicas * num_replicas
         higher = lower + num_replicas
-        sizes = f"{lower} or {higher}" if lower else str(higher)
+        self.choices = f"{lower} or {higher}" if lower else str(higher)
         super().__init__(
-            f"global_batch_size {global_batch_size} does not divide over {num_replicas} replicas; use {sizes}"
+            f"global_batch_size {global_batch_size} does not divide over {num_replicas} replicas; use {self.choices}"
         )
 
 

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: every metric of a run, one JSON object a line, for scripts and for `runs`.
+"""`metrics.jsonl`: every metric of a run, one JSON object a line, for scripts.
 
 Owns: the row format, `{"step": 10, "split": "train", "time": 1700000000.0, "loss": 0.5}`, time in Unix seconds, and
 that no step and split is there twice.
@@ -20,7 +20,7 @@ from typing import IO, Any
 from official_trainer import files
 from official_trainer.tracking import MetricError
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _RESERVED = ("step", "split", "time")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
@@ -108,7 +108,7 @@ def _parse(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             row = json.loads(line)
             row["step"], row["split"]
         except (ValueError, KeyError, TypeError):
-            _log.warning("%s:%d: not a whole row, left out: %.60s", path, number, line)
+            _logger.warning("%s:%d: not a whole row, left out: %.60s", path, number, line)
             continue
         yield line, row
 

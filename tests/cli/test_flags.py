@@ -2,6 +2,7 @@
 
 import pytest
 
+from official_trainer import modes
 from official_trainer.cli import flags
 from official_trainer.cli.spelling import UsageError
 
@@ -253,7 +254,7 @@ def test_help_shows_flags_defaults_and_what_is_not_supported_yet():
     assert "--nodevices" in parser(overrides=False).format_help()
 
 
-@pytest.mark.parametrize("mode", flags.MODES)
+@pytest.mark.parametrize("mode", modes.MODES)
 def test_modes(mode):
     """T10: the six modes, by Model Garden's names."""
     assert flags.read_mode(read(f"--mode={mode}")) == mode
@@ -265,9 +266,11 @@ def test_default_mode():
 
 def test_unknown_mode():
     """T10: refused with the nearest name and the list."""
-    with pytest.raises(UsageError, match=r"--mode=train_and_evl: no such mode; did you mean train_and_eval") as error:
+    with pytest.raises(
+        modes.ModeError, match=r"--mode=train_and_evl: no such mode; did you mean train_and_eval"
+    ) as error:
         flags.read_mode(read("--mode=train_and_evl"))
-    assert all(mode in str(error.value) for mode in flags.MODES)
+    assert all(mode in str(error.value) for mode in modes.MODES)
 
 
 @pytest.mark.parametrize("flag", ["tf_data_service", "gin_file", "gin_params"])

@@ -153,7 +153,7 @@ def test_comments_say_who_set_what(write):
     assert "    filters: [1]  # a.yaml:4\n" in text
     assert "    blocks:  # a.yaml:3\n      - x: 3  # a.yaml:3\n        names: []\n" in text
     assert "    weights:\n      a: 1.0  # a.yaml:5\n" in text
-    assert "  train_steps: 100\n" in text
+    assert "  train_steps: 100  # experiment\n" in text
     assert dump(result) == re.sub(r"  # .*|^# .*\n", "", text)
     again = write(text, "params.yaml")
     assert resolved(config_files=[again]).config == result.config

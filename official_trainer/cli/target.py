@@ -10,6 +10,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from official_trainer import files
 from official_trainer.cli import flags
 from official_trainer.cli.spelling import UsageError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
 
 
-class Job(NamedTuple):
+class Target(NamedTuple):
     """An experiment, configured, and where its run lives."""
 
     experiment: str
@@ -30,7 +31,7 @@ class Job(NamedTuple):
     model_dir: str
 
 
-def from_flags(arguments: argparse.Namespace) -> Job:
+def from_flags(arguments: argparse.Namespace) -> Target:
     """Resolves the experiment that the flags name.
 
     Raises:
@@ -38,10 +39,10 @@ def from_flags(arguments: argparse.Namespace) -> Job:
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
     experiment = named_experiment(arguments)
-    return Job(experiment, resolve(experiment, arguments), _model_dir(experiment, arguments))
+    return Target(experiment, resolve(experiment, arguments), _model_dir(experiment, arguments))
 
 
-def from_flags_or_run(arguments: argparse.Namespace) -> Job:
+def from_flags_or_run(arguments: argparse.Namespace) -> Target:
     """Resolves the experiment that the flags name, or else the one that ran in `--model_dir`, as it ran.
 
     Raises:
@@ -52,7 +53,7 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Job:
         return from_flags(arguments)
     model_dir = os.path.expanduser(arguments.model_dir)
     experiment = recorded_experiment(model_dir)
-    return Job(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir)
+    return Target(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir)
 
 
 def named_experiment(arguments: argparse.Namespace) -> str:
@@ -101,31 +102,27 @@ def workspace(arguments: argparse.Namespace) -> Path | None:
 
 def params_path(run_dir: str) -> str:
     """Returns where a run keeps its configuration."""
-    return os.path.join(run_dir, "params.yaml")
+    return files.join(run_dir, "params.yaml")
 
 
 def is_run_dir(path: str) -> bool:
     """Tells whether a run has left its configuration in `path`."""
-    return bool(path) and os.path.isfile(params_path(path))
+    return bool(path) and files.exists(params_path(path))
 
 
 def recorded_experiment(run_dir: str) -> str:
     """Returns the name of the experiment that ran in `run_dir`.
 
     Raises:
-      UsageError: the directory does not say.
+      UsageError: no run is there.
+      ModelDirError: its record cannot be read.
     """
-    import json
+    from official_trainer.record import read_run
 
-    path = os.path.join(run_dir, "run.json")
-    try:
-        with open(path, encoding="utf-8") as file:
-            return str(json.load(file)["experiment"])
-    except FileNotFoundError:
-        reason = "there is no such file"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"cannot be read ({type(error).__name__}: {error})"
-    raise UsageError(f"{path}: {reason}, so the experiment of that run is not known; name it with --experiment")
+    run = read_run(run_dir)
+    if run is None:
+        raise UsageError(f"{run_dir} holds no run (there is no run.json), so name the experiment with --experiment")
+    return str(run["experiment"])
 
 
 def _model_dir(experiment: str, arguments: argparse.Namespace) -> str:

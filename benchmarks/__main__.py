@@ -1,0 +1,62 @@
+"""`python -m benchmarks`: runs everything side by side and prints what it took, with ratios, spread and targets.
+
+Owns: the command. Each part measures in children of this process; see `steps.py`, `job.py` and `commands.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from benchmarks import commands, job, processes, report, steps
+from benchmarks.report import Comparison
+
+README = processes.ROOT / "benchmarks" / "README.md"
+
+PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
+    "steps": (steps.compare, 7),
+    "job": (job.compare, 5),
+    "cli": (commands.compare, 15),
+}
+"""What each part measures, and its rounds by default."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmarks; returns 1 if a target was missed, else 0."""
+    arguments = _parse(argv)
+    missed = 0
+    print(report.machine())
+    for name in arguments.only:
+        compare, default_rounds = PARTS[name]
+        comparisons = compare(arguments.rounds or default_rounds)
+        report.print_text(comparisons)
+        if arguments.markdown:
+            _write(name, report.markdown(comparisons))
+        missed += sum(not each.is_met(target) for each in comparisons for target in each.targets)
+    print(f"{missed} target{'s' * (missed > 1)} missed" if missed else "all targets met")
+    return int(missed > 0)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, help="measurements of each variant; default: each part's own")
+    parser.add_argument("--markdown", action="store_true", help="also write the tables to benchmarks/README.md")
+    return parser.parse_args(argv)
+
+
+def _parts(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in PARTS]:
+        raise argparse.ArgumentTypeError(f"no such part: {', '.join(unknown)}; parts are {', '.join(PARTS)}")
+    return names
+
+
+def _write(name: str, tables: str) -> None:
+    """Puts a part's tables, and the machine they were measured on, into the README."""
+    section = f"\n{tables}\nMeasured on {report.machine()}.\n\n"
+    README.write_text(report.replace_section(README.read_text(), name, section))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

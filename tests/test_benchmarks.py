@@ -1,0 +1,159 @@
+"""The benchmarks run: every variant trains, and what was measured becomes tables. Nothing here is timed."""
+
+import functools
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+import benchmarks.__main__ as command
+from benchmarks import commands, processes, report, rounds, steps
+
+
+@pytest.mark.parametrize("name", list(steps.VARIANTS))
+def test_each_variant_trains(name):
+    train = steps.VARIANTS[name]()
+    calls = []
+    first = train(1, 2, lambda: calls.append("window"))
+    last = train(2, 25, lambda: calls.append("window"))
+    assert len(calls) == 3
+    assert last < first < 4, "the loss of ten digits starts at ln 10 = 2.3 and falls"
+
+
+def test_variants_compute_the_same_steps(monkeypatch):
+    """Same weights, same batches in order: the hand-written loop, both trainers and fit end with the same loss."""
+    images, labels = steps.digits()
+    in_order = steps.tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(steps.BATCH)
+    monkeypatch.setattr(steps, "shuffle_batch", lambda: in_order)
+    steps.keras.utils.set_random_seed(0)
+    start = steps.build_model().get_weights()
+    build_model = steps.build_model
+
+    def build_equal_model():
+        model = build_model()
+        model.set_weights(start)
+        return model
+
+    monkeypatch.setattr(steps, "build_model", build_equal_model)
+    variants = {
+        "hand-written": lambda: steps.hand_written(steps.shuffle_batch),
+        "ours": lambda: steps.ours(steps.shuffle_batch_of),
+        "ours, XLA": lambda: steps.ours(steps.shuffle_batch_of, enable_xla=True),
+        "Model Garden": lambda: steps.model_garden("off"),
+        "fit": lambda: steps.keras_fit(1),
+    }
+    losses = {name: build()(1, 30, lambda: None) for name, build in variants.items()}
+    assert losses == dict.fromkeys(variants, pytest.approx(losses["hand-written"], rel=1e-4))
+
+
+def test_the_job_is_the_same_for_both_drivers():
+    """Model, data, batch, steps and intervals of Model Garden's digits_cnn are those of ours."""
+    from benchmarks import garden
+    from official_trainer import registry
+
+    ours = registry.get_config("digits_cnn", processes.ROOT)
+    theirs = garden.digits_cnn()
+    for name in ("train_steps", "summary_interval", "checkpoint_interval", "validation_interval", "validation_steps"):
+        assert getattr(ours.trainer, name) == getattr(theirs.trainer, name), name
+    for data in ("train_data", "validation_data"):
+        batch = getattr(theirs.task, data).global_batch_size
+        assert getattr(ours.task, data).global_batch_size == batch
+    models = [registry.get_task_cls(ours.task)(ours.task).build_model(), garden.DigitsTask(theirs.task).build_model()]
+    layers = [[(type(layer).__name__, layer.output_shape) for layer in model.layers] for model in models]
+    assert layers[0] == layers[1]
+
+
+def test_rounds_are_interleaved():
+    order = []
+
+    def measure(name):
+        order.append(name)
+        return {"seconds": float(len(order))}
+
+    results = rounds.interleave({name: functools.partial(measure, name) for name in "AB"}, 2)
+    assert order == ["A", "B", "A", "B"]
+    assert results == {"seconds": {"A": (1.0, 3.0), "B": (2.0, 4.0)}}
+
+
+TARGETS = [
+    report.Target(name="fast", against="slow", at_most=0.5),
+    report.Target(name="slow", against="fast", at_most=0.5),
+    report.Target(name="fast", at_most=2.0),
+]
+COMPARISON = report.Comparison(
+    title="work",
+    unit="s",
+    digits=1,
+    values={"slow": [4.0, 5.0, 10.0], "fast": [1.0, 2.0, 2.0]},
+    baseline="slow",
+    targets=TARGETS,
+)
+
+
+def test_ratios_are_formed_round_by_round():
+    assert COMPARISON.ratios("fast", "slow") == [0.25, 0.4, 0.2]
+    assert [COMPARISON.is_met(target) for target in TARGETS] == [True, False, True]
+
+
+def test_tables_as_markdown():
+    assert report.markdown([COMPARISON]) == (
+        "| work | s | min to max | × slow | min to max |\n"
+        "| --- | ---: | ---: | ---: | ---: |\n"
+        "| slow | 5.0 | 4.0 to 10.0 | 1.00 | 1.00 to 1.00 |\n"
+        "| fast | 2.0 | 1.0 to 2.0 | 0.25 | 0.20 to 0.40 |\n"
+        "\n"
+        "| promise | against | median | min to max | at most | met |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: |\n"
+        "| fast | slow | 0.25 | 0.20 to 0.40 | 0.50 × | yes |\n"
+        "| slow | fast | 4.00 | 2.50 to 5.00 | 0.50 × | **no** |\n"
+        "| fast | – | 2.00 | 1.00 to 2.00 | 2.00 s | yes |\n"
+    )
+
+
+def test_tables_on_a_terminal():
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.print_text([COMPARISON], console)
+    rows = [line.split() for line in console.export_text().splitlines()]
+    assert ["fast", "2.0", "1.0", "to", "2.0", "0.25", "0.20", "to", "0.40"] in rows
+    assert ["slow", "fast", "4.00", "2.50", "to", "5.00", "0.50", "×", "no"] in rows
+
+
+def test_the_readme_has_a_section_for_each_part():
+    text = command.README.read_text()
+    for name in command.PARTS:
+        replaced = report.replace_section(text, name, "new\n")
+        assert f"<!-- {name}: begin -->\nnew\n<!-- {name}: end -->" in replaced
+    with pytest.raises(ValueError, match="no section between"):
+        report.replace_section(text, "nothing", "new")
+
+
+def test_the_command_writes_tables_and_says_what_was_missed(monkeypatch, tmp_path, capsys):
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- cli: begin -->\nold\n<!-- cli: end -->\nafter\n")
+    monkeypatch.setattr(command, "README", readme)
+    monkeypatch.setitem(command.PARTS, "cli", (lambda num_rounds: [COMPARISON], 3))
+    assert command.main(["--only=cli", "--markdown"]) == 1
+    text = readme.read_text()
+    assert "old" not in text and "| fast | 2.0 |" in text and f"Measured on {report.machine()}." in text
+    assert capsys.readouterr().out.endswith("1 target missed\n")
+
+
+def test_an_unknown_part_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--only=steps,stpes"])
+    assert "no such part: stpes; parts are steps, job, cli" in capsys.readouterr().err
+
+
+def test_usage_of_a_process():
+    usage = processes.run([sys.executable, "-c", "held = bytearray(100 << 20)"])
+    assert usage.wall_seconds > 0
+    assert usage.peak_bytes > 100 << 20
+    with pytest.raises(RuntimeError, match=r"ended with 3:\nbad luck"):
+        processes.run([sys.executable, "-c", "print('bad luck'); raise SystemExit(3)"])
+
+
+def test_commands_are_measured():
+    (comparison,) = commands.compare(1)
+    assert set(comparison.values) == set(commands.COMMANDS)
+    assert {target.name for target in comparison.targets} == set(commands.COMMANDS)
