@@ -92,12 +92,17 @@ class Feed:
             dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
         return dataset
 
-    def steps_per_epoch(self) -> float | None:
-        """Returns the steps of a pass over the data built last: infinity if it has no end, None if nobody knows."""
+    def steps_per_epoch(self, *, count: bool = True) -> float | None:
+        """Returns the steps of a pass over the data built last: infinity if it has no end, None if nobody knows.
+
+        Args:
+          count: whether the examples may be counted to find out.
+        """
         assert self._built is not None, "nothing was built yet"
         dataset, context = self._built
-        if context.examples_per_epoch is not None:
-            return context.examples_per_epoch / self._params.global_batch_size
+        examples = context.examples_per_epoch if count else context.examples_counted
+        if examples is not None:
+            return examples / self._params.global_batch_size
         cardinality = (
             int(dataset.cardinality()) if isinstance(dataset, tf.data.Dataset) else tf.data.UNKNOWN_CARDINALITY
         )
@@ -211,6 +216,15 @@ class TrainingFeed:
         if self._on_data_end == "repeat":
             self.begin_next_epoch()
         return self._on_data_end == "repeat"
+
+    def epoch(self, step: int) -> float | None:
+        """Returns the passes over the data until `step`, or None if nobody knows how long one is."""
+        done = int(self.position.epoch.numpy())
+        if self._given is None and self._iterator is not None:
+            steps = self._feed.steps_per_epoch(count=False)
+            if steps is not None and steps != math.inf:
+                return (step + int(self.position.skipped_steps.numpy())) / steps
+        return float(done) if done else None
 
     def errors_explained(self) -> contextlib.AbstractContextManager[None]:
         """See `Feed.errors_explained`."""

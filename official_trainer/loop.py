@@ -211,6 +211,7 @@ class Loop:
             self._window_steps = max(1, min(ran * WINDOW_GROWTH, int(MAX_WINDOW_SECONDS / per_step)))
         if ran < num_steps:
             self._end_epoch()
+        state.epoch = self._trainer.feed.epoch(state.step)
         self._hooks.on_window(state, ran, seconds, self._trainer.mean_loss)
 
     def _end_epoch(self) -> None:
@@ -222,7 +223,6 @@ class Loop:
             return
         feed.begin_next_epoch()
         done = int(feed.position.epoch.numpy())
-        state.epoch = float(done)
         # Epochs of one data set have one length: the first tells the end.
         state.end_step = state.step if done >= epochs else math.ceil(state.step / done * epochs)
 

@@ -44,6 +44,9 @@ class FakeFeed:
     def steps_per_epoch(self):
         return None
 
+    def epoch(self, step):
+        return step / self.length
+
     def begin_next_epoch(self):
         self.position.epoch.value += 1
 
@@ -350,3 +353,4 @@ def test_state_tells_where_the_run_stands():
     assert (state.step, state.start_step, state.end_step) == (100, 50, 100)
     assert state.median_step_seconds > 0
     assert state.shared == {}
+    assert state.epoch == 0.0  # the data has no end

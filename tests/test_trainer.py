@@ -466,3 +466,14 @@ def test_averaging_works_with_float16_and_loss_scaling():
     before = float(trainer.evaluate(-1)["validation_loss"])
     trainer.train(50)
     assert float(trainer.evaluate(-1)["validation_loss"]) < before
+
+
+def test_epochs_are_counted():
+    """G7: from the size of the data, or from its ends; None where nobody knows."""
+    known = build(experiment(on_data_end="repeat"), task_cls=finite(1))
+    assert known.feed.epoch(0) is None
+    known.run_steps(4)
+    assert known.feed.epoch(4) == 4 / 3
+    endless = build()
+    endless.run_steps(4)
+    assert endless.feed.epoch(4) is None

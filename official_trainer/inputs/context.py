@@ -133,6 +133,11 @@ class InputContext:
     def examples_per_epoch(self, examples: int | Callable[[], int] | None) -> None:
         self._examples_per_epoch = examples
 
+    @property
+    def examples_counted(self) -> int | None:
+        """The same, but None as long as it would take counting."""
+        return None if callable(self._examples_per_epoch) else self._examples_per_epoch
+
 
 def check_element_structure(dataset: Any, where: str) -> None:
     """Checks that `dataset` yields batches: nests of tensors with one common first dimension.
