@@ -140,6 +140,7 @@ class _Converter:
                 return Node("scalar", raw.value, origin, length, quoted, op)
             if isinstance(raw, yaml.SequenceNode):
                 return Node("list", tuple(self.node(item) for item in raw.value), origin, length, op=op)
+            assert isinstance(raw, yaml.MappingNode), "YAML has no other nodes"
             return Node("mapping", tuple(self._pairs(raw)), origin, length, op=op)
         finally:
             self._open.discard(id(raw))
