@@ -93,7 +93,8 @@ class BestCheckpoint:
             store.delete(step)
         self._records = {global_step: record}
         info = {**logs, "best_ckpt_global_step": float(global_step)}
-        files.write_text_atomically(files.join(self._directory, "info.json"), json.dumps(info, indent=4) + "\n")
+        path = files.join(self._directory, "info.json")
+        files.write_text_atomically(path, json.dumps(info, indent=4) + "\n", durable=False)
         if self.on_new_best is not None:
             self.on_new_best(global_step, logs)
         return True

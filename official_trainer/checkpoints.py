@@ -114,7 +114,7 @@ class CheckpointStore:
         saving = files.join(self.directory, f"ckpt-{step}.saving")
         if not committed:
             # A save that replaces a committed checkpoint is not marked: if it dies, that is a loss worth stopping for.
-            files.write_text_atomically(saving, "")
+            files.write_text_atomically(saving, "", durable=False)
         self._delete(step, keep=(".saving",))
         self.checkpoint.write(self.prefix(step))
         saved = self._commit(step, extra or {})
@@ -270,7 +270,7 @@ class CheckpointStore:
             return  # a pointer that is there names nothing any more; nobody but TensorFlow looks
         lines = [f'model_checkpoint_path: "ckpt-{committed[-1]}"']
         lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in committed]
-        files.write_text_atomically(files.join(self.directory, "checkpoint"), "\n".join(lines) + "\n")
+        files.write_text_atomically(files.join(self.directory, "checkpoint"), "\n".join(lines) + "\n", durable=False)
 
 
 def _is_leftover(part: str) -> bool:

@@ -54,13 +54,21 @@ def read_text(path: str) -> str:
     return read_bytes(path).decode("utf-8")
 
 
-def write_bytes_atomically(path: str, content: bytes) -> None:
-    """Writes a file so that readers, and whoever starts after a crash, see the old content or the new, never half."""
+def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -> None:
+    """Writes a file so that readers, and whoever starts after a kill, see the old content or the new, never half.
+
+    Args:
+      path: the file.
+      content: what it will hold.
+      durable: whether to wait until the disk has it, so that a power failure cannot take it back. That can take long;
+        files that are written often and say nothing that cannot be found out again do without.
+    """
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         with open_file(temporary, "wb") as file:
             file.write(content)
-        sync(temporary)
+        if durable:
+            sync(temporary)
         if is_url(path):
             tf.io.gfile.rename(temporary, path, overwrite=True)
         else:
@@ -68,12 +76,13 @@ def write_bytes_atomically(path: str, content: bytes) -> None:
     except BaseException:
         remove(temporary)
         raise
-    sync(os.path.dirname(path) or ".")
+    if durable:
+        sync(os.path.dirname(path) or ".")
 
 
-def write_text_atomically(path: str, text: str) -> None:
+def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None:
     """Writes a text file as `write_bytes_atomically` does."""
-    write_bytes_atomically(path, text.encode("utf-8"))
+    write_bytes_atomically(path, text.encode("utf-8"), durable=durable)
 
 
 def sync(path: str) -> None:

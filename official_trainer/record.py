@@ -3,7 +3,8 @@
 Owns: both files, and whether a `model_dir` may be used by an experiment.
 Does not own: metrics by step (`tracking/`), checkpoints, or when a run moves on. Imports no TensorFlow.
 
-Both files are replaced whole, so a reader never sees half of one. `run.json` survives restarts: the run keeps its id.
+Both files are replaced whole, so a reader never sees half of one; they do not wait for the disk. `run.json` survives
+restarts: the run keeps its id.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def read_run(model_dir: str) -> dict[str, Any] | None:
 
 
 class RunRecord:
-    """Keeps `run.json` and `status.json` of one run. Every call is on disk when it returns.
+    """Keeps `run.json` and `status.json` of one run. Every call has replaced its file when it returns.
 
     Args:
       model_dir: local path or URL, claimed before.
@@ -269,7 +270,7 @@ def _check_owner(model_dir: str, experiment: str) -> None:
 def _check_writable(model_dir: str) -> None:
     files.make_dirs(model_dir)
     probe = files.join(model_dir, f".write-test-{os.getpid()}")
-    files.write_text_atomically(probe, "")
+    files.write_text_atomically(probe, "", durable=False)
     files.remove(probe)
 
 
@@ -280,4 +281,4 @@ def _encoded(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(path: str, values: Mapping[str, Any]) -> None:
-    files.write_text_atomically(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+    files.write_text_atomically(path, json.dumps(values, indent=2, allow_nan=False) + "\n", durable=False)

@@ -22,7 +22,7 @@ class GardenTask(base_task.Task):
         return toy.ToyTask(None).build_model()
 
     def build_inputs(self, params, input_context=None):
-        dataset = tf.data.Dataset.from_tensor_slices((toy.FEATURES, toy.LABELS))
+        dataset = toy.examples(toy.NUM_EXAMPLES)
         dataset = dataset.repeat() if params.is_training else dataset
         size = input_context.get_per_replica_batch_size(params.global_batch_size)
         return dataset.batch(size, drop_remainder=params.is_training)

@@ -20,6 +20,7 @@ from tests.toy import (
     ToyTask,
     assert_bitwise_equal,
     build,
+    examples,
     experiment,
     weights,
 )
@@ -284,7 +285,7 @@ def test_missing_sections_are_named(missing, message):
 
 def test_given_datasets_replace_the_tasks():
     """T1: train_dataset and validation_dataset are used as they are."""
-    data = tf.data.Dataset.from_tensor_slices((FEATURES[:20], LABELS[:20])).batch(10)
+    data = examples(20).batch(10)
     trainer = build(task_cls=CollectingTask, train_dataset=data.repeat(), validation_dataset=data)
     trainer.train(3)
     assert trainer.evaluate(-1)["seen"]["count"] == 20
@@ -311,7 +312,7 @@ def test_distribute_dataset_takes_datasets_and_functions():
 def finite(repeats):
     class Finite(ToyTask):
         def build_inputs(self, params, input_context=None):
-            return tf.data.Dataset.from_tensor_slices((FEATURES[:30], LABELS[:30])).repeat(repeats).batch(10)
+            return examples(30).repeat(repeats).batch(10)
 
     return Finite
 

@@ -23,6 +23,13 @@ FEATURES = np.random.RandomState(0).randn(NUM_EXAMPLES, 6).astype("float32")
 LABELS = np.random.RandomState(1).randint(0, 3, NUM_EXAMPLES).astype("int32")
 
 
+def examples(count):
+    """Plain tf.data, without the tuning thread that an iterator waits for when it goes away."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return tf.data.Dataset.from_tensor_slices((FEATURES[:count], LABELS[:count])).with_options(options)
+
+
 class ToyTask(Task):
     """Classifies random points; finite, unshuffled data that does not know how to start at a step."""
 
@@ -34,7 +41,7 @@ class ToyTask(Task):
 
     def build_inputs(self, params, input_context=None):
         size = input_context.get_per_replica_batch_size(params.global_batch_size)
-        dataset = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+        dataset = examples(NUM_EXAMPLES)
         if params.is_training:
             return dataset.repeat().batch(size, drop_remainder=True)
         return dataset.batch(size)

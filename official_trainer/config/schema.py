@@ -42,7 +42,7 @@ class DataConfig(Config):
       cache: whether the serialized examples of files are read into memory at the start, and then shuffled whole.
       cycle_length: files read at the same time; unset means up to 16.
       block_length: consecutive examples taken from one file before the next.
-      prefetch_buffer_size: batches prepared ahead; unset lets tf.data choose.
+      prefetch_buffer_size: batches prepared ahead; unset means 2.
       sharding: whether each input pipeline of a multi-host job reads its own part of the files.
       seed: seed of the order of examples; unset means `runtime.seed`.
     """

@@ -20,6 +20,7 @@ from official_trainer.lazy import tf
 TransformFn = Callable[[Any, "tf.Tensor"], Any]
 
 _WINDOW_BYTES = 64 << 20  # what a block of many small batches is worth in memory
+_PREFETCHED = 2  # batches prepared ahead where the data section does not say
 _GOLDEN = 0x9E3779B97F4A7C15  # the increment and multipliers of SplitMix64 (Steele, Lea and Flood, 2014)
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
@@ -149,8 +150,19 @@ def finish(
     if window_steps is not None:
         dataset = stack_windows(dataset, window_steps)
     if prefetch and plan.prefetch != 0:
-        dataset = dataset.prefetch(tf.data.AUTOTUNE if plan.prefetch is None else plan.prefetch)
-    return dataset
+        dataset = dataset.prefetch(_PREFETCHED if plan.prefetch is None else plan.prefetch)
+    return _without_tuning(dataset)
+
+
+def _without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns `dataset` without tf.data's tuning thread: parallel parts use every core, buffers have a fixed size.
+
+    The thread sleeps for up to a minute at a time, and an iterator waits for it when it goes away. So with tuning, an
+    evaluation, a rollback or the end of the process may stand still for that long.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def _transform(numbered: tf.data.Dataset, plan: BatchPlan, transform_fn: TransformFn) -> tf.data.Dataset:

@@ -1,0 +1,48 @@
+"""How TensorFlow gets imported; a small module stands for it here."""
+
+import gc
+import sys
+
+import pytest
+
+from official_trainer import lazy
+
+
+@pytest.fixture
+def heavy(tmp_path, monkeypatch):
+    """The name of a module that notes whether the collector was on while it was imported."""
+    (tmp_path / "heavy_module.py").write_text("import gc\ncollector_was_on = gc.isenabled()\nvalue = 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "heavy_module"
+    sys.modules.pop("heavy_module", None)
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_the_collector_rests_during_an_import(heavy):
+    module = lazy.load(heavy)
+    assert not module.collector_was_on
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0, "what was imported is not walked again"
+    gc.unfreeze()
+    assert lazy.load(heavy) is module
+    assert gc.get_freeze_count() == 0, "only an import freezes"
+
+
+def test_a_collector_that_was_off_stays_off(heavy):
+    gc.disable()
+    lazy.load(heavy)
+    assert not gc.isenabled()
+
+
+def test_a_failed_import_turns_it_on_again(heavy):
+    with pytest.raises(ModuleNotFoundError):
+        lazy.load("no_such_module_at_all")
+    assert gc.isenabled()
+
+
+def test_a_lazy_module_is_imported_at_its_first_attribute(heavy):
+    module = lazy.LazyModule(heavy)
+    assert heavy not in sys.modules
+    assert module.value == 42
+    assert "value" in dir(module)
