@@ -14,8 +14,8 @@ from benchmarks.report import Comparison
 README = processes.ROOT / "benchmarks" / "README.md"
 
 PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
-    "steps": (steps.compare, 7),
-    "job": (job.compare, 5),
+    "steps": (steps.compare, 15),
+    "job": (job.compare, 7),
     "cli": (commands.compare, 15),
 }
 """What each part measures, and its rounds by default."""

@@ -1,4 +1,4 @@
-"""Interleaved measuring: A B C A B C …, so that noise of the machine hits all variants alike.
+"""Interleaved measuring: A B C, C B A, A B C, …, so that noise of the machine hits all variants alike.
 
 Owns: the order of measurements. Does not own: what is measured, or how numbers are shown (`report.py`).
 """
@@ -16,14 +16,18 @@ Results = dict[str, dict[str, tuple[float, ...]]]
 
 
 def interleave(variants: Mapping[str, Measure], rounds: int) -> Results:
-    """Measures every variant once in each round; round by round, so that ratios can be formed within rounds."""
+    """Measures every variant once in each round, so that ratios can be formed within rounds.
+
+    Every other round goes backwards: no variant always follows the same one, whose threads may not have come to rest.
+    """
     results: dict[str, dict[str, list[float]]] = {}
     for number in range(1, rounds + 1):
-        for name, measure in variants.items():
+        for name in list(variants)[:: 1 if number % 2 else -1]:
             print(f"\rround {number} of {rounds}: {name:<70}", end="", file=sys.stderr, flush=True)
-            for quantity, value in measure().items():
+            for quantity, value in variants[name]().items():
                 results.setdefault(quantity, {}).setdefault(name, []).append(value)
     print(f"\r{'':<90}\r", end="", file=sys.stderr, flush=True)
     return {
-        quantity: {name: tuple(values) for name, values in by_name.items()} for quantity, by_name in results.items()
+        quantity: {name: tuple(by_name[name]) for name in variants if name in by_name}
+        for quantity, by_name in results.items()
     }

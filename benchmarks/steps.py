@@ -32,7 +32,7 @@ from official_trainer.task import Task
 BATCH = 64
 WINDOW_STEPS = 500
 WARM_WINDOWS = 2  # not timed: they use up what was prefetched while other variants ran
-TIMED_WINDOWS = 8
+TIMED_WINDOWS = 4
 LEARNING_RATE = 1e-3
 
 Train = Callable[[int, int, Callable[[], None]], float]

@@ -99,6 +99,7 @@ class Evaluator(orbit.StandardEvaluator):
         Raises:
           DataError: the validation data holds no batch, or cannot be read.
         """
+        self.synchronize()
         with self.weights_averaged():
             state = self.eval_begin()
             self._examples_evaluated.assign(0)
@@ -130,6 +131,18 @@ class Evaluator(orbit.StandardEvaluator):
             self._checkpoint_exporter = exporter
         if metrics.find_metric(logs, name) is None:
             raise MonitoredMetricError(name, metrics.names(logs))
+
+    def synchronize(self) -> None:
+        """Gives all replicas the mean of what each of them keeps for itself (batch-norm statistics, the loss trace).
+
+        A checkpoint holds these means, so whoever evaluates or saves sees what a restored run would have.
+        """
+        for variable in self._kept_per_replica():
+            if variable.aggregation == tf.VariableAggregation.MEAN and hasattr(variable, "values"):
+                variable.assign(tf.identity(variable.read_value()))
+
+    def _kept_per_replica(self) -> Sequence[tf.Variable]:
+        return self._model.variables
 
     def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the model holds its averaged weights, if the run averages."""

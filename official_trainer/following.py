@@ -131,9 +131,15 @@ def continuous_eval(job: Job) -> dict[str, float]:
             results = flatten(trainer.evaluate(settings.validation_steps))
             files.make_dirs(job.path("continuous_eval"))  # not earlier: the run directory is the trainer's to make
             trackers.log("validation", step, results)
-            if settings.train_steps and step >= settings.train_steps:
+            if step == _end_of_run(job):
                 break
     return results
+
+
+def _end_of_run(job: Job) -> int | None:
+    """Returns the step at which the training process will end, which may have been told otherwise than this one."""
+    run = read_run(job.model_dir) or {}
+    return run.get("steps", {}).get("end") or job.config.trainer.train_steps or None
 
 
 def follow(
@@ -148,6 +154,7 @@ def follow(
     """Yields the committed steps of `directory`, each once, oldest first, as they appear.
 
     Ends when the run there is finished and everything was yielded, or when nothing new came for `timeout_seconds`.
+    Says once that it waits.
 
     Args:
       directory: a run directory; it may not be there yet.
@@ -159,6 +166,7 @@ def follow(
     """
     seen: set[int] = set()
     waiting_since = clock()
+    has_said = False
     while True:
         if stop.reason is not None:
             raise PreemptedError(f"{stop.reason}; the same command continues with the next checkpoint")
@@ -175,6 +183,9 @@ def follow(
         if clock() - waiting_since > timeout_seconds:
             _logger.warning("no new checkpoint in %s for %g seconds: giving up", directory, timeout_seconds)
             return
+        if not has_said:
+            _logger.warning("waiting for a checkpoint in %s, for up to %g seconds", directory, timeout_seconds)
+            has_said = True
         sleep(POLL_SECONDS)
 
 

@@ -267,6 +267,7 @@ class Loop:
 
     def _save_checkpoint(self) -> None:
         self._enter("save")
+        self._trainer.synchronize()
         self._hooks.before_save(self.state.step)
         self._store.save(self.state.step)
         self._hooks.on_save(self.state.step)

@@ -15,6 +15,7 @@ from official_trainer.config import Resolved
 from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
 from official_trainer.modes import TRAINING_MODES
+from official_trainer.record import claim
 
 if TYPE_CHECKING:
     from official_trainer.preflight import CheckStep
@@ -46,6 +47,8 @@ def run(
     """
     job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, quiet=quiet, argv=tuple(argv))
     check_ready(job)
+    if mode in TRAINING_MODES:
+        claim(model_dir, experiment)  # training does it again; here it costs no import of TensorFlow
     load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
     from official_trainer import following, training
 

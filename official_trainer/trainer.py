@@ -7,6 +7,7 @@ the metrics of a run. Does not own: the order of events (`loop.py`), where batch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orbit
@@ -299,6 +300,9 @@ class Trainer(orbit.StandardTrainer, Evaluator):
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return float(self._train_loss.result())
+
+    def _kept_per_replica(self) -> Sequence[tf.Variable]:
+        return [*super()._kept_per_replica(), *self._loss_trace.variables]
 
     def next_train_inputs(self, iterator: Any) -> Any:
         """Returns the inputs of the next training step; runs on the host, traced."""

@@ -72,8 +72,8 @@ def test_rounds_are_interleaved():
         return {"seconds": float(len(order))}
 
     results = rounds.interleave({name: functools.partial(measure, name) for name in "AB"}, 2)
-    assert order == ["A", "B", "A", "B"]
-    assert results == {"seconds": {"A": (1.0, 3.0), "B": (2.0, 4.0)}}
+    assert order == ["A", "B", "B", "A"]
+    assert results == {"seconds": {"A": (1.0, 4.0), "B": (2.0, 3.0)}}
 
 
 TARGETS = [

@@ -72,6 +72,9 @@ class FakeTrainer:
     def train_loop_begin(self):
         self.in_loop = True
 
+    def synchronize(self):
+        pass
+
     def train_loop_end(self):
         assert self.in_loop
         self.in_loop = False

@@ -145,9 +145,28 @@ def test_a_run_in_two_parts_equals_one_in_one(model_dir, tmp_path, stop_at, stra
     do(whole, *sets)
     do(model_dir, *sets, f"trainer.train_steps={stop_at}", "trainer.summary_interval=60")
     do(model_dir, *sets, "trainer.steps_per_loop=7", "trainer.summary_interval=60")
-    # The last row of the first part has reset these; over replicas, the smoothed loss is a mean that rounds otherwise.
-    numbers = ("training/loss/", "training/metrics/", *(["training/loss_trace/"] if strategy == "mirrored" else []))
+    numbers = ("training/loss/", "training/metrics/")  # the last row of the first part has reset these
+    # Off the checkpoints of the unbroken run, a mean over replicas is taken once more, and rounds once more.
+    numbers += ("training/loss_trace/",) if strategy == "mirrored" and stop_at == 33 else ()
     assert_same_checkpoint(whole, model_dir, 60, ignore=numbers)
+
+
+def test_statistics_of_replicas_agree_wherever_somebody_looks(model_dir, tmp_path, monkeypatch):
+    """N1, N17: with batch norm on two replicas, a run in two parts and a later evaluation give the same."""
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        x = keras.layers.BatchNormalization()(keras.layers.Dense(8)(features))
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(x))
+
+    monkeypatch.setattr(ShuffledTask, "build_model", build_model)
+    sets = ["runtime.distribution_strategy=mirrored", "trainer.export.at_end=false", "trainer.train_steps=60"]
+    whole = str(tmp_path / "whole")
+    metrics = do(whole, *sets)
+    do(model_dir, *sets, "trainer.train_steps=40")
+    assert do(model_dir, *sets) == metrics
+    assert do(model_dir, *sets, mode="eval")["validation_loss"] == metrics["validation_loss"]
+    assert_same_checkpoint(whole, model_dir, 60, ignore=("training/loss/", "training/metrics/"))
 
 
 def test_weights_do_not_depend_on_steps_per_loop(finished, tmp_path):
@@ -212,6 +231,16 @@ def test_continuous_eval_evaluates_each_checkpoint_once(finished, tmp_path):
     assert metrics["validation_loss"] == pytest.approx(finished[1]["validation_loss"], rel=1e-6)
     do(model_dir, mode="continuous_eval")
     assert read_rows(f"{model_dir}/continuous_eval/metrics.jsonl") == rows
+
+
+def test_continuous_eval_ends_with_the_run_not_with_its_own_config(finished, tmp_path):
+    """T10: the run says where it ends; the evaluator's train_steps may differ."""
+    import shutil
+
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    do(model_dir, "trainer.train_steps=40", mode="continuous_eval")
+    assert [row["step"] for row in read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")] == [20, 40, 60, 80]
 
 
 def test_an_evaluator_may_start_before_the_trainer(model_dir):

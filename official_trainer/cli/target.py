@@ -126,6 +126,8 @@ def recorded_experiment(run_dir: str) -> str:
 
 
 def _model_dir(experiment: str, arguments: argparse.Namespace) -> str:
+    if arguments.model_dir == "":
+        raise UsageError("--model_dir is empty: is a variable not set? Name a directory, or leave the flag out")
     if arguments.model_dir:
         return os.path.expanduser(arguments.model_dir)
     return os.path.join(workspace(arguments) or os.getcwd(), "runs", experiment)

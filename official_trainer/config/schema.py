@@ -171,7 +171,7 @@ class TrainerConfig(Config):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.train_epochs is not None and self.train_steps:
-            yield "train_epochs", f"cannot be set together with train_steps={self.train_steps}; keep one of the two"
+            yield "train_epochs", f"cannot be set together with train_steps={self.train_steps}; set train_steps=0 too"
         if self.validation_steps == 0:
             yield "validation_steps", "must be -1 (all data) or at least 1"
         if self.train_tf_while_loop and not self.train_tf_function:
@@ -184,7 +184,7 @@ class TrainerConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuntimeConfig(Config):
-    """What the experiment runs on. Nothing here changes what is learned, apart from precision and seed.
+    """What the experiment runs on. Results differ in rounding between devices and compilers, and by precision and seed.
 
     Attributes:
       distribution_strategy: `auto` takes what the machine has (one device: no strategy at all), `off` none,
@@ -195,7 +195,7 @@ class RuntimeConfig(Config):
       num_packs: packs of gradients in one all-reduce of `mirrored`.
       mixed_precision_dtype: compute precision; variables stay float32.
       loss_scale: `dynamic` or a fixed factor, for float16 only.
-      enable_xla: whether the training window is compiled by XLA.
+      enable_xla: whether the training window is compiled by XLA, which rounds and draws dropout in its own way.
       run_eagerly: whether nothing is traced, for debugging.
       seed: seed of weights, data order and every random stream.
       tpu: address of a Cloud TPU; refused, as this version runs on CPUs and GPUs only.

@@ -39,10 +39,13 @@ def from_arrays(
         `[batch, 2]` int64 and differs for every example and epoch, so a resumed run draws the same numbers.
 
     Raises:
-      DataError: there is nothing to read, or the arrays do not fit together.
+      DataError: there is nothing to read, the arrays do not fit together, or the data section names files.
     """
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan.resolve(params, context)
+    for name in ("input_path", "tfds_name"):
+        if value := getattr(params, name, ""):
+            raise DataError(f"{name} is set to {value!r}, but the {plan.use} are arrays in memory; leave it out")
     source = _Source.of(arrays, plan)
     context.examples_per_epoch = source.num_examples
     if plan.training:

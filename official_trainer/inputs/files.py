@@ -148,6 +148,10 @@ def _is_remote(path: str) -> bool:
 
 def _first_line(error: Any) -> str:
     """Returns TensorFlow's message without node names and transformation chains."""
-    text = re.sub(r"^\{\{function_node [^}]*\}\}\s*", "", str(error.message if hasattr(error, "message") else error))
+    text = str(error.message if hasattr(error, "message") else error)
+    # A graph's error begins with where it was built; what happened stands before the name of the node.
+    if behind_trace := re.search(r"([^\n]+)\n\s*\[\[\{\{node", text):
+        text = behind_trace[1]
+    text = re.sub(r"^\s*(\([^)]*\)\s*)?(\w+: )?\{\{function_node [^}]*\}\}\s*", "", text)
     text = re.sub(r"^Error in user-defined function passed to .*? with iterator: [\w:\[\]]+: ", "", text)
     return re.sub(r"\s*\[Op:\w+\].*$", "", text.strip().split("\n")[0])

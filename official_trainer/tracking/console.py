@@ -7,12 +7,15 @@ on a terminal.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TextIO
 
+_logger = logging.getLogger(__name__)
 _NOT_SHOWN = ("batch_loss", "smoothed_loss", "learning_rate")  # in metrics.jsonl and TensorBoard; too much here
 _LINE_INTERVAL_SECONDS = 5.0
 _BAR_INTERVAL_SECONDS = 0.1
@@ -51,6 +54,15 @@ class Console:
         else:
             self._view = _Lines(stream)
 
+    @contextlib.contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        """Falls silent when nobody reads any more (a closed pipe, a lost terminal): the run is worth more."""
+        try:
+            yield
+        except OSError as error:
+            _logger.warning("nothing more is shown: %s", error)
+            self._view = _Nothing()
+
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Shows metrics: those of `train` in the progress (a bar has room for the loss only), others in a line."""
         if split == "train":
@@ -59,7 +71,7 @@ class Console:
             shown = shown if loss is None else {"loss": loss, **shown}
             self._show(step, _metrics(dict(list(shown.items())[: 1 if self._view.is_bar else None])))
         else:
-            self._view.line(f"{split} @ {step}: {_metrics(values)}")
+            self.message(f"{split} @ {step}: {_metrics(values)}")
 
     def progress(self, step: int, *, loss: float, examples_per_second: float) -> None:
         """Shows how far training is; cheap enough for every window, most calls show nothing.
@@ -76,7 +88,8 @@ class Console:
 
     def message(self, text: str) -> None:
         """Shows a line."""
-        self._view.line(text)
+        with self._unless_gone():
+            self._view.line(text)
 
     def rewind(self, step: int) -> None:
         """Measures the speed afresh from here; what was shown stays."""
@@ -87,12 +100,14 @@ class Console:
 
     def close(self) -> None:
         """Leaves the terminal as it was."""
-        self._view.close()
+        with self._unless_gone():
+            self._view.close()
 
     def _show(self, step: int, metrics: str) -> None:
         self._shown_at = self._clock()
         place = f"step {step}" if self.end_step is None else f"step {step}/{self.end_step}"
-        self._view.progress(step, self.end_step, (place, metrics, self._speed, self._eta(step)))
+        with self._unless_gone():
+            self._view.progress(step, self.end_step, (place, metrics, self._speed, self._eta(step)))
 
     def _eta(self, step: int) -> str:
         """Returns the time that is left as text; empty while unknown."""

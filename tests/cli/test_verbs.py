@@ -135,6 +135,7 @@ def test_train_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_
         ([], "error: name the experiment: --experiment=NAME\nexperiments: my_experiment\n"),
         (["a", "--experiment=b"], "error: two experiments: a and --experiment=b; keep one\n"),
         (["my_experimnt"], "did you mean 'my_experiment'?"),
+        (["my_experiment", "--model_dir="], "error: --model_dir is empty: is a variable not set?"),
         (
             ["my_experiment", "--mode=trian"],
             "error: --mode=trian: no such mode; did you mean train?\nmodes: train, ",

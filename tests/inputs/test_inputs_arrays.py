@@ -257,3 +257,12 @@ def test_unusable_arrays(arrays, params, message):
 def test_batch_must_divide_over_the_replicas():
     with pytest.raises(inputs.BatchSizeError, match="use 28 or 32"):
         inputs.from_arrays(ids(9), train(30), inputs.InputContext(num_replicas_in_sync=4))
+
+
+@pytest.mark.parametrize("changes", [{"input_path": "/data/x"}, {"tfds_name": "mnist", "tfds_split": "train"}])
+def test_a_path_for_arrays_is_refused(changes):
+    """It would be ignored."""
+    with pytest.raises(
+        inputs.DataError, match=r"is set to '.*', but the training data are arrays in memory; leave it out"
+    ):
+        inputs.from_arrays(np.zeros(3), train(1, **changes))

@@ -150,3 +150,18 @@ def test_numbers_and_durations_are_short():
     assert [format_seconds(value) for value in (0, 12.4, 75, 3723, 176523)] == [
         *("0:00", "0:12", "1:15", "1:02:03", "2d 1:02:03"),
     ]
+
+
+def test_a_reader_that_is_gone_does_not_stop_a_run(clock, caplog):
+    """What is shown is worth less than what is trained."""
+
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError("Broken pipe")
+
+    console = Console(Closed(), end_step=10, clock=clock)
+    console.message("hello")
+    console.progress(1, loss=1.0, examples_per_second=1.0)
+    console.log("train", 2, {"loss": 1.0})
+    console.close()
+    assert caplog.messages == ["nothing more is shown: Broken pipe"]
