@@ -9,6 +9,7 @@ import dataclasses
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
+
+_FILE_COLUMNS = 150  # so that no name is cut off in a log
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,7 @@ def _spread(values: Sequence[float], digits: int) -> list[str]:
 
 def print_text(comparisons: Sequence[Comparison], console: Console | None = None) -> None:
     """Prints all tables to a terminal."""
-    console = console or Console()
+    console = console or Console(width=None if sys.stdout.isatty() else _FILE_COLUMNS)
     for comparison in comparisons:
         for header, *rows in (comparison.rows_of_values(), comparison.rows_of_targets()):
             if not rows:

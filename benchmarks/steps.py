@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
 import subprocess
 import sys
@@ -33,6 +34,7 @@ BATCH = 64
 WINDOW_STEPS = 500
 WARM_WINDOWS = 2  # not timed: they use up what was prefetched while other variants ran
 TIMED_WINDOWS = 4
+ROUNDS_PER_BUILD = 3
 LEARNING_RATE = 1e-3
 
 Train = Callable[[int, int, Callable[[], None]], float]
@@ -267,15 +269,31 @@ def microseconds_per_step(train: Train) -> float:
 
 
 def measure_all(num_rounds: int) -> dict[str, tuple[float, ...]]:
-    """Returns microseconds per step by variant; one round more is run and not counted, which traces and compiles."""
+    """Returns microseconds per step by variant, round by round.
+
+    Two graphs of the very same step differ by up to a tenth in speed, by luck of scheduling. So all variants are built
+    anew every few rounds.
+    """
+    values: dict[str, tuple[float, ...]] = dict.fromkeys(VARIANTS, ())
+    for start in range(0, num_rounds, ROUNDS_PER_BUILD):
+        measures = _build_all()
+        results = rounds.interleave(measures, min(ROUNDS_PER_BUILD, num_rounds - start))["microseconds"]
+        values = {name: values[name] + results[name] for name in VARIANTS}
+    return values
+
+
+def _build_all() -> dict[str, rounds.Measure]:
+    """Builds, traces and compiles every variant."""
+    keras.backend.clear_session()
+    gc.collect()  # pipelines of the last build
     trains = {name: build() for name, build in VARIANTS.items()}
     for train in trains.values():
         train(1, WINDOW_STEPS, lambda: None)
-    measures = {
-        name: functools.partial(lambda train: {"microseconds": microseconds_per_step(train)}, train)
-        for name, train in trains.items()
-    }
-    return rounds.interleave(measures, num_rounds)["microseconds"]
+
+    def measure(train: Train) -> dict[str, float]:
+        return {"microseconds": microseconds_per_step(train)}
+
+    return {name: functools.partial(measure, train) for name, train in trains.items()}
 
 
 def compare(num_rounds: int) -> list[Comparison]:

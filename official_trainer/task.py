@@ -122,7 +122,8 @@ class Task:
             outputs = model(features, training=True)
             loss = self._total_loss(labels, outputs, model)
             # Gradients are summed over replicas, so each brings its share of the mean.
-            share = loss / tf.distribute.get_strategy().num_replicas_in_sync
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            share = loss if replicas == 1 else loss / replicas
             scaled = optimizer.get_scaled_loss(share) if hasattr(optimizer, "get_scaled_loss") else share
         variables = model.trainable_variables
         gradients = tape.gradient(scaled, variables)

@@ -294,7 +294,7 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         for metric in [*self._train_metrics, self._train_loss]:
             metric.reset_states()
         rate = optimization.learning_rate(self._optimizer, self._global_step)
-        return {**logs, **self._loss_trace.results(), "learning_rate": rate}
+        return {**logs, **self._loss_trace.results(int(self._global_step.numpy())), "learning_rate": rate}
 
     @property
     def mean_loss(self) -> float:
@@ -327,7 +327,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
             raise ValueError(
                 f"{type(self._task).__name__}.train_step must return {self._task.loss!r}, got {list(logs)}"
             )
-        loss = tf.reduce_mean(tf.cast(logs[self._task.loss], tf.float32))
+        loss = tf.cast(logs[self._task.loss], tf.float32)
+        loss = loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
         self._train_loss.update_state(loss)
         self._loss_trace.update(loss)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
