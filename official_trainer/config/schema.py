@@ -195,7 +195,8 @@ class RuntimeConfig(Config):
       num_packs: packs of gradients in one all-reduce of `mirrored`.
       mixed_precision_dtype: compute precision; variables stay float32.
       loss_scale: `dynamic` or a fixed factor, for float16 only.
-      enable_xla: whether the training window is compiled by XLA, which rounds and draws dropout in its own way.
+      enable_xla: whether the training window is compiled by XLA, which rounds and draws dropout in its own way. On a
+        CPU, for small dense models only: its convolutions are many times slower there.
       run_eagerly: whether nothing is traced, for debugging.
       seed: seed of weights, data order and every random stream.
       tpu: address of a Cloud TPU; refused, as this version runs on CPUs and GPUs only.
