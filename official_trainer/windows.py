@@ -41,10 +41,10 @@ def _counted_loop(step: Callable[[Any], Any]) -> WindowLoop:
     """
 
     def loop(iterator: Any, num_steps: tf.Tensor) -> None:
-        def body(nothing: tf.Tensor) -> tuple[tf.Tensor]:
+        def body(nothing: tf.Tensor) -> list[tf.Tensor]:
             with tf.name_scope(""):  # names of ops do not begin with "while/"
                 step(iterator)
-            return (nothing,)
+            return [nothing]
 
         tf.while_loop(lambda nothing: True, body, [tf.constant(0)], maximum_iterations=num_steps)
 
