@@ -184,7 +184,7 @@ class TrainerConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuntimeConfig(Config):
-    """What the experiment runs on: devices, precision, compiler, seed. Results round differently on each.
+    """What the experiment runs on: devices, precision, compiler, seed. Results round differently.
 
     Attributes:
       distribution_strategy: `auto` takes what the machine has (one device: no strategy at all), `off` none,

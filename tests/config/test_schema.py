@@ -20,7 +20,7 @@ STEP_COSINE = f"{OPTIMIZATION}.learning_rate=step_cosine_with_offset"
         ),
         (["task.train_data.tfds_name=x"], "tfds_split: is needed with tfds_name, for example tfds_split: train"),
         (["task.train_data.tfds_split=x"], "task.train_data.tfds_split: has no effect without tfds_name"),
-        (["trainer.train_epochs=3"], "trainer.train_epochs: cannot be set together with train_steps=100; set train_steps=0 too"),
+        (["trainer.train_epochs=3"], "trainer.train_epochs: cannot be set together with train_steps=100; set train_st"),
         (["trainer.validation_steps=0"], "trainer.validation_steps: must be -1 (all data) or at least 1"),
         (["trainer.train_tf_function=off"], "train_tf_while_loop: needs train_tf_function; set train_tf_while_loop=f"),
         (
