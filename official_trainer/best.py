@@ -8,7 +8,6 @@ Does not own: evaluating (`evaluation.py`), the format of checkpoints (`checkpoi
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,8 +16,6 @@ from official_trainer import files, manifest
 from official_trainer.checkpoints import CheckpointStore
 from official_trainer.lazy import tf
 from official_trainer.metrics import find_metric
-
-_logger = logging.getLogger(__name__)
 
 
 class BestCheckpoint:

@@ -80,7 +80,7 @@ class CheckpointStore:
 
     def prefix(self, step: int) -> str:
         """Returns the path of `step` as TensorFlow wants it, without suffix."""
-        return files.join(self.directory, f"ckpt-{step}")
+        return manifest.prefix(self.directory, step)
 
     def manifest(self, step: int) -> Manifest:
         """Returns the manifest of a committed step.

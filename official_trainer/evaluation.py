@@ -246,9 +246,7 @@ class Evaluator(orbit.StandardEvaluator):
         exporter = self._checkpoint_exporter
         exporter.maybe_export_checkpoint(self._checkpoint, logs, int(self._global_step.numpy()))
         name = self._config.trainer.best_checkpoint_eval_metric
-        best: Any = exporter.best_ckpt_logs
-        for key in name.split("|"):
-            best = None if best is None else best.get(key)
+        best = metrics.find_metric(exporter.best_ckpt_logs or {}, name)
         return {} if best is None else {f"best_{name}": best}
 
 

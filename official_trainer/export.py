@@ -35,10 +35,10 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     return {"serving_default": serve}
 
 
-def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float] | None = None) -> None:
+def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float] | None = None) -> list[str]:
     """Writes a SavedModel to `directory`, replacing an older one there only when the new one is whole.
 
-    `export.json` in it says which step and results it stands for.
+    Returns the names of its signatures. `export.json` in it says which step and results it stands for.
     """
     beside = f"{directory.rstrip('/')}.writing"
     files.remove(beside)  # left by a process that died
@@ -46,11 +46,13 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     module.model = model
     signatures = task.build_signatures(model)
     tf.saved_model.save(module, beside, signatures=signatures)
-    record = {"step": step, "metrics": dict(metrics or {}), "signatures": sorted(signatures)}
+    signature_names = sorted(signatures)
+    record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names}
     files.write_text_atomically(files.join(beside, "export.json"), json.dumps(record, indent=1) + "\n")
     files.remove(directory)
     files.rename(beside, directory)
     _logger.info("exported step %d to %s", step, directory)
+    return signature_names
 
 
 def exported_step(directory: str) -> int | None:

@@ -47,19 +47,18 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
     Raises:
       CheckpointError: there is no such checkpoint.
     """
-    prefix = find_checkpoint(job, checkpoint)
+    directory, step = find_checkpoint(job, checkpoint)
     trainer = build(job)
-    load_weights(trainer, prefix)
+    load_weights(trainer, directory, step)
     logs = flatten(trainer.evaluate(job.config.trainer.validation_steps))
-    step = int(trainer.global_step.numpy())
     console = Console(sys.stdout, end_step=None, quiet=job.quiet)
     with contextlib.closing(console):
         console.log("validation", step, logs)
     return logs
 
 
-def find_checkpoint(job: Job, checkpoint: str) -> str:
-    """Returns the prefix of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
+def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
+    """Returns directory and step of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
 
     Raises:
       CheckpointError: it is not there, or it is damaged.
@@ -77,28 +76,23 @@ def find_checkpoint(job: Job, checkpoint: str) -> str:
             f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
         )
     if damage := manifest.damage(directory, step):
-        raise CheckpointError(f"{files.join(directory, f'ckpt-{step}')} is damaged: {damage}")
-    return files.join(directory, f"ckpt-{step}")
+        raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}")
+    return directory, step
 
 
-def load_weights(trainer: Trainer, prefix: str) -> None:
+def load_weights(trainer: Trainer, directory: str, step: int) -> None:
     """Gives `trainer` the step, the weights and the averages of a checkpoint.
 
     A best checkpoint holds weights that are averages already, so there the average is the weights.
     """
-    saved = manifest.read(*_split(prefix)).variables
+    saved = manifest.read(directory, step).variables
     items = {"global_step": trainer.global_step, "model": trainer.model}
     average = trainer.average
     if average is not None and any(key.startswith("average/") for key in saved):
         items["average"] = average.state
-    restore.read_items(prefix, items)
+    restore.read_items(manifest.prefix(directory, step), items)
     if average is not None and "average" not in items:
         average.reset()
-
-
-def _split(prefix: str) -> tuple[str, int]:
-    directory, _, name = prefix.rpartition("/")
-    return directory, int(name.removeprefix("ckpt-"))
 
 
 def continuous_eval(job: Job) -> dict[str, float]:
@@ -122,7 +116,7 @@ def continuous_eval(job: Job) -> dict[str, float]:
         )
         for step in new_steps:
             try:
-                load_weights(trainer, files.join(job.model_dir, f"ckpt-{step}"))
+                load_weights(trainer, job.model_dir, step)
             except (CheckpointError, OSError) as error:
                 if step in committed_steps(job.model_dir):
                     raise
@@ -200,7 +194,7 @@ def continuous_train_and_eval(job: Job) -> dict[str, float]:
     results: dict[str, Any] = json.loads(files.read_text(results_path)) if files.exists(results_path) else {}
     timeout = job.config.trainer.continuous_eval_timeout
     for step in follow(source, timeout, StopRequest(), is_done=lambda step: str(step) in results):
-        task = job.config.task.replace(init_checkpoint=files.join(source, f"ckpt-{step}"))
+        task = job.config.task.replace(init_checkpoint=manifest.prefix(source, step))
         resolved = dataclasses.replace(job.resolved, config=job.config.replace(task=task))
         one = dataclasses.replace(job, resolved=resolved, mode="train_and_eval", model_dir=job.path(f"from-{step}"))
         results[str(step)] = train(one)

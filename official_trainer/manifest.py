@@ -77,6 +77,11 @@ def name(step: int) -> str:
     return f"ckpt-{step}.manifest.json"
 
 
+def prefix(directory: str, step: int) -> str:
+    """Returns the path of a checkpoint as TensorFlow takes it: without suffix."""
+    return files.join(directory, f"ckpt-{step}")
+
+
 def parts(directory: str) -> dict[int, dict[str, str]]:
     """Returns `{step: {file name: which part of a checkpoint it is}}` for files named as this package names them."""
     found: dict[int, dict[str, str]] = {}

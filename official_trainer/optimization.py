@@ -70,18 +70,12 @@ class WeightAverage:
         self._weights = [w for w in weights if w.dtype.is_floating]
         self._config = config
         self._extended = tf.distribute.get_strategy().extended
-        self._is_swapped = False
         # The weights are equal on all replicas, so the first replica's average is the average.
         self.values = [
             tf.Variable(w, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="average")
             for w in self._weights
         ]
         self.state = tf.train.Checkpoint(values=self.values)
-
-    @property
-    def is_swapped(self) -> bool:
-        """Whether the model's variables hold the averages now."""
-        return self._is_swapped
 
     def reset(self) -> None:
         """Starts the averages again from the weights as they are."""
@@ -115,7 +109,6 @@ class WeightAverage:
             held = tf.identity(tf.convert_to_tensor(value))
             value.assign(tf.convert_to_tensor(weight))
             weight.assign(held)
-        self._is_swapped = not self._is_swapped
 
 
 def _move_towards(value: tf.Variable, weight: tf.Tensor, rate: tf.Tensor) -> None:

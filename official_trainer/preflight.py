@@ -127,8 +127,8 @@ class _Session:
     def _export(self) -> str:
         directory = self._scratch.path("saved_model")
         with self.trainer.weights_averaged():
-            export.save(directory, self.trainer.task, self.trainer.model, step=1)
-        return "SavedModel with " + ", ".join(sorted(self.trainer.task.build_signatures(self.trainer.model)))
+            signatures = export.save(directory, self.trainer.task, self.trainer.model, step=1)
+        return "SavedModel with " + ", ".join(signatures)
 
 
 class CheckError(UserError, RuntimeError):

@@ -27,9 +27,6 @@ class RandomStreams:
         self._seed = seed
         self._generators = find_generators(model)
 
-    def __len__(self) -> int:
-        return len(self._generators)
-
     def begin_step(self, step: tf.Tensor) -> None:
         """Sets every generator's state for `step` (scalar int64); called in replica context, traced."""
         if not self._generators:

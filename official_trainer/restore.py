@@ -138,7 +138,7 @@ def _find(path_or_dir: str) -> str:
     if steps := manifest.committed_steps(path_or_dir):
         for step in reversed(steps):
             if (damage := manifest.damage(path_or_dir, step)) is None:
-                return files.join(path_or_dir, f"ckpt-{step}")
+                return manifest.prefix(path_or_dir, step)
             _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path_or_dir, step, damage)
         raise CheckpointError(f"{place} holds checkpoints, but none that is whole.")
     if latest := tf.train.latest_checkpoint(path_or_dir):  # another tool's directory: its pointer is all there is

@@ -83,13 +83,13 @@ def export(
     from official_trainer import following
     from official_trainer.build import build
 
-    prefix = following.find_checkpoint(job, checkpoint)
+    directory, step = following.find_checkpoint(job, checkpoint)
     trainer = build(job)
-    following.load_weights(trainer, prefix)
-    directory = output_dir or job.path("export", "saved_model")
+    following.load_weights(trainer, directory, step)
+    output_dir = output_dir or job.path("export", "saved_model")
     with trainer.weights_averaged():
-        exports.save(directory, trainer.task, trainer.model, step=int(trainer.global_step.numpy()))
-    return directory
+        exports.save(output_dir, trainer.task, trainer.model, step=step)
+    return output_dir
 
 
 def check(experiment: str, resolved: Resolved, *, mode: str, model_dir: str) -> Iterator[CheckStep]:
