@@ -8,20 +8,27 @@ Order is the whole trick. A save writes `ckpt-N.saving`, TensorFlow's files, the
 Deleting removes the manifest first. So a process may die anywhere, on file systems without rename too, and what is left
 can be told apart: manifest and matching files, whole; `.saving` without a manifest, a save that died; anything else,
 damage. TensorFlow's `checkpoint` pointer file is written for other tools and never read.
+
+Values are taken when `save` is called. An asynchronous store writes them in a thread of its own, one save at a time; a
+save counts, and is reported, only once it is committed.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime
+import functools
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from official_trainer import files, manifest
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.manifest import CheckpointError, Manifest, committed_steps
 from official_trainer.matching import RestoreReport, saved_specs
 from official_trainer.restore import read_exactly, read_init_checkpoint
+from official_trainer.snapshot import Snapshot
 from official_trainer.versions import versions
 
 __all__ = [
@@ -29,6 +36,7 @@ __all__ = [
     "CheckpointStore",
     "Manifest",
     "RestoreReport",
+    "SaveError",
     "committed_steps",
     "read_init_checkpoint",
 ]
@@ -36,6 +44,12 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
+
+
+class SaveError(UserError, OSError):
+    """A checkpoint that could not be written; those before it are as they were. Starting again may help."""
+
+    exit_code = ExitCode.RETRY
 
 
 class CheckpointStore:
@@ -48,6 +62,8 @@ class CheckpointStore:
       max_to_keep: newest checkpoints kept; pinned ones do not count.
       metadata: about the run, written into each manifest.
       read_only: leaves the directory as it is, for evaluating what another process writes.
+      asynchronous: whether `save` returns once it has taken the values, while a thread writes them. Call `poll` now
+        and then, and `close` at the end.
     """
 
     def __init__(
@@ -58,6 +74,7 @@ class CheckpointStore:
         max_to_keep: int,
         metadata: Mapping[str, Any] | None = None,
         read_only: bool = False,
+        asynchronous: bool = False,
     ) -> None:
         assert max_to_keep >= 1, max_to_keep
         self.directory = str(directory)
@@ -67,6 +84,9 @@ class CheckpointStore:
         self._read_only = read_only
         self._pinned: set[int] = set()
         self._directory_is_ours = False
+        self._writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint-writer") if asynchronous else None
+        self._pending: concurrent.futures.Future[None] | None = None
+        self._committed: list[int] = []
 
     # What is there.
 
@@ -94,40 +114,83 @@ class CheckpointStore:
 
     # Saving.
 
-    def save(self, step: int, extra: Mapping[str, Any] | None = None, *, overwrite: bool = False) -> Manifest:
-        """Saves and commits `step`, then applies retention.
+    def save(self, step: int, extra: Mapping[str, Any] | None = None, *, overwrite: bool = False) -> None:
+        """Saves the values of this moment as `step`, commits them, then applies retention.
+
+        An asynchronous store does all but the first in its own thread. It waits for the save before this one.
 
         Args:
           step: global step.
           extra: JSON state for the manifest.
           overwrite: whether a checkpoint of this step that is already committed is written again.
 
-        Returns:
-          The manifest; of the existing checkpoint if that was kept.
+        Raises:
+          SaveError: this checkpoint, or the one before, could not be written.
         """
         assert not self._read_only, "a read-only store cannot save"
+        self.wait()
         committed = step in self.steps()
         if committed and not overwrite:
-            return self.manifest(step)
+            return
         self._check_directory_is_ours()
-        files.make_dirs(self.directory)
+        write = functools.partial(self._write, step, Snapshot(self.checkpoint), extra or {}, replaces=committed)
+        if self._writer is None:
+            write()
+        else:
+            self._pending = self._writer.submit(write)
+
+    def poll(self) -> list[int]:
+        """Returns the steps committed since the last call.
+
+        Raises:
+          SaveError: a save in the background has failed.
+        """
+        if self._pending is not None and self._pending.done():
+            self.wait()
+        committed, self._committed = self._committed, []
+        return committed
+
+    def wait(self) -> None:
+        """Returns when nothing is being written any more.
+
+        Raises:
+          SaveError: the save that was waited for failed.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Finishes what is being written; see `wait`."""
+        try:
+            self.wait()
+        finally:
+            if self._writer is not None:
+                self._writer.shutdown()
+
+    def _write(self, step: int, snapshot: Snapshot, extra: Mapping[str, Any], *, replaces: bool) -> None:
         saving = files.join(self.directory, f"ckpt-{step}.saving")
-        if not committed:
-            # A save that replaces a committed checkpoint is not marked: if it dies, that is a loss worth stopping for.
-            files.write_text_atomically(saving, "", durable=False)
-        self._delete(step, keep=(".saving",))
-        self.checkpoint.write(self.prefix(step))
-        saved = self._commit(step, extra or {})
-        files.remove(saving)
+        try:
+            files.make_dirs(self.directory)
+            if not replaces:
+                # A save that replaces a committed checkpoint is not marked: if it dies, that is a loss worth stopping
+                # for.
+                files.write_text_atomically(saving, "", durable=False)
+            self._delete(step, keep=(".saving",))
+            snapshot.write(self.prefix(step))
+            self._commit(step, extra)
+            files.remove(saving)
+        except (OSError, tf.errors.OpError) as error:
+            raise SaveError(_not_saved(self.prefix(step), error, self.steps())) from error
+        self._committed.append(step)
         _logger.info("saved checkpoint %s", self.prefix(step))
         self._tidy(newly_saved=step)
-        return saved
 
-    def _commit(self, step: int, extra: Mapping[str, Any]) -> Manifest:
+    def _commit(self, step: int, extra: Mapping[str, Any]) -> None:
         parts = manifest.parts(self.directory)[step]
         names = [name for name, part in parts.items() if part.startswith((".index", ".data"))]
         specs = saved_specs(self.prefix(step))
-        saved = Manifest(
+        committed = Manifest(
             step=step,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             files=manifest.describe(self.directory, names),
@@ -136,8 +199,7 @@ class CheckpointStore:
             metadata=self._metadata,
             extra=dict(extra),
         )
-        manifest.write(self.directory, saved)
-        return saved
+        manifest.write(self.directory, committed)
 
     # Restoring.
 
@@ -157,6 +219,7 @@ class CheckpointStore:
           CheckpointError: there are checkpoints, but none that is whole; or `step` is not there; or the checkpoint does
             not match the program exactly. Nothing was assigned or deleted.
         """
+        self.wait()
         self._check_directory_is_ours()
         if step is None:
             step = self._newest_whole(verify=verify)
@@ -299,6 +362,12 @@ def _listed(values: Iterable[Any]) -> str:
 def _no_such_step(directory: str, step: int, saved: tuple[int, ...]) -> str:
     message = f"no checkpoint of step {step} in {directory}. Saved steps: {_listed(saved)}."
     return message + (f" Nearest: {min(saved, key=lambda s: abs(s - step))}." if saved else "")
+
+
+def _not_saved(prefix: str, error: BaseException, saved: tuple[int, ...]) -> str:
+    reason = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+    newest = f"ckpt-{saved[-1]} is the newest that is" if saved else "none is"
+    return f"{prefix} could not be saved: {reason}; {newest}. Check the disk's space and permissions, then start again."
 
 
 def _nothing_whole(directory: str, damaged: Mapping[int, str]) -> str:

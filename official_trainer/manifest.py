@@ -2,6 +2,9 @@
 
 Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it.
 Does not own: TensorFlow's own files, or which checkpoint is written, kept or restored (`checkpoints.py`).
+
+TensorFlow keeps a checksum of every value in the index, and compares it whenever the value is read. The manifest has
+the index's own checksum, so all values are covered without reading gigabytes back after every save.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _NAME = re.compile(
     r"ckpt-(?P<step>0|[1-9]\d*)"
@@ -40,7 +44,8 @@ class Manifest:
     Attributes:
       step: global step.
       created: when it was committed, ISO 8601 in UTC.
-      files: name → `{"size_bytes": …, "sha256": …}`.
+      files: name → `{"size_bytes": …, "sha256": …}`; data files, whose values have checksums in the index, have no
+        `sha256`.
       variables: key in the checkpoint → `{"shape": […], "dtype": …}`.
       versions: of Python, TensorFlow, Keras and this package.
       metadata: about the run; the same for all its checkpoints.
@@ -67,8 +72,10 @@ class Manifest:
                 return f"{name} is missing"
             if (size := files.size_bytes(path)) != expected["size_bytes"]:
                 return f"{name} has {size} bytes, not {expected['size_bytes']}"
-            if checksums and files.sha256(path) != expected["sha256"]:
+            if checksums and "sha256" in expected and files.sha256(path) != expected["sha256"]:
                 return f"{name} does not match its checksum"
+        if checksums and any("sha256" not in expected for expected in self.files.values()):
+            return _damaged_value(prefix(directory, self.step))
         return None
 
 
@@ -135,14 +142,28 @@ def write(directory: str, manifest: Manifest) -> None:
 
 
 def describe(directory: str, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Returns size and checksum of each file, waiting until it is on the disk."""
-    described = {}
+    """Returns the size of each file, and the index's checksum, waiting until they are on the disk."""
+    described: dict[str, dict[str, Any]] = {}
     for file_name in names:
         path = files.join(directory, file_name)
         files.sync(path)
-        described[file_name] = {"size_bytes": files.size_bytes(path), "sha256": files.sha256(path)}
+        described[file_name] = {"size_bytes": files.size_bytes(path)}
+        if file_name.endswith(".index"):
+            described[file_name]["sha256"] = files.sha256(path)
     files.sync(directory)
     return described
+
+
+def _damaged_value(checkpoint_prefix: str) -> str | None:
+    """Reads every value, which TensorFlow compares with its checksum; returns what is wrong with the first bad one."""
+    key = ""
+    try:
+        reader = tf.compat.v1.train.NewCheckpointReader(checkpoint_prefix)
+        for key in reader.get_variable_to_shape_map():
+            reader.get_tensor(key)
+    except (tf.errors.OpError, ValueError, IndexError):
+        return f"the data does not match its checksum at {key or 'its start'}"
+    return None
 
 
 def _parse(text: str, path: str, step: int) -> Manifest:
@@ -156,6 +177,6 @@ def _parse(text: str, path: str, step: int) -> Manifest:
     if manifest.step != step or not manifest.files:
         raise UnreadableManifestError(f"{name(step)} is about step {manifest.step}, or names no files")
     for expected in manifest.files.values():
-        if not isinstance(expected["size_bytes"], int) or not isinstance(expected["sha256"], str):
+        if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
             raise TypeError("files")
     return manifest

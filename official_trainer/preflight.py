@@ -110,7 +110,10 @@ class _Session:
         return self._job.config.trainer.best_checkpoint_eval_metric or "none is set"
 
     def _save(self) -> str:
-        manifest = store_of(self._scratch, self.trainer).save(1)
+        store = store_of(self._scratch, self.trainer)
+        store.save(1)
+        store.close()
+        manifest = store.manifest(1)
         size = sum(file["size_bytes"] for file in manifest.files.values())
         return f"{size / 1e6:.1f} MB a checkpoint"
 

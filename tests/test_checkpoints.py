@@ -124,8 +124,9 @@ def saved(model_dir):
 
 def test_the_manifest_tells_what_a_checkpoint_holds(model_dir):
     """N3: sizes, checksums, variables, versions and the caller's own data are in the commit mark."""
-    manifest = Program().store(model_dir, metadata={"experiment": "digits"}).save(7, {"best": 0.5})
-    assert manifest.step == 7
+    store = Program().store(model_dir, metadata={"experiment": "digits"})
+    store.save(7, {"best": 0.5})
+    assert store.manifest(7).step == 7
     assert names(model_dir) == [
         "checkpoint",
         "ckpt-7.data-00000-of-00001",
@@ -133,7 +134,7 @@ def test_the_manifest_tells_what_a_checkpoint_holds(model_dir):
         "ckpt-7.manifest.json",
     ]
     on_disk = json.loads(pathlib.Path(model_dir, "ckpt-7.manifest.json").read_text())
-    assert on_disk["format_version"] == 1
+    assert on_disk["format_version"] == 2
     assert on_disk["metadata"] == {"experiment": "digits"}
     assert on_disk["extra"] == {"best": 0.5}
     assert set(on_disk["versions"]) == {"python", "tensorflow", "keras", "official_trainer"}
@@ -156,7 +157,7 @@ def test_other_tools_find_the_newest_checkpoint(saved):
 def test_a_committed_step_is_written_once_unless_asked(saved):
     program = Program().fill(9)
     store = program.store(saved)
-    assert store.save(3) == store.manifest(3)
+    store.save(3)
     assert np.all(np.asarray(tf.train.load_variable(store.prefix(3), "global_step/.ATTRIBUTES/VARIABLE_VALUE")) == 3)
     store.save(3, overwrite=True)
     assert np.all(np.asarray(tf.train.load_variable(store.prefix(3), "global_step/.ATTRIBUTES/VARIABLE_VALUE")) == 9)
@@ -477,8 +478,8 @@ def test_without_verification_only_checksums_are_skipped(saved, place, message):
 
 def test_a_manifest_from_the_future_is_not_taken_for_damage(saved):
     path = pathlib.Path(saved, "ckpt-3.manifest.json")
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(CheckpointError, match=r"format version is 2, .* reads up to 1\. Upgrade official-trainer"):
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 3'))
+    with pytest.raises(CheckpointError, match=r"format version is 3, .* reads up to 2\. Upgrade official-trainer"):
         Program().store(saved).restore()
 
 

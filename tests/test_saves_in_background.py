@@ -1,0 +1,130 @@
+"""Asynchronous saves: values of their moment, reported when committed, errors surface, drained at the end."""
+
+import threading
+
+import pytest
+import tensorflow as tf
+
+from official_trainer.checkpoints import CheckpointStore, SaveError, committed_steps
+from official_trainer.errors import ExitCode
+from official_trainer.snapshot import Snapshot
+
+
+class State:
+    def __init__(self, directory, **options):
+        self.weights = tf.Variable(tf.zeros([1000]))
+        self.checkpoint = tf.train.Checkpoint(weights=self.weights)
+        self.store = CheckpointStore(str(directory), self.checkpoint, max_to_keep=5, asynchronous=True, **options)
+
+    def saved(self, step):
+        return tf.train.load_variable(self.store.prefix(step), "weights/.ATTRIBUTES/VARIABLE_VALUE")
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Holds every write until it is set; collects what is raised instead of writing."""
+
+    class Gate(threading.Event):
+        error = None
+
+    gate = Gate()
+    write = Snapshot.write
+
+    def held_write(snapshot, prefix):
+        assert gate.wait(60)
+        if gate.error is not None:
+            raise gate.error
+        write(snapshot, prefix)
+
+    monkeypatch.setattr(Snapshot, "write", held_write)
+    yield gate
+    gate.set()
+
+
+def test_a_save_holds_the_values_of_its_moment(model_dir, gate):
+    """N3: training goes on while they are written, and the save is reported only when it is committed."""
+    state = State(model_dir)
+    state.weights.assign_add(tf.ones([1000]))
+    state.store.save(1)
+    state.weights.assign_add(tf.ones([1000]))
+    assert state.store.poll() == []
+    assert state.store.steps() == ()
+    gate.set()
+    state.store.wait()
+    assert state.store.poll() == [1]
+    assert state.store.poll() == []
+    assert set(state.saved(1)) == {1.0}
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_traced_step_does_not_write_into_what_is_being_saved(model_dir, gate, jit_compile):
+    state = State(model_dir)
+
+    @tf.function(jit_compile=jit_compile)
+    def step():
+        state.weights.assign_add(tf.ones([1000]))
+
+    step()
+    state.store.save(1)
+    for _ in range(3):
+        step()
+    gate.set()
+    state.store.close()
+    assert set(state.saved(1)) == {1.0}
+    assert set(state.weights.numpy()) == {4.0}
+
+
+def test_a_failed_save_is_an_error_at_the_next_poll_and_harms_nothing(model_dir, gate):
+    state = State(model_dir)
+    gate.set()
+    state.store.save(1)
+    state.store.wait()
+    assert state.store.poll() == [1]
+    gate.error = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+    state.store.save(2)
+    with pytest.raises(SaveError, match=r"ckpt-2 could not be saved: No space left on device; ckpt-1 is the newest"):
+        while True:
+            state.store.poll()
+    gate.error = None
+    state.store.save(3)
+    state.store.close()
+    assert committed_steps(model_dir) == (1, 3)
+
+
+def test_an_error_is_not_lost_when_another_save_or_the_end_comes_first(model_dir, gate):
+    state = State(model_dir)
+    gate.error = OSError(5, "Input/output error")
+    gate.set()
+    state.store.save(1)
+    with pytest.raises(SaveError, match=r"ckpt-1 could not be saved: Input/output error; none is") as caught:
+        state.store.save(2)
+    assert caught.value.exit_code == ExitCode.RETRY
+    state.store.save(3)
+    with pytest.raises(SaveError, match="ckpt-3"):
+        state.store.close()
+
+
+def test_closing_finishes_what_is_being_written(model_dir, gate):
+    state = State(model_dir)
+    state.store.save(1)
+    threading.Timer(0.05, gate.set).start()
+    state.store.close()
+    assert committed_steps(model_dir) == (1,)
+
+
+def test_restoring_waits_for_the_save(model_dir, gate):
+    state = State(model_dir)
+    state.store.save(1)
+    state.weights.assign(tf.ones([1000]) * 9)
+    threading.Timer(0.05, gate.set).start()
+    assert state.store.restore().step == 1
+    assert set(state.weights.numpy()) == {0.0}
+    state.store.close()
+
+
+def test_files_are_those_that_tensorflow_itself_writes(tmp_path):
+    state = State(tmp_path / "run")
+    state.checkpoint.write(str(tmp_path / "theirs" / "ckpt-1"))
+    Snapshot(state.checkpoint).write(str(tmp_path / "ours" / "ckpt-1"))
+    for theirs in (tmp_path / "theirs").iterdir():
+        assert theirs.read_bytes() == (tmp_path / "ours" / theirs.name).read_bytes()
