@@ -45,7 +45,11 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False) -> Traine
 def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
     """Returns the store of the run directory."""
     return CheckpointStore(
-        job.model_dir, trainer.checkpoint, max_to_keep=job.config.trainer.max_to_keep, metadata=job.metadata
+        job.model_dir,
+        trainer.checkpoint,
+        max_to_keep=job.config.trainer.max_to_keep,
+        metadata=job.metadata,
+        asynchronous=job.config.trainer.async_checkpoint,
     )
 
 

@@ -19,8 +19,10 @@ from official_trainer.config import nearest
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.feed import Feed
 from official_trainer.inputs import DataError
+from official_trainer.interruption import cancelled_on_stop
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
+from official_trainer.stopping import StopRequest
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Evaluator(orbit.StandardEvaluator):
     and the loss is weighted by examples.
     """
 
+    stop: StopRequest
     _strategy: tf.distribute.Strategy
     _config: Any
     _task: Any
@@ -98,12 +101,13 @@ class Evaluator(orbit.StandardEvaluator):
 
         Raises:
           DataError: the validation data holds no batch, or cannot be read.
+          PreemptedError: the run was asked to stop; nothing came of the evaluation.
         """
         self.synchronize()
         with self.weights_averaged():
             state = self.eval_begin()
             self._examples_evaluated.assign(0)
-            with self._validation_feed.errors_explained():
+            with self._validation_feed.errors_explained(), cancelled_on_stop(self.stop):
                 state = self._run_evaluation(int(num_steps), state)
             if int(self._examples_evaluated.numpy()) == 0:
                 raise DataError(
@@ -133,12 +137,13 @@ class Evaluator(orbit.StandardEvaluator):
             raise MonitoredMetricError(name, metrics.names(logs))
 
     def synchronize(self) -> None:
-        """Gives all replicas the mean of what each of them keeps for itself (batch-norm statistics, the loss trace).
+        """Gives all replicas their part of what each of them keeps for itself (batch-norm statistics, metrics).
 
-        A checkpoint holds these means, so whoever evaluates or saves sees what a restored run would have.
+        A checkpoint holds one mean or one sum, which a restored run gives to its replicas again. Doing so before it is
+        saved, too, leaves the run that goes on with the same bits.
         """
         for variable in self._kept_per_replica():
-            if variable.aggregation == tf.VariableAggregation.MEAN and hasattr(variable, "values"):
+            if hasattr(variable, "values") and variable.aggregation in _SHARED_OUT and variable.dtype.is_floating:
                 variable.assign(tf.identity(variable.read_value()))
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
@@ -174,6 +179,7 @@ class Evaluator(orbit.StandardEvaluator):
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
                 done = 0
                 while num_steps < 0 or done < num_steps:
+                    self.stop.check()
                     state = self.eval_reduce(state, _drop_idle_replicas(step(iterator)))
                     done += 1
             return state
@@ -251,6 +257,7 @@ class Evaluator(orbit.StandardEvaluator):
 
 
 _IS_BUSY = "replica had examples"
+_SHARED_OUT = (tf.VariableAggregation.MEAN, tf.VariableAggregation.SUM)
 
 
 def _drop_idle_replicas(outputs: dict[str, Any]) -> dict[str, Any]:

@@ -173,14 +173,21 @@ class TrainingFeed:
     def iterator(self) -> Any:
         """Returns the iterator whose next batch is that of the current step."""
         if self._iterator is None:
-            start_step = self.position.start_step(int(self._global_step.numpy()))
-            if self._given is None:
-                dataset = self._feed.build(start_step, self._window_steps)
-            else:
-                dataset = skip(self._given, start_step)
-                dataset = dataset if self._window_steps is None else inputs.stack_windows(dataset, self._window_steps)
+            dataset = self._dataset(int(self._global_step.numpy()), self._window_steps)
             self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
+
+    def _dataset(self, step: int, window_steps: int | None = None) -> Any:
+        """Returns the data that follows `step`; in blocks of `window_steps` batches, if given."""
+        start_step = self.position.start_step(step)
+        if self._given is None:
+            return self._feed.build(start_step, window_steps)
+        dataset = skip(self._given, start_step)
+        return dataset if window_steps is None else inputs.stack_windows(dataset, window_steps)
+
+    def batches(self, step: int) -> Iterator[Any]:
+        """Yields the batches that follow `step`, distributed; the iterator that trains stays where it is."""
+        yield from tf.nest.map_structure(iter, self._dataset(step))
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""

@@ -95,14 +95,16 @@ def load_weights(trainer: Trainer, directory: str, step: int) -> None:
         average.reset()
 
 
-def continuous_eval(job: Job) -> dict[str, float]:
+def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     """Evaluates every checkpoint that appears in the run directory, until training has ended.
 
     Its own rows go to `continuous_eval/metrics.jsonl`, because the training process rewrites the one in the run
     directory when it restarts; TensorBoard files and the best checkpoint go where a training run puts them.
     """
     settings = job.config.trainer
-    trainer = build(job, keeps_best=True)
+    with stop.interruptible():
+        trainer = build(job, keeps_best=True)
+    trainer.stop = stop
     if trainer.checkpoint_exporter is not None and settings.export.best:
         trainer.checkpoint_exporter.on_new_best = functools.partial(export_best, job, trainer)
     trainer.check_monitored_metric()
@@ -110,7 +112,7 @@ def continuous_eval(job: Job) -> dict[str, float]:
     board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
     trackers = Trackers([board, Console(sys.stdout, end_step=None, quiet=job.quiet), rows])
     results: dict[str, float] = {}
-    with StopRequest() as stop, contextlib.closing(trackers):
+    with contextlib.closing(trackers):
         new_steps = follow(
             job.model_dir, settings.continuous_eval_timeout, stop, is_done=lambda step: rows.has_row(step, "validation")
         )
@@ -183,7 +185,7 @@ def follow(
         sleep(POLL_SECONDS)
 
 
-def continuous_train_and_eval(job: Job) -> dict[str, float]:
+def continuous_train_and_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     """Trains and evaluates from every checkpoint that appears in `task.init_checkpoint`, each in a run of its own.
 
     The run for checkpoint `N` is `model_dir/from-N`; `model_dir/continuous_train_and_eval.json` collects the results.
@@ -193,10 +195,10 @@ def continuous_train_and_eval(job: Job) -> dict[str, float]:
     files.make_dirs(job.model_dir)
     results: dict[str, Any] = json.loads(files.read_text(results_path)) if files.exists(results_path) else {}
     timeout = job.config.trainer.continuous_eval_timeout
-    for step in follow(source, timeout, StopRequest(), is_done=lambda step: str(step) in results):
+    for step in follow(source, timeout, stop, is_done=lambda step: str(step) in results):
         task = job.config.task.replace(init_checkpoint=manifest.prefix(source, step))
         resolved = dataclasses.replace(job.resolved, config=job.config.replace(task=task))
         one = dataclasses.replace(job, resolved=resolved, mode="train_and_eval", model_dir=job.path(f"from-{step}"))
-        results[str(step)] = train(one)
+        results[str(step)] = train(one, stop)
         files.write_text_atomically(results_path, json.dumps(results, indent=1) + "\n")
     return results[max(results, key=int)] if results else {}

@@ -6,12 +6,14 @@ Owns: the order of events and that each happens at exactly its step, however oft
 The order is part of correctness:
 - the summary comes first, so that the window that failed is on record;
 - the finite check comes before the save, so that no bad state is ever saved;
+- a stop is answered between two steps, with a save of its own, unless one of that step is there;
 - the save comes before the evaluation, so that a crash while evaluating loses no training;
 - an evaluation's row is written last, after its best checkpoint: the row marks the evaluation as done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -21,24 +23,19 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode
 from official_trainer.modes import Evaluates
-from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.recovery import Diagnosis, NonFiniteError, Recovery
+from official_trainer.stopping import PreemptedError, StopRequest, TornStepError, UnsavedStopError
 from official_trainer.triggers import Every
 
 _logger = logging.getLogger(__name__)
 
-MAX_WINDOW_SECONDS = 3.0
-"""Windows are kept shorter than this, so that signals are seen and progress is shown in time."""
+MAX_WINDOW_SECONDS = 1.0
+"""Windows are kept shorter than this, or one step long, so that signals are seen and progress is shown in time."""
 
 WINDOW_GROWTH = 10
 """A window is at most this many times as long as the last one: the first, which traces, says little about speed."""
-
-
-class NonFiniteError(UserError, ArithmeticError):
-    """The loss is not a number, not finite, or above `trainer.loss_upper_bound`."""
-
-    exit_code = ExitCode.NON_FINITE
 
 
 class Journal(Protocol):
@@ -87,6 +84,7 @@ class Hooks:
     on_save: Callable[[int], None] = lambda step: None
     has_evaluation: Callable[[int], bool] = lambda step: False
     export: Callable[[int, Mapping[str, Any]], None] = lambda step, logs: None
+    diagnosis: Diagnosis | None = None
 
 
 class Loop:
@@ -110,7 +108,7 @@ class Loop:
           journal: takes numbers.
           evaluate: at every `validation_interval` and at the end, at the end only, or never.
           hooks: called as things happen.
-          stop: looked at between windows.
+          stop: looked at between windows and evaluations; what else may be left at once is.
         """
         self._trainer, self._store, self._journal = trainer, store, journal
         self._config = trainer.config.trainer
@@ -120,31 +118,51 @@ class Loop:
         self._summary = Every(self._config.summary_interval)
         self._save = Every(self._config.checkpoint_interval)
         self._validation = Every(self._config.validation_interval)
-        self._recoveries = 0
+        self._recovery = Recovery(trainer, store, run_to=self._run_to, diagnosis=self._hooks.diagnosis)
+        self._good_step = 0
         self._window_steps = 1
         self._phase = ""
+        self._has_state = False
         self._logs: dict[str, Any] = {}
         self.state = LoopState()
 
     def run(self) -> dict[str, Any]:
-        """Trains to the end and returns the last results: of the evaluation if there was one, else of training."""
+        """Trains to the end and returns the last results: of the evaluation if there was one, else of training.
+
+        Raises:
+          PreemptedError: the run was asked to stop, and its state is saved.
+          UnsavedStopError: it was asked to stop in the middle of a step that could not be ended.
+          NonFiniteError: the loss or a weight is not finite, and no recovery is left.
+        """
+        with contextlib.closing(self._store):
+            try:
+                return self._run()
+            except (PreemptedError, TornStepError) as error:
+                raise self._stopped(error) from error
+
+    def _run(self) -> dict[str, Any]:
         state = self.state
-        self._restore_or_initialize()
-        state.end_step = self._planned_end()
+        with self._stop.interruptible():
+            self._restore_or_initialize()
+            state.end_step = self._planned_end()
         self._hooks.on_start(state)
+        self._has_state = True
         self._trainer.train_loop_begin()
         self._evaluate_if_due()  # an evaluation that a crash cut off
         while not self._is_done():
             try:
                 self._train_to(self._next_due_step())
+                if self._save.is_due(state.step) or self._is_done():
+                    self._save_checkpoint()
             except NonFiniteError as error:
                 self._recover(error)
                 continue
-            if self._save.is_due(state.step) or self._is_done():
-                self._save_checkpoint()
             self._evaluate_if_due()
+        self._store.wait()
+        self._report_saves()
         self._enter("export")
-        self._hooks.export(state.step, self._logs)
+        with self._stop.interruptible():
+            self._hooks.export(state.step, self._logs)
         return self._logs
 
     def _enter(self, phase: str) -> None:
@@ -157,10 +175,12 @@ class Loop:
     def _restore_or_initialize(self) -> None:
         self._enter("restore")
         report = self._store.restore()
+        state = self.state
+        state.step = state.start_step = self._good_step = int(self._trainer.global_step.numpy())
         if report is None:
             self._trainer.initialize()
-        state = self.state
-        state.step = state.start_step = int(self._trainer.global_step.numpy())
+        else:
+            self._recovery.load(self._store.manifest(state.step).extra)
         self._journal.rewind(state.step)
 
     def _planned_end(self) -> int | None:
@@ -190,17 +210,28 @@ class Loop:
         state = self.state
         self._enter("train")
         while state.step < due_step and not self._is_done():
-            self._run_window(due_step - state.step)
+            self._good_step = state.step
+            self._run_window(due_step)
             if problem := self._loss_problem():
                 self._summarize()
                 raise NonFiniteError(problem)
-            self._stop_if_asked()
+            self._report_saves()
+            self._stop.check()
         if self._summary.is_due(state.step) or self._is_done():
             self._summarize()
 
-    def _run_window(self, max_steps: int) -> None:
+    def _run_to(self, step: int) -> None:
+        """Runs windows until `step`, for repeating what was run before."""
+        self.state.step = int(self._trainer.global_step.numpy())
+        while self.state.step < step:
+            self._run_window(step)
+            self._stop.check()
+
+    def _run_window(self, due_step: int) -> None:
         state = self.state
-        num_steps = min(max_steps, self._config.steps_per_loop, self._window_steps)
+        self._recovery.leave_out_if_due(state.step)
+        until = min(due_step, self._recovery.next_step(state.step))
+        num_steps = min(int(until) - state.step, self._config.steps_per_loop, self._window_steps)
         start = time.monotonic()
         ran = self._trainer.run_steps(num_steps)
         seconds = time.monotonic() - start
@@ -229,34 +260,23 @@ class Loop:
     def _loss_problem(self) -> str | None:
         loss, step, config = self._trainer.mean_loss, self.state.step, self._config
         if not math.isfinite(loss):
-            return f"the training loss is {loss} at step {step}; the last good checkpoint is {self._last_save()}"
+            return f"the training loss is {loss} at step {step}; {self._last_good()}"
         bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
         if bounded and loss > config.loss_upper_bound:
             return (
                 f"the training loss is {loss:g} at step {step}, above "
-                f"trainer.loss_upper_bound={config.loss_upper_bound:g}; the last good checkpoint is {self._last_save()}"
+                f"trainer.loss_upper_bound={config.loss_upper_bound:g}; {self._last_good()}"
             )
         return None
 
-    def _last_save(self) -> str:
-        step = self._store.latest_step()
-        return "none" if step is None else self._store.prefix(step)
-
     def _recover(self, error: NonFiniteError) -> None:
-        """Goes back to the last checkpoint and past the data in between, or gives up."""
-        failed_step = self.state.step
-        if self._recoveries >= self._config.recovery_max_trials or self._store.latest_step() is None:
-            raise error
-        self._recoveries += 1
-        self._store.restore()
-        self.state.step = int(self._trainer.global_step.numpy())
-        self._trainer.feed.skip(failed_step - self.state.step)
-        self._journal.rewind(self.state.step)
+        """Goes back and on from there, or raises what cannot be recovered from."""
+        state = self.state
+        done = self._recovery.recover(error, self._good_step, state.step, step_seconds=state.median_step_seconds or 0.0)
+        state.step = int(self._trainer.global_step.numpy())
+        self._journal.rewind(state.step)
         self._trainer.train_loop_begin()
-        _logger.warning(
-            "%s; recovery %d of %d: back at step %d, past the data of %d steps",
-            error, self._recoveries, self._config.recovery_max_trials, self.state.step, failed_step - self.state.step,
-        )  # fmt: skip
+        _logger.warning("%s", done)
 
     def _summarize(self) -> None:
         state = self.state
@@ -265,19 +285,52 @@ class Loop:
         if not self._is_done():
             self._trainer.train_loop_begin()
 
-    def _save_checkpoint(self) -> None:
-        self._enter("save")
-        self._trainer.synchronize()
-        self._hooks.before_save(self.state.step)
-        self._store.save(self.state.step)
-        self._hooks.on_save(self.state.step)
+    # Saving.
 
-    def _stop_if_asked(self) -> None:
-        if self._stop.reason is not None:
-            self._save_checkpoint()
-            raise PreemptedError(
-                f"{self._stop.reason} at step {self.state.step}, which is saved; the same command continues"
+    def _save_checkpoint(self) -> None:
+        """Saves the state as it is, or begins to; a state that is not finite is refused."""
+        step = self.state.step
+        self._enter("save")
+        if names := self._trainer.non_finite_weights():
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise NonFiniteError(f"weights are not finite at step {step}: {shown}; {self._last_good()}")
+        self._trainer.synchronize()
+        self._hooks.before_save(step)
+        self._store.save(step, self._recovery.state())
+        self._report_saves()
+
+    def _report_saves(self) -> None:
+        """Tells of checkpoints committed meanwhile; the error of one that could not be written is raised here."""
+        for step in self._store.poll():
+            self._hooks.on_save(step)
+
+    def _stopped(self, error: PreemptedError | TornStepError) -> Exception:
+        """Saves what is not saved yet, and returns the error that says how the run was left."""
+        reason, state = self._stop.reason, self.state
+        if self._has_state:
+            state.step = int(self._trainer.global_step.numpy())
+        if not self._has_state or state.step == 0:
+            return PreemptedError(f"{reason} before the first step, so nothing is lost; the same command begins again")
+        if isinstance(error, TornStepError):
+            self._store.wait()
+            return UnsavedStopError(
+                f"{reason} in the middle of step {state.step + 1}, which hangs; {self._last_good()}"
             )
+        self._save_checkpoint()
+        self._store.wait()
+        self._report_saves()
+        return PreemptedError(f"{reason} at step {state.step}, which is saved; the same command continues")
+
+    def unsaved(self) -> tuple[str, ExitCode]:
+        """Says what a process that has to end now leaves behind, and with which exit code; any thread may ask."""
+        saved, step = self._store.latest_step(), self.state.step
+        if not self._has_state or saved == step:
+            return "nothing is lost; the same command continues", ExitCode.PREEMPTED
+        return f"step {step} is not saved; {self._last_good()}", ExitCode.RETRY
+
+    def _last_good(self) -> str:
+        step = self._store.latest_step()
+        return f"the last good checkpoint is {'none' if step is None else self._store.prefix(step)}"
 
     # Evaluation.
 
@@ -290,4 +343,4 @@ class Loop:
         self._enter("evaluate")
         self._logs = self._trainer.evaluate(self._config.validation_steps)
         self._journal.log("validation", step, self._logs)
-        self._stop_if_asked()
+        self._stop.check()

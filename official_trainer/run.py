@@ -16,6 +16,7 @@ from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
 from official_trainer.modes import TRAINING_MODES
 from official_trainer.record import claim
+from official_trainer.stopping import StopRequest
 
 if TYPE_CHECKING:
     from official_trainer.preflight import CheckStep
@@ -49,14 +50,20 @@ def run(
     check_ready(job)
     if mode in TRAINING_MODES:
         claim(model_dir, experiment)  # training does it again; here it costs no import of TensorFlow
-    load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
-    from official_trainer import following, training
-
-    if mode in TRAINING_MODES:
-        return training.train(job)
-    if mode == "eval":
-        return following.evaluate(job, checkpoint)
-    return following.continuous_eval(job) if mode == "continuous_eval" else following.continuous_train_and_eval(job)
+    runtime = resolved.config.runtime
+    limits = {"grace_seconds": runtime.stop_grace_seconds, "max_wall_seconds": runtime.max_wall_seconds}
+    with StopRequest(**limits) as stop:
+        with stop.interruptible():
+            load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
+            from official_trainer import following, training
+        if mode in TRAINING_MODES:
+            return training.train(job, stop)
+        if mode == "eval":
+            with stop.interruptible():
+                return following.evaluate(job, checkpoint)
+        if mode == "continuous_eval":
+            return following.continuous_eval(job, stop)
+        return following.continuous_train_and_eval(job, stop)
 
 
 def export(

@@ -16,8 +16,10 @@ from official_trainer import metrics, optimization, windows
 from official_trainer.distribute import DeviceError
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
+from official_trainer.interruption import InputMark, cancelled_on_stop
 from official_trainer.lazy import keras, tf
 from official_trainer.random_streams import RandomStreams
+from official_trainer.stopping import StopRequest
 
 
 class Trainer(orbit.StandardTrainer, Evaluator):
@@ -68,6 +70,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         self._checkpoint_exporter = checkpoint_exporter
         self._enable_xla = _runtime(config, "enable_xla", False)
         self._check_xla()
+        self.stop = StopRequest()  # nobody asks, until somebody else's is put here
+        self._input_mark = InputMark()
         self._global_step = orbit.utils.create_global_step()
         seed = _runtime(config, "seed", 0)
         self._streams = RandomStreams(model, seed)
@@ -227,6 +231,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
 
         Raises:
           DataError: the data ended (and `on_data_end` is `error`), holds nothing, or cannot be read.
+          PreemptedError: the run was asked to stop; `global_step` tells how many steps ran, each of them whole.
+          TornStepError: as that, but the last step ran in part.
         """
         first = int(self._global_step.numpy())
         goal = first + num_steps
@@ -252,13 +258,18 @@ class Trainer(orbit.StandardTrainer, Evaluator):
     def _run_window(self, num_steps: int) -> None:
         if self._train_loop_fn is None:
             self._train_loop_fn = self.create_train_loop_fn()
-        with self._feed.errors_explained():
-            self._train_loop_fn(self._feed.iterator(), tf.constant(num_steps, tf.int32))
+        iterator, count = self._feed.iterator(), tf.constant(num_steps, tf.int32)
+        with self._feed.errors_explained(), cancelled_on_stop(self.stop, mark=self._input_mark):
+            if not self._train_options.use_tf_function:  # then a step could be left half-way
+                self._train_loop_fn(iterator, count)
+                return
+            with self.stop.interruptible():
+                self._train_loop_fn(iterator, count)
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`, or over compiled windows under XLA."""
         if self._compiles_windows:
-            return windows.CompiledLoop(self._train_on_batch)
+            return windows.CompiledLoop(self._train_on_batch, self._input_mark)
         options = self._train_options
         return windows.stepping_loop(
             self.train_step, traced_step=options.use_tf_function, traced_loop=options.use_tf_while_loop
@@ -301,8 +312,14 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return float(self._train_loss.result())
 
+    def non_finite_weights(self) -> list[str]:
+        """Returns the names of trainable weights that hold a value that is not finite."""
+        floating = [weight for weight in self._model.trainable_variables if weight.dtype.is_floating]
+        return [weight.name for weight in floating if not tf.reduce_all(tf.math.is_finite(weight))]
+
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
-        return [*super()._kept_per_replica(), *self._loss_trace.variables]
+        of_metrics = [v for metric in [*self._train_metrics, self._train_loss] for v in metric.variables]
+        return [*super()._kept_per_replica(), *self._loss_trace.variables, *of_metrics]
 
     def next_train_inputs(self, iterator: Any) -> Any:
         """Returns the inputs of the next training step; runs on the host, traced."""
@@ -310,7 +327,7 @@ class Trainer(orbit.StandardTrainer, Evaluator):
 
     def train_step(self, iterator: Any) -> None:
         """Runs one step in cross-replica context, traced."""
-        self._train_on_batch(self.next_train_inputs(iterator))
+        self._train_on_batch(self._input_mark.next(lambda: self.next_train_inputs(iterator)))
 
     def _train_on_batch(self, inputs: Any) -> None:
         self._strategy.run(self._replica_train_step, args=(inputs,))

@@ -23,6 +23,7 @@ from official_trainer.job import Job
 from official_trainer.lazy import tf
 from official_trainer.loop import Hooks, Loop, LoopState
 from official_trainer.modes import TRAINING_MODES
+from official_trainer.nonfinite import Diagnosis
 from official_trainer.record import Launch, RunRecord, claim
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Trackers, flatten
@@ -32,8 +33,8 @@ from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.trainer import Trainer
 
 
-def train(job: Job) -> dict[str, float]:
-    """Trains, in the modes that do, from where the run directory stands to the end."""
+def train(job: Job, stop: StopRequest) -> dict[str, float]:
+    """Trains, in the modes that do, from where the run directory stands to the end, or until `stop`."""
     claim(job.model_dir, job.experiment)
     workspace = registry.find_workspace()
     launch = Launch(
@@ -44,7 +45,7 @@ def train(job: Job) -> dict[str, float]:
         workspace=None if workspace is None else str(workspace),
     )
     session = _Session(job, RunRecord(job.model_dir, launch))
-    with StopRequest() as stop, session.outcome_recorded():
+    with session.outcome_recorded():
         session.run(stop)
     return session.metrics
 
@@ -84,12 +85,15 @@ class _Session:
             write_params(job)  # a restart replaces them once it has restored
         self._record.phase("build")
         evaluates = TRAINING_MODES[job.mode]
-        trainer = build(job, trains=True, keeps_best=evaluates != "never")
-        if evaluates != "never":
-            trainer.check_monitored_metric()
+        with stop.interruptible():
+            trainer = build(job, trains=True, keeps_best=evaluates != "never")
+            if evaluates != "never":
+                trainer.check_monitored_metric()
+        trainer.stop = stop
         with contextlib.closing(self._trackers):
             store = store_of(job, trainer)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=self._hooks(trainer), stop=stop)
+            stop.on_overdue = functools.partial(self._on_overdue, loop)
             logs = loop.run()
         self._console.message(self._closing_line(loop.state.step))
         self.metrics = flatten(logs) or _last_row(self._rows.path)
@@ -106,7 +110,13 @@ class _Session:
             on_save=self._record.checkpoint,
             has_evaluation=lambda step: self._rows.has_row(step, "validation"),
             export=lambda step, logs: export_last(self._job, trainer, step, logs) if exports.at_end else None,
+            diagnosis=Diagnosis(self._job.model_dir, trainer),
         )
+
+    def _on_overdue(self, loop: Loop) -> tuple[str, int]:
+        what, exit_code = loop.unsaved()
+        self._record.finish(exit_code)
+        return what, exit_code
 
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from official_trainer.interruption import InputMark
 from official_trainer.lazy import tf
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
@@ -58,8 +59,8 @@ class CompiledLoop:
     run as numbers: a window of any length uses the same program.
     """
 
-    def __init__(self, step: Callable[[Any], None]) -> None:
-        """Takes `step(batch)`, which must be traceable by XLA and run on one replica."""
+    def __init__(self, step: Callable[[Any], None], mark: InputMark) -> None:
+        """Takes `step(batch)`, traceable by XLA and run on one replica; `mark` is set while data is awaited."""
         self._iterator: Any = None
         self._block: Any = None
         self._next_step = self._block_steps = 0
@@ -75,6 +76,7 @@ class CompiledLoop:
                 i += 1
 
         self._run = run
+        self._fetch = tf.function(lambda iterator: mark.next(lambda: next(iterator)))  # traced, so that it can be ended
 
     def __call__(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> None:
         """Runs `num_steps` steps; a block that is not used up is kept for the next call on the same iterator."""
@@ -83,7 +85,7 @@ class CompiledLoop:
         remaining = int(num_steps)
         while remaining > 0:
             if self._next_step == self._block_steps:
-                self._block = next(iterator)
+                self._block = self._fetch(iterator)
                 self._next_step, self._block_steps = 0, int(tf.nest.flatten(self._block)[0].shape[0])
             stop = min(self._block_steps, self._next_step + remaining)
             self._run(self._block, tf.constant(self._next_step), tf.constant(stop))

@@ -66,6 +66,9 @@ class FakeTrainer:
         self.windows = []
         self.in_loop = False
 
+    def non_finite_weights(self):
+        return []
+
     def initialize(self):
         self.disk.events.append(("initialize", 0))
 
@@ -112,10 +115,28 @@ class FakeStore:
         self.trainer.mean_loss = 1.0
         return "report"
 
-    def save(self, step):
+    def save(self, step, extra):
         if step not in self.disk.checkpoints:
             self.disk.checkpoints.append(step)
         self.disk.events.append(("save", step))
+
+    def manifest(self, step):
+        return types.SimpleNamespace(extra={})
+
+    def steps(self):
+        return tuple(self.disk.checkpoints)
+
+    def delete(self, step):
+        self.disk.checkpoints.remove(step)
+
+    def poll(self):
+        return []
+
+    def wait(self):
+        pass
+
+    def close(self):
+        pass
 
     def latest_step(self):
         return max(self.disk.checkpoints, default=None)

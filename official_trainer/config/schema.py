@@ -122,6 +122,8 @@ class TrainerConfig(Config):
         exactly their steps.
       summary_interval: steps between two rows of training metrics.
       checkpoint_interval: steps between two checkpoints.
+      async_checkpoint: whether training goes on while a checkpoint is written. The host needs memory for one more copy
+        of model and optimizer while it is.
       max_to_keep: newest checkpoints kept; the best ones are kept apart.
       validation_interval: steps between two evaluations, counted on the global step.
       validation_steps: batches of an evaluation; -1 means all data.
@@ -135,8 +137,11 @@ class TrainerConfig(Config):
       loss_upper_bound: training stops when its loss, averaged since the last summary, is above this.
       recovery_begin_steps: steps before which `loss_upper_bound` is not enforced.
       recovery_max_trials: how often a run whose loss is not finite or above the bound goes back to its last
-        checkpoint, past the data in between, before it fails with exit code 4. A negative number turns the bound
-        off; a state that is not finite is never saved.
+        checkpoint, before it fails with exit code 4. A negative number turns the bound off; a state that is not finite
+        is never saved.
+      recovery_checkpoints_back: how many checkpoints it goes back; those after are deleted.
+      recovery_data: what it sees then. `skip` goes on past the data of the steps that were lost, `skip_batch` repeats
+        them without the batch that failed, `repeat` repeats them as they were, for failures of the machine.
       train_tf_function: whether training steps are traced.
       train_tf_while_loop: whether the loop over steps is traced too.
       eval_tf_function: whether evaluation steps are traced.
@@ -152,6 +157,7 @@ class TrainerConfig(Config):
     steps_per_loop: Positive = 1000
     summary_interval: Positive = 1000
     checkpoint_interval: Positive = 1000
+    async_checkpoint: bool = True
     max_to_keep: Positive = 5
     validation_interval: Positive = 1000
     validation_steps: Annotated[int, Between(-1)] = -1
@@ -163,6 +169,8 @@ class TrainerConfig(Config):
     loss_upper_bound: float = 1e6
     recovery_begin_steps: NonNegative = 0
     recovery_max_trials: int = 0
+    recovery_checkpoints_back: Positive = 1
+    recovery_data: Literal["skip", "skip_batch", "repeat"] = "skip"
     train_tf_function: bool = True
     train_tf_while_loop: bool = True
     eval_tf_function: bool = True
@@ -199,6 +207,11 @@ class RuntimeConfig(Config):
         CPU, for small dense models only: its convolutions are many times slower there.
       run_eagerly: whether nothing is traced, for debugging.
       seed: seed of weights, data order and every random stream.
+      stop_grace_seconds: seconds from SIGTERM, SIGINT or the end of `max_wall_seconds` within which the process ends,
+        whatever it is doing. A step that is not done by then is lost, with exit code 75. Set it below the grace
+        period of the scheduler, which kills after that.
+      max_wall_seconds: seconds after which the run saves and ends with exit code 143, as if preempted; unset means no
+        limit. Set it below the scheduler's time limit.
       tpu: address of a Cloud TPU; refused, as this version runs on CPUs and GPUs only.
     """
 
@@ -212,6 +225,8 @@ class RuntimeConfig(Config):
     enable_xla: bool = False
     run_eagerly: bool = False
     seed: int = 0
+    stop_grace_seconds: PositiveFloat = 25.0
+    max_wall_seconds: PositiveFloat | None = None
     tpu: str | None = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
