@@ -19,7 +19,7 @@ import concurrent.futures
 import datetime
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from official_trainer import files, manifest
@@ -114,7 +114,14 @@ class CheckpointStore:
 
     # Saving.
 
-    def save(self, step: int, extra: Mapping[str, Any] | None = None, *, overwrite: bool = False) -> None:
+    def save(
+        self,
+        step: int,
+        extra: Mapping[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+        only_if: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Saves the values of this moment as `step`, commits them, then applies retention.
 
         An asynchronous store does all but the first in its own thread. It waits for the save before this one.
@@ -123,6 +130,7 @@ class CheckpointStore:
           step: global step.
           extra: JSON state for the manifest.
           overwrite: whether a checkpoint of this step that is already committed is written again.
+          only_if: asked once the values have been taken; nothing is saved if it says no.
 
         Raises:
           SaveError: this checkpoint, or the one before, could not be written.
@@ -133,7 +141,10 @@ class CheckpointStore:
         if committed and not overwrite:
             return
         self._check_directory_is_ours()
-        write = functools.partial(self._write, step, Snapshot(self.checkpoint), extra or {}, replaces=committed)
+        snapshot = Snapshot(self.checkpoint)
+        if not only_if():
+            return
+        write = functools.partial(self._write, step, snapshot, extra or {}, replaces=committed)
         if self._writer is None:
             write()
         else:

@@ -19,7 +19,6 @@ from official_trainer.config import nearest
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.feed import Feed
 from official_trainer.inputs import DataError
-from official_trainer.interruption import cancelled_on_stop
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
 from official_trainer.stopping import StopRequest
@@ -104,10 +103,10 @@ class Evaluator(orbit.StandardEvaluator):
           PreemptedError: the run was asked to stop; nothing came of the evaluation.
         """
         self.synchronize()
-        with self.weights_averaged():
+        with self.weights_averaged(), self.stop.leaving(self._rescue):
             state = self.eval_begin()
             self._examples_evaluated.assign(0)
-            with self._validation_feed.errors_explained(), cancelled_on_stop(self.stop):
+            with self._validation_feed.errors_explained():
                 state = self._run_evaluation(int(num_steps), state)
             if int(self._examples_evaluated.numpy()) == 0:
                 raise DataError(
@@ -153,6 +152,12 @@ class Evaluator(orbit.StandardEvaluator):
         """Returns a context in which the model holds its averaged weights, if the run averages."""
         return contextlib.nullcontext() if self._average is None else self._average.swapped_in()
 
+    def _rescue(self) -> bool:
+        """Has the training state saved while an evaluation hangs; in another thread, which then ends the process."""
+        if self._average is not None:
+            self._average.swap_out()
+        return self.stop.save_state(lambda: True)
+
     def _run_evaluation(self, num_steps: int, state: Any) -> Any:
         if self._eval_loop_fn is None:
             self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
@@ -179,7 +184,6 @@ class Evaluator(orbit.StandardEvaluator):
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
                 done = 0
                 while num_steps < 0 or done < num_steps:
-                    self.stop.check()
                     state = self.eval_reduce(state, _drop_idle_replicas(step(iterator)))
                     done += 1
             return state

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from official_trainer.errors import ExitCode
 from official_trainer.modes import Evaluates
 from official_trainer.recovery import Diagnosis, NonFiniteError, Recovery
-from official_trainer.stopping import PreemptedError, StopRequest, TornStepError, UnsavedStopError
+from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 from official_trainer.triggers import Every
 
 _logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Loop:
         self._save = Every(self._config.checkpoint_interval)
         self._validation = Every(self._config.validation_interval)
         self._recovery = Recovery(trainer, store, run_to=self._run_to, diagnosis=self._hooks.diagnosis)
-        self._good_step = 0
+        self._good_step = self._summarized_step = 0
         self._window_steps = 1
         self._phase = ""
         self._has_state = False
@@ -131,14 +131,13 @@ class Loop:
 
         Raises:
           PreemptedError: the run was asked to stop, and its state is saved.
-          UnsavedStopError: it was asked to stop in the middle of a step that could not be ended.
           NonFiniteError: the loss or a weight is not finite, and no recovery is left.
         """
         with contextlib.closing(self._store):
             try:
                 return self._run()
-            except (PreemptedError, TornStepError) as error:
-                raise self._stopped(error) from error
+            except PreemptedError as error:
+                raise self._stopped() from error
 
     def _run(self) -> dict[str, Any]:
         state = self.state
@@ -176,7 +175,8 @@ class Loop:
         self._enter("restore")
         report = self._store.restore()
         state = self.state
-        state.step = state.start_step = self._good_step = int(self._trainer.global_step.numpy())
+        state.step = state.start_step = int(self._trainer.global_step.numpy())
+        self._good_step = self._summarized_step = state.step
         if report is None:
             self._trainer.initialize()
         else:
@@ -280,6 +280,7 @@ class Loop:
 
     def _summarize(self) -> None:
         state = self.state
+        self._summarized_step = state.step
         self._logs = self._trainer.train_loop_end()
         self._journal.log("train", state.step, self._logs)
         if not self._is_done():
@@ -304,29 +305,48 @@ class Loop:
         for step in self._store.poll():
             self._hooks.on_save(step)
 
-    def _stopped(self, error: PreemptedError | TornStepError) -> Exception:
+    def _stopped(self) -> PreemptedError:
         """Saves what is not saved yet, and returns the error that says how the run was left."""
-        reason, state = self._stop.reason, self.state
-        if self._has_state:
-            state.step = int(self._trainer.global_step.numpy())
-        if not self._has_state or state.step == 0:
-            return PreemptedError(f"{reason} before the first step, so nothing is lost; the same command begins again")
-        if isinstance(error, TornStepError):
+        if (step := self._sync_step()) > 0:
+            if problem := self._loss_problem():
+                raise NonFiniteError(problem)
+            if self._summary.is_due(step) and self._summarized_step != step:
+                self._summarize()  # the window that was left may have ended where this is due
+            self._save_checkpoint()
             self._store.wait()
-            return UnsavedStopError(
-                f"{reason} in the middle of step {state.step + 1}, which hangs; {self._last_good()}"
-            )
-        self._save_checkpoint()
-        self._store.wait()
-        self._report_saves()
-        return PreemptedError(f"{reason} at step {state.step}, which is saved; the same command continues")
+            self._report_saves()
+        return PreemptedError(f"{self._stop.reason} {self.outcome()[0]}")
 
-    def unsaved(self) -> tuple[str, ExitCode]:
+    def save_beside(self, is_unchanged: Callable[[], bool]) -> bool:
+        """Saves the state while the main thread hangs between two steps; returns whether it is saved.
+
+        Args:
+          is_unchanged: asked after the values were taken; if no, the main thread has gone on, and nothing is saved.
+        """
+        step = self._sync_step()
+        if step == 0 or self._store.latest_step() == step:
+            return True
+        if self._trainer.non_finite_weights():
+            return False
+        self._hooks.before_save(step)
+        self._store.save(step, self._recovery.state(), only_if=is_unchanged)
+        self._store.wait()
+        return self._store.latest_step() == step
+
+    def outcome(self) -> tuple[str, ExitCode]:
         """Says what a process that has to end now leaves behind, and with which exit code; any thread may ask."""
-        saved, step = self._store.latest_step(), self.state.step
-        if not self._has_state or saved == step:
-            return "nothing is lost; the same command continues", ExitCode.PREEMPTED
-        return f"step {step} is not saved; {self._last_good()}", ExitCode.RETRY
+        step, saved = self._sync_step(), self._store.latest_step()
+        if step == 0:
+            return f"before the first step; {NOTHING_LOST}", ExitCode.PREEMPTED
+        if saved == step:
+            return f"at step {step}, which is saved; the same command continues", ExitCode.PREEMPTED
+        return f"at step {step}, which is not saved; {self._last_good()}", ExitCode.RETRY
+
+    def _sync_step(self) -> int:
+        """Brings the step up to date, which a call that was left has not; 0 before there is a state to save."""
+        if self._has_state:
+            self.state.step = int(self._trainer.global_step.numpy())
+        return self.state.step if self._has_state else 0
 
     def _last_good(self) -> str:
         step = self._store.latest_step()

@@ -69,6 +69,7 @@ class WeightAverage:
         weights = model.trainable_variables if config.trainable_weights_only else model.variables
         self._weights = [w for w in weights if w.dtype.is_floating]
         self._config = config
+        self._is_swapped_in = False
         self._extended = tf.distribute.get_strategy().extended
         # The weights are equal on all replicas, so the first replica's average is the average.
         self.values = [
@@ -99,9 +100,16 @@ class WeightAverage:
     def swapped_in(self) -> Iterator[None]:
         """Puts the averages into the model for the length of a `with` block, whatever happens in it."""
         self._swap()
+        self._is_swapped_in = True
         try:
             yield
         finally:
+            self.swap_out()
+
+    def swap_out(self) -> None:
+        """Gives the model its weights back, if the averages are in it."""
+        if self._is_swapped_in:
+            self._is_swapped_in = False
             self._swap()
 
     def _swap(self) -> None:

@@ -7,6 +7,7 @@ Does not own: how any of it is done (`training.py`, `following.py`, `preflight.p
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ def run(
     quiet: bool = False,
     checkpoint: str = "latest",
     argv: Sequence[str] = (),
+    stop: StopRequest | None = None,
 ) -> dict[str, float]:
     """Does what `mode` says and returns the metrics.
 
@@ -42,6 +44,7 @@ def run(
       quiet: whether nothing is printed while it runs.
       checkpoint: for `eval`: `latest`, `best` or a step.
       argv: the command line, for the record.
+      stop: who tells when to stop; None handles signals from here on.
 
     Raises:
       UserError: with the exit code that says what kind of failure it was.
@@ -51,8 +54,8 @@ def run(
     if mode in TRAINING_MODES:
         claim(model_dir, experiment)  # training does it again; here it costs no import of TensorFlow
     runtime = resolved.config.runtime
-    limits = {"grace_seconds": runtime.stop_grace_seconds, "max_wall_seconds": runtime.max_wall_seconds}
-    with StopRequest(**limits) as stop:
+    with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop:
+        stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         with stop.interruptible():
             load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
             from official_trainer import following, training

@@ -1,7 +1,7 @@
 """Being asked to stop: SIGTERM, SIGINT and the time limit, noticed in every phase of a run.
 
 Owns: the signal handlers while a run lasts, what a second signal does, and the end of the grace period.
-Does not own: saving (`loop.py`), ending a TensorFlow call early (`interruption.py`).
+Does not own: saving (`loop.py`), or when the state may be saved beside a step (`input_mark.py`).
 
 Python runs a signal's handler in the main thread, between two of its own instructions, so not while TensorFlow
 computes. The operating system's part of the handler writes to a pipe at once, and a thread of ours reads that.
@@ -22,7 +22,7 @@ from types import FrameType, TracebackType
 from official_trainer.errors import ExitCode, UserError
 
 POLL_SECONDS = 0.1
-"""How often, once the run is asked to stop, what might be cut short is looked at again."""
+"""How often, once the run is asked to stop, what may hang is looked at again."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -33,52 +33,40 @@ class PreemptedError(UserError, RuntimeError):
     exit_code = ExitCode.PREEMPTED
 
 
-class TornStepError(RuntimeError):
-    """A step was cancelled after it had begun to change variables, whose values are worth nothing now."""
-
-
-class UnsavedStopError(UserError, RuntimeError):
-    """The run was asked to stop and could not save its last steps; the same command continues from before them."""
-
-    exit_code = ExitCode.RETRY
+class _Interrupt(BaseException):
+    """Raised by the signal handler; no `except Exception` on its way, of Keras or of a user, takes it for its own."""
 
 
 class StopRequest:
     """Set by the first SIGTERM or SIGINT inside its `with` block, or when the time is up.
 
-    A second signal ends the process at once. So does, with exit code 75, the end of the grace period: something hangs
-    that cannot be ended, and whoever asked would soon kill the process anyway.
+    A second signal ends the process at once. So does the end of the grace period: something hangs that cannot be ended,
+    and whoever asked would soon kill the process anyway.
 
     Attributes:
       reason: what asked, `SIGTERM` for example; None while nobody did.
-      on_overdue: called in another thread when the grace period is over; says in words what was not saved, and gives
-        the exit code. It may take a few seconds.
+      save_state: called in a thread of this object's while the main thread hangs: saves the state, if the function it
+        is given says so once the values have been taken; returns whether it is saved.
+      on_leave: called in that thread before it ends the process: says what is saved, and gives the exit code.
     """
 
-    def __init__(
-        self,
-        *,
-        grace_seconds: float = 25.0,
-        max_wall_seconds: float | None = None,
-        leave: Callable[[int], object] = os._exit,
-    ) -> None:
-        """Takes the limits.
-
-        Args:
-          grace_seconds: from a signal to the end of the process, whatever it does.
-          max_wall_seconds: after this long, the run is asked to stop; None for no limit.
-          leave: ends the process.
-        """
+    def __init__(self, *, leave: Callable[[int], object] = os._exit) -> None:
+        """Takes how the process is ended at once."""
         self.reason: str | None = None
-        self.on_overdue: Callable[[], tuple[str, int]] = lambda: ("", ExitCode.RETRY)
-        self._grace_seconds = grace_seconds
-        self._max_wall_seconds = max_wall_seconds
+        self.save_state: Callable[[Callable[[], bool]], bool] = lambda is_unchanged: True
+        self.on_leave: Callable[[], tuple[str, int]] = lambda: (NOTHING_LOST, ExitCode.PREEMPTED)
         self._leave = leave
+        self._grace_seconds = _GRACE_SECONDS
+        self._max_wall_seconds: float | None = None
+        self._began = time.monotonic()
         self._previous: dict[signal.Signals, object] = {}
         self._pipe: tuple[int, int] | None = None
         self._watcher: threading.Thread | None = None
-        self._callbacks: list[Callable[[], object]] = []
+        self._rescue: Callable[[], bool] | None = None
+        self._python = threading.Lock()  # held by the main thread except where it may hang
+        self._python.acquire()
         self._interruptible = 0
+        self._has_interrupted = False
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is not threading.main_thread():
@@ -89,9 +77,6 @@ class StopRequest:
         signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in _SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
-        if self._max_wall_seconds is not None:
-            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._handle)
-            signal.setitimer(signal.ITIMER_REAL, self._max_wall_seconds)
         self._watcher = threading.Thread(target=self._watch, args=(self._pipe[0],), name="stop-watcher", daemon=True)
         self._watcher.start()
         return self
@@ -113,14 +98,28 @@ class StopRequest:
         self._watcher.join()
         os.close(reading)
 
+    def set_limits(self, *, grace_seconds: float, max_wall_seconds: float | None) -> None:
+        """Takes the limits of a run, once they are known.
+
+        Args:
+          grace_seconds: from a signal to the end of the process, whatever it does.
+          max_wall_seconds: the run is asked to stop when this object is as old; None for no limit.
+        """
+        self._grace_seconds = grace_seconds
+        self._max_wall_seconds = max_wall_seconds
+        if max_wall_seconds is not None and self._pipe is not None:
+            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._handle)
+            left = max_wall_seconds - (time.monotonic() - self._began)
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
+
     def check(self) -> None:
         """Raises `PreemptedError` if the run was asked to stop."""
         if self.reason is not None:
-            raise PreemptedError(self.reason)
+            raise PreemptedError(f"{self.reason}; {NOTHING_LOST}")
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Raises `PreemptedError` anywhere inside the block as soon as Python gets to it.
+        """Leaves the block with `PreemptedError`, from anywhere inside, as soon as Python gets to it.
 
         Only for what may be left anywhere: what has nothing to save yet, and calls that TensorFlow does whole or not at
         all.
@@ -129,24 +128,34 @@ class StopRequest:
         self._interruptible += 1
         try:
             yield
+        except _Interrupt:
+            self.check()
         finally:
             self._interruptible -= 1
 
     @contextlib.contextmanager
-    def calling(self, callback: Callable[[], object]) -> Iterator[None]:
-        """Calls back in another thread, again and again, from when the run is asked to stop to the end of the block."""
-        self._callbacks.append(callback)
-        try:
-            yield
-        finally:
-            self._callbacks.remove(callback)
+    def leaving(self, rescue: Callable[[], bool]) -> Iterator[None]:
+        """As `interruptible`, for calls that Python may not come back from in time.
+
+        Once the run is asked to stop and the call still lasts, `rescue` is called in another thread, again and again.
+        When it returns True, all is saved, and the process ends there. The main thread does not return from the block
+        while `rescue` runs.
+        """
+        with self.interruptible():
+            self._rescue = rescue
+            self._python.release()
+            try:
+                yield
+            finally:
+                self._python.acquire()
+                self._rescue = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Runs in the main thread, at the first and every further signal."""
-        is_first = self.reason is None
+        """Runs in the main thread, often after `_watch` has seen the signal."""
         self._ask(number)
-        if self._interruptible and is_first:
-            self.check()
+        if self._interruptible and not self._has_interrupted:
+            self._has_interrupted = True
+            raise _Interrupt
 
     def _ask(self, number: int) -> None:
         if self.reason is None:
@@ -171,21 +180,33 @@ class StopRequest:
                 signals_seen += number != signal.SIGALRM
                 if signals_seen > 1:
                     self._leave(128 + number)
-            if deadline is not None:
-                for callback in list(self._callbacks):
-                    callback()
+            if deadline is not None and not ready:
+                self._try_rescue()
                 if time.monotonic() > deadline:
-                    self._give_up()
+                    limit = f"runtime.stop_grace_seconds={self._grace_seconds:g}"
+                    self._end(f", and {limit} later the run had not ended; ")
 
-    def _give_up(self) -> None:
+    def _try_rescue(self) -> None:
+        """Ends the process from here if the main thread hangs and all can be saved."""
+        if not self._python.acquire(blocking=False):
+            return
+        try:
+            if self._rescue is not None and self._rescue():
+                self._end(" ")
+        finally:
+            self._python.release()
+
+    def _end(self, joint: str) -> None:
         outcome: list[tuple[str, int]] = []
-        asking = threading.Thread(target=lambda: outcome.append(self.on_overdue()), daemon=True)
+        asking = threading.Thread(target=lambda: outcome.append(self.on_leave()), daemon=True)
         asking.start()
         asking.join(_LAST_WORDS_SECONDS)  # the file system may be what hangs
-        what, code = outcome[0] if outcome else ("", ExitCode.RETRY)
-        limit = f"runtime.stop_grace_seconds={self._grace_seconds:g}"
-        print(f"stopped: {self.reason}, and {limit} later the run had not ended; {what}", file=sys.stderr, flush=True)
+        what, code = outcome[0] if outcome else ("what is saved cannot be told", ExitCode.RETRY)
+        print(f"stopped: {self.reason}{joint}{what}", file=sys.stderr, flush=True)
         self._leave(int(code))
 
 
+_GRACE_SECONDS = 25.0
 _LAST_WORDS_SECONDS = 3.0
+
+NOTHING_LOST = "nothing is lost, the same command continues"

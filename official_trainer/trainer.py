@@ -7,6 +7,7 @@ the metrics of a run. Does not own: the order of events (`loop.py`), where batch
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from official_trainer import metrics, optimization, windows
 from official_trainer.distribute import DeviceError
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
-from official_trainer.interruption import InputMark, cancelled_on_stop
+from official_trainer.input_mark import InputMark
 from official_trainer.lazy import keras, tf
 from official_trainer.random_streams import RandomStreams
 from official_trainer.stopping import StopRequest
@@ -232,7 +233,6 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         Raises:
           DataError: the data ended (and `on_data_end` is `error`), holds nothing, or cannot be read.
           PreemptedError: the run was asked to stop; `global_step` tells how many steps ran, each of them whole.
-          TornStepError: as that, but the last step ran in part.
         """
         first = int(self._global_step.numpy())
         goal = first + num_steps
@@ -259,12 +259,26 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         if self._train_loop_fn is None:
             self._train_loop_fn = self.create_train_loop_fn()
         iterator, count = self._feed.iterator(), tf.constant(num_steps, tf.int32)
-        with self._feed.errors_explained(), cancelled_on_stop(self.stop, mark=self._input_mark):
-            if not self._train_options.use_tf_function:  # then a step could be left half-way
-                self._train_loop_fn(iterator, count)
-                return
-            with self.stop.interruptible():
-                self._train_loop_fn(iterator, count)
+        self._input_mark.reset()
+        with self._feed.errors_explained(), self._may_be_left():
+            self._train_loop_fn(iterator, count)
+
+    def _may_be_left(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for a window: what can be left when the run is asked to stop is.
+
+        Python gets to it while it traces, and between calls of traced steps; a step that waits for data is left to
+        wait, and the state saved beside it. Steps that are not traced are finished.
+        """
+        if not self._train_options.use_tf_function:
+            return contextlib.nullcontext()
+        seen: list[int] = []
+
+        def rescue() -> bool:
+            seen.append(self._input_mark.count)
+            is_stuck = len(seen) > 1 and seen[-1] == seen[-2] and self._input_mark.is_waiting
+            return is_stuck and self.stop.save_state(lambda: self._input_mark.count == seen[-1])
+
+        return self.stop.leaving(rescue)
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`, or over compiled windows under XLA."""

@@ -93,7 +93,8 @@ class _Session:
         with contextlib.closing(self._trackers):
             store = store_of(job, trainer)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=self._hooks(trainer), stop=stop)
-            stop.on_overdue = functools.partial(self._on_overdue, loop)
+            stop.save_state = loop.save_beside
+            stop.on_leave = functools.partial(self._on_leave, loop)
             logs = loop.run()
         self._console.message(self._closing_line(loop.state.step))
         self.metrics = flatten(logs) or _last_row(self._rows.path)
@@ -113,8 +114,8 @@ class _Session:
             diagnosis=Diagnosis(self._job.model_dir, trainer),
         )
 
-    def _on_overdue(self, loop: Loop) -> tuple[str, int]:
-        what, exit_code = loop.unsaved()
+    def _on_leave(self, loop: Loop) -> tuple[str, int]:
+        what, exit_code = loop.outcome()
         self._record.finish(exit_code)
         return what, exit_code
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_trainer.interruption import InputMark
+from official_trainer.input_mark import InputMark
 from official_trainer.lazy import tf
 
 WindowLoop = Callable[[Any, tf.Tensor], None]

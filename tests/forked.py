@@ -27,9 +27,9 @@ class Completed:
 class Command:
     """`official-trainer ARGV…` in a child process, with its output in files of `folder`."""
 
-    def __init__(self, argv, *, cwd, folder):
+    def __init__(self, argv, *, cwd, folder, env=None):
         self._out, self._err = Path(folder) / "out.txt", Path(folder) / "err.txt"
-        target = (list(argv), str(cwd), str(self._out), str(self._err))
+        target = (list(argv), str(cwd), str(self._out), str(self._err), dict(env or {}))
         self.process = _context.Process(target=_main, args=target, daemon=True)
         self.process.start()
 
@@ -50,7 +50,8 @@ def run_command(argv, *, cwd, folder):
     return Command(argv, cwd=cwd, folder=folder).wait()
 
 
-def _main(argv, cwd, out, err):
+def _main(argv, cwd, out, err, env):
+    os.environ.update(env)
     for stream, path in ((1, out), (2, err)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, stream)

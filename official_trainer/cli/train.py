@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from official_trainer.cli import flags, target
+from official_trainer.stopping import StopRequest
 
 USAGE = "--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE …]"
 
@@ -39,8 +40,17 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the experiment in the mode asked for."""
     mode = flags.read_mode(arguments)
-    experiment, resolved, model_dir = target.from_flags(arguments)
-    from official_trainer import run as engine
-
-    engine.run(experiment, resolved, mode=mode, model_dir=model_dir, quiet=arguments.quiet, argv=arguments.argv)
+    with StopRequest() as stop:
+        with stop.interruptible():
+            experiment, resolved, model_dir = target.from_flags(arguments)
+            from official_trainer import run as engine
+        engine.run(
+            experiment,
+            resolved,
+            mode=mode,
+            model_dir=model_dir,
+            quiet=arguments.quiet,
+            argv=arguments.argv,
+            stop=stop,
+        )
     return 0

@@ -1,0 +1,136 @@
+"""SIGTERM in every phase of a run, twice, while a save is being written, and the time limit (N5)."""
+
+import json
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+
+from official_trainer.manifest import committed_steps
+from tests.chaos.compare import differences
+from tests.forked import Command
+
+WORKSPACE = pathlib.Path(__file__).parent / "workspace"
+# Where a run is held, the steps it may then end at, and a piece of what it says. The first window that is long enough
+# to be cut short begins at step 1, and data is held back from step 25 on.
+PHASES = {
+    "import": ((None,), "nothing is lost"),
+    "build": ((None,), "nothing is lost"),
+    "restore": ((None,), "nothing is lost"),
+    "trace": ((None,), "nothing is lost"),
+    "input": ((25,), "at step 25, which is saved"),
+    "evaluate": ((30,), "at step 30, which is saved"),
+    "evaluate_input": ((30,), "at step 30, which is saved"),
+    "export": ((60,), "at step 60, which is saved"),
+}
+
+
+class HeldRun:
+    """`train held`, held in a phase."""
+
+    def __init__(self, folder, phase=None, *words, **env):
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(exist_ok=True)
+        self.model_dir, self.held = str(self.folder / "run"), self.folder / "held"
+        self.held.unlink(missing_ok=True)
+        argv = ["train", "--experiment=held", f"--model_dir={self.model_dir}", *words]
+        env = {"HELD": str(self.held), **env, **({"HOLD": phase} if phase else {})}
+        self.command = Command(argv, cwd=WORKSPACE, folder=self.folder, env=env)
+
+    def wait_until_held(self):
+        deadline = time.monotonic() + 120
+        while not self.held.exists():
+            assert self.command.process.is_alive(), self.command.wait()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.1)  # let it get into the call that holds it
+
+    def send(self, number):
+        os.kill(self.command.process.pid, number)
+
+    def status(self):
+        return json.loads(pathlib.Path(self.model_dir, "status.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    run = HeldRun(tmp_path_factory.mktemp("unbroken") / "whole")
+    done = run.command.wait()
+    assert done.code == 0, done
+    return run.model_dir
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_sigterm_in_any_phase_saves_and_the_same_command_continues(phase, unbroken, tmp_path):
+    """N5, N6: the process ends with 143 soon, whatever it was doing; then the run ends as an unbroken one."""
+    steps, said = PHASES[phase]
+    run = HeldRun(tmp_path / "run", phase)
+    run.wait_until_held()
+    run.send(signal.SIGTERM)
+    done = run.command.wait()
+    assert done.code == 143, done
+    assert said in done.err
+    assert max(committed_steps(run.model_dir), default=None) in steps
+    if os.path.exists(run.model_dir):
+        assert run.status()["exit_code"] == 143
+    assert HeldRun(tmp_path / "run").command.wait().code == 0
+    assert differences(run.model_dir, unbroken) == []
+
+
+def test_a_step_that_is_computing_is_finished_and_saved(unbroken, tmp_path):
+    """N5: within one step, though the window is longer."""
+    run = HeldRun(tmp_path / "run", "step", HOLD_SECONDS="2")
+    run.wait_until_held()
+    run.send(signal.SIGTERM)
+    assert run.command.wait().code == 143
+    (step,) = [s for s in committed_steps(run.model_dir) if s not in (20, 40, 60)]
+    assert step >= 25
+    assert HeldRun(tmp_path / "run").command.wait().code == 0
+    assert differences(run.model_dir, unbroken) == []
+
+
+def test_a_step_that_never_ends_is_given_up_after_the_grace_period(tmp_path):
+    """N5, N6: the process ends with 75, and says what is lost; what was saved is there."""
+    run = HeldRun(tmp_path / "run", "step", "--set=runtime.stop_grace_seconds=1")
+    run.wait_until_held()
+    run.send(signal.SIGTERM)
+    done = run.command.wait()
+    assert done.code == 75
+    assert "SIGTERM, and runtime.stop_grace_seconds=1 later the run had not ended; at step" in done.err
+    assert "which is not saved; the last good checkpoint is" in done.err
+    assert committed_steps(run.model_dir) == (20,)
+    assert run.status()["exit_code"] == 75
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_ends_the_process_at_once(number, code, tmp_path):
+    """N5: though a step is computing that never ends."""
+    run = HeldRun(tmp_path / "run", "step", HOLD_HARD="1")
+    run.wait_until_held()
+    run.send(number)
+    time.sleep(0.2)
+    run.send(number)
+    assert run.command.wait().code == code
+
+
+def test_sigterm_while_a_checkpoint_is_written_waits_for_it(unbroken, tmp_path):
+    """N5, N3: training is ahead of the save; both steps are there afterwards."""
+    run = HeldRun(tmp_path / "run", "save", HOLD_SECONDS="1")
+    run.wait_until_held()
+    run.send(signal.SIGTERM)
+    assert run.command.wait().code == 143
+    assert committed_steps(run.model_dir)[0] == 20
+    assert HeldRun(tmp_path / "run").command.wait().code == 0
+    assert differences(run.model_dir, unbroken) == []
+
+
+def test_the_time_limit_is_a_stop_like_any_other(unbroken, tmp_path):
+    """N5: saved, with exit code 143, though the pipeline gives no data."""
+    run = HeldRun(tmp_path / "run", "input", "--set=runtime.max_wall_seconds=20")
+    done = run.command.wait()
+    assert done.code == 143
+    assert "runtime.max_wall_seconds=20 is over at step 25, which is saved" in done.err
+    assert HeldRun(tmp_path / "run").command.wait().code == 0
+    assert differences(run.model_dir, unbroken) == []
