@@ -12,9 +12,10 @@ damage. TensorFlow's `checkpoint` pointer file is written for other tools and ne
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files, manifest
@@ -29,6 +30,7 @@ __all__ = [
     "CheckpointStore",
     "Manifest",
     "RestoreReport",
+    "SaveError",
     "committed_steps",
     "read_init_checkpoint",
 ]
@@ -36,6 +38,10 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
+
+
+class SaveError(files.StorageError):
+    """A checkpoint could not be written; those that were there before are as they were."""
 
 
 class CheckpointStore:
@@ -66,13 +72,14 @@ class CheckpointStore:
         self._metadata = dict(metadata or {})
         self._read_only = read_only
         self._pinned: set[int] = set()
+        self._unmovable: set[int] = set()
         self._directory_is_ours = False
 
     # What is there.
 
     def steps(self) -> tuple[int, ...]:
-        """Returns the committed steps, rising."""
-        return committed_steps(self.directory)
+        """Returns the committed steps, rising; without damaged ones that could not be moved to quarantine."""
+        return tuple(step for step in committed_steps(self.directory) if step not in self._unmovable)
 
     def latest_step(self) -> int | None:
         """Returns the newest committed step."""
@@ -104,8 +111,15 @@ class CheckpointStore:
 
         Returns:
           The manifest; of the existing checkpoint if that was kept.
+
+        Raises:
+          SaveError: the storage is full or fails.
         """
         assert not self._read_only, "a read-only store cannot save"
+        with self._faults_explained(step):
+            return self._save(step, extra or {}, overwrite=overwrite)
+
+    def _save(self, step: int, extra: Mapping[str, Any], *, overwrite: bool) -> Manifest:
         committed = step in self.steps()
         if committed and not overwrite:
             return self.manifest(step)
@@ -117,11 +131,27 @@ class CheckpointStore:
             files.write_text_atomically(saving, "", durable=False)
         self._delete(step, keep=(".saving",))
         self.checkpoint.write(self.prefix(step))
-        saved = self._commit(step, extra or {})
+        saved = self._commit(step, extra)
+        self._unmovable.discard(step)
         files.remove(saving)
         _logger.info("saved checkpoint %s", self.prefix(step))
         self._tidy(newly_saved=step)
         return saved
+
+    @contextlib.contextmanager
+    def _faults_explained(self, step: int) -> Iterator[None]:
+        """Turns errors of the storage into a message, after taking back what was written in vain."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            saved = False
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                saved = manifest.name(step) in files.list_dir(self.directory)
+                if not saved:
+                    self._delete(step)  # on a full disk these files would keep the next start from beginning
+            reason = files.reason_of(error)
+            done = "was saved, but not everything after it was done" if saved else "could not be saved"
+            raise SaveError(f"{self.prefix(step)} {done}: {reason}. {files.storage_fix(reason)}") from error
 
     def _commit(self, step: int, extra: Mapping[str, Any]) -> Manifest:
         parts = manifest.parts(self.directory)[step]
@@ -156,6 +186,7 @@ class CheckpointStore:
         Raises:
           CheckpointError: there are checkpoints, but none that is whole; or `step` is not there; or the checkpoint does
             not match the program exactly. Nothing was assigned or deleted.
+          OSError: the storage fails, which says nothing about the checkpoints.
         """
         self._check_directory_is_ours()
         if step is None:
@@ -222,6 +253,10 @@ class CheckpointStore:
         self._delete(step)
         self._write_pointer()
 
+    def tidy(self) -> None:
+        """Does what every save and restore does at its end: retention, leftovers, the pointer for other tools."""
+        self._tidy()
+
     def _tidy(self, newly_saved: int | None = None) -> None:
         """Deletes checkpoints past `max_to_keep` and what dead saves left; only files named as ours."""
         if self._read_only:
@@ -262,6 +297,7 @@ class CheckpointStore:
                 files.rename(files.join(self.directory, name), files.join(target, _numbered(name, number)))
             except (OSError, tf.errors.OpError) as error:
                 _logger.warning("%s stays where it is: %s", files.join(self.directory, name), error)
+                self._unmovable.add(step)
         _logger.warning("%s is damaged: %s; moved to %s, using an older checkpoint", self.prefix(step), reason, target)
 
     def _write_pointer(self) -> None:
@@ -270,7 +306,9 @@ class CheckpointStore:
             return  # a pointer that is there names nothing any more; nobody but TensorFlow looks
         lines = [f'model_checkpoint_path: "ckpt-{committed[-1]}"']
         lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in committed]
-        files.write_text_atomically(files.join(self.directory, "checkpoint"), "\n".join(lines) + "\n", durable=False)
+        pointer = files.join(self.directory, "checkpoint")
+        files.remove_temporaries(pointer)
+        files.write_text_atomically(pointer, "\n".join(lines) + "\n", durable=False)
 
 
 def _is_leftover(part: str) -> bool:

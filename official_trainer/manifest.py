@@ -1,12 +1,14 @@
 """The manifest of a checkpoint: the file written last, whose presence means that the checkpoint is whole.
 
-Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it.
+Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it. A
+manifest carries a checksum of itself (`sha256`; early ones have none), so that what it says can be trusted.
 Does not own: TensorFlow's own files, or which checkpoint is written, kept or restored (`checkpoints.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -57,7 +59,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the text of the manifest file."""
-        return json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}, indent=1) + "\n"
+        values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return json.dumps({**values, "sha256": _checksum(values)}, indent=1) + "\n"
 
     def damage(self, directory: str, *, checksums: bool = True) -> str | None:
         """Returns what is wrong with the files on disk, or None: sizes always, checksums if asked."""
@@ -67,7 +70,11 @@ class Manifest:
                 return f"{name} is missing"
             if (size := files.size_bytes(path)) != expected["size_bytes"]:
                 return f"{name} has {size} bytes, not {expected['size_bytes']}"
-            if checksums and files.sha256(path) != expected["sha256"]:
+            try:
+                matches = not checksums or files.sha256(path) == expected["sha256"]
+            except PermissionError as error:
+                raise _not_allowed(path) from error
+            if not matches:
                 return f"{name} does not match its checksum"
         return None
 
@@ -96,14 +103,19 @@ def read(directory: str, step: int) -> Manifest:
 
     Raises:
       UnreadableManifestError: it is missing or damaged.
-      CheckpointError: it is whole, but in a format that only a later version of this package reads.
+      CheckpointError: it is in a format that only a later version of this package reads, or may not be read.
+      OSError: the disk or the file server fails, which says nothing about the manifest.
     """
     path = files.join(directory, name(step))
     try:
         return _parse(files.read_text(path), path, step)
     except FileNotFoundError as error:
         raise UnreadableManifestError(f"{name(step)} is missing") from error
-    except (OSError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except PermissionError as error:
+        raise _not_allowed(path) from error
+    except (CheckpointError, UnreadableManifestError):
+        raise
+    except (IsADirectoryError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnreadableManifestError(f"{name(step)} cannot be read ({type(error).__name__}: {error})") from error
 
 
@@ -147,6 +159,9 @@ def describe(directory: str, names: list[str]) -> dict[str, dict[str, Any]]:
 
 def _parse(text: str, path: str, step: int) -> Manifest:
     values = dict(json.loads(text))
+    checksum = values.pop("sha256", None)
+    if checksum is not None and checksum != _checksum(values):
+        raise UnreadableManifestError(f"{name(step)} does not match its own checksum")
     if (version := values.pop("format_version")) > FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: format version is {version}, but this official-trainer reads up to {FORMAT_VERSION}. "
@@ -159,3 +174,15 @@ def _parse(text: str, path: str, step: int) -> Manifest:
         if not isinstance(expected["size_bytes"], int) or not isinstance(expected["sha256"], str):
             raise TypeError("files")
     return manifest
+
+
+def _not_allowed(path: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} may not be read by this user, so it is unknown whether the checkpoint is whole. Allow it, or move the "
+        "files of this checkpoint away to use an older one."
+    )
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    """Of what a manifest says rather than of its text, which may be laid out anew."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
