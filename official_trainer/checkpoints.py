@@ -146,8 +146,9 @@ class CheckpointStore:
         except (OSError, tf.errors.OpError) as error:
             saved = False
             with contextlib.suppress(OSError, tf.errors.OpError):
-                saved = manifest.name(step) in files.list_dir(self.directory)
-                if not saved:
+                names = files.list_dir(self.directory)
+                saved = manifest.name(step) in names
+                if not saved and f"ckpt-{step}.saving" in names:  # the mark says that what is there is ours
                     self._delete(step)  # on a full disk these files would keep the next start from beginning
             reason = files.reason_of(error)
             done = "was saved, but not everything after it was done" if saved else "could not be saved"
