@@ -145,6 +145,17 @@ def test_a_save_that_fails_after_its_commit_says_so(faults, whole, model_dir):
     assert committed_steps(model_dir) == (2, 3)
 
 
+def test_an_error_before_a_save_begins_deletes_nothing(faults, model_dir):
+    """N3: what is there without a mark of ours may be another tool's."""
+    os.makedirs(model_dir)
+    tf.train.CheckpointManager(Tiny(1).checkpoint, model_dir, max_to_keep=2).save()
+    before = sorted(os.listdir(model_dir))
+    faults.arm(0, errno.EIO)
+    with pytest.raises(SaveError, match=r"ckpt-1 could not be saved: Input/output error\. See to it"):
+        save(store_of(Tiny(1), model_dir), 1)
+    assert sorted(os.listdir(model_dir)) == before
+
+
 @pytest.mark.parametrize("is_first", [False, True], ids=["with_older", "first"])
 def test_a_kill_at_every_operation_of_a_save(faults, whole, model_dir, is_first):
     """N1, N3: the newest whole checkpoint is restored, and what the dead save left is collected."""
