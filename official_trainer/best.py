@@ -8,6 +8,7 @@ Does not own: evaluating (`evaluation.py`), the format of checkpoints (`checkpoi
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,11 @@ from official_trainer import files, manifest
 from official_trainer.checkpoints import CheckpointStore
 from official_trainer.lazy import tf
 from official_trainer.metrics import find_metric
+
+_logger = logging.getLogger(__name__)
+
+REPLACEMENT = "replacement"
+"""Folder for a checkpoint of a step that has one already, until it takes that one's place."""
 
 
 class BestCheckpoint:
@@ -50,7 +56,10 @@ class BestCheckpoint:
         self._comp = comp
         self._metadata = dict(metadata or {})
         self.on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
-        self._records = {step: manifest.read(directory, step).extra for step in manifest.committed_steps(directory)}
+        self._beside = files.join(directory, REPLACEMENT)
+        self._records = _read_records(directory)
+        for step in manifest.committed_steps(self._beside):  # some of its files may be in their place already
+            self._records[step] = manifest.read(self._beside, step).extra
 
     @property
     def metric(self) -> str:
@@ -78,23 +87,53 @@ class BestCheckpoint:
 
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
         """Saves the model if `eval_logs` are better than all before; returns whether it did."""
-        logs = _as_numbers(eval_logs)
-        value = find_metric(logs, self._metric)
-        if value is None or not self._is_better(value):
-            return False
-        record = {"metric": self._metric, "value": value, "logs": logs}
         evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
         store = CheckpointStore(self._directory, evaluated, max_to_keep=1, metadata=self._metadata)
-        store.save(global_step, extra=record, overwrite=True)
-        for step in set(store.steps()) - {global_step}:  # a higher step may be there from before a rollback
-            store.delete(step)
-        self._records = {global_step: record}
-        info = {**logs, "best_ckpt_global_step": float(global_step)}
-        path = files.join(self._directory, "info.json")
-        files.write_text_atomically(path, json.dumps(info, indent=4) + "\n", durable=False)
-        if self.on_new_best is not None:
+        self._finish_replacement()
+        self._records = _read_records(self._directory)
+        logs = _as_numbers(eval_logs)
+        value = find_metric(logs, self._metric)
+        is_better = value is not None and self._is_better(value)
+        if is_better:
+            self._save(store, global_step, {"metric": self._metric, "value": value, "logs": logs})
+        if self.step is not None:
+            self._agree_on_best(store)
+        # A process that died after it saved left out what follows; the next one gets here with the same result.
+        is_known = value is not None and (global_step, value) == (self.step, self.value)
+        if is_known and self.on_new_best is not None:
             self.on_new_best(global_step, logs)
-        return True
+        return is_better
+
+    def _save(self, store: CheckpointStore, step: int, record: dict[str, Any]) -> None:
+        if step in store.steps():  # never without a checkpoint while another one takes its place
+            beside = CheckpointStore(self._beside, store.checkpoint, max_to_keep=1, metadata=self._metadata)
+            beside.save(step, extra=record)
+            self._finish_replacement()
+        else:
+            store.save(step, extra=record)
+        self._records = {step: record}
+
+    def _agree_on_best(self, store: CheckpointStore) -> None:
+        """Leaves the best checkpoint alone and has `info.json` tell of it, whatever a process that died left."""
+        assert self.step is not None
+        for other in manifest.parts(self._directory).keys() - {self.step}:  # higher ones too, from before a rollback
+            store.delete(other)
+        store.tidy()
+        info = {**(self.best_ckpt_logs or {}), "best_ckpt_global_step": float(self.step)}
+        path = files.join(self._directory, "info.json")
+        files.remove_temporaries(path)
+        files.write_text_atomically(path, json.dumps(info, indent=4) + "\n", durable=False)
+
+    def _finish_replacement(self) -> None:
+        """Puts what was written beside in its place, also if that was cut off before; removes it if it is not whole."""
+        for step in manifest.committed_steps(self._beside):
+            mark = manifest.name(step)
+            files.remove(files.join(self._directory, mark))
+            for name in sorted(manifest.parts(self._beside)[step], key=lambda name: name == mark):
+                target = files.join(self._directory, name)
+                files.remove(target)
+                files.rename(files.join(self._beside, name), target)
+        files.remove(self._beside)
 
     def _is_better(self, value: float) -> bool:
         if math.isnan(value):
@@ -102,6 +141,16 @@ class BestCheckpoint:
         if self.value is None:
             return True
         return value > self.value if self._comp == "higher" else value < self.value
+
+
+def _read_records(directory: str) -> dict[int, Any]:
+    records = {}
+    for step in manifest.committed_steps(directory):
+        if damage := manifest.damage(directory, step, checksums=False):
+            _logger.warning("%s is damaged: %s; its record does not count", manifest.prefix(directory, step), damage)
+        else:
+            records[step] = manifest.read(directory, step).extra
+    return records
 
 
 def _as_numbers(logs: Any) -> Any:

@@ -15,15 +15,15 @@ save counts, and is reported, only once it is committed.
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import datetime
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files, manifest
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.background import Background
 from official_trainer.lazy import tf
 from official_trainer.manifest import CheckpointError, Manifest, committed_steps
 from official_trainer.matching import RestoreReport, saved_specs
@@ -46,10 +46,8 @@ _logger = logging.getLogger(__name__)
 QUARANTINE = "quarantine"
 
 
-class SaveError(UserError, OSError):
-    """A checkpoint that could not be written; those before it are as they were. Starting again may help."""
-
-    exit_code = ExitCode.RETRY
+class SaveError(files.StorageError):
+    """A checkpoint could not be written; those that were there before are as they were."""
 
 
 class CheckpointStore:
@@ -83,16 +81,16 @@ class CheckpointStore:
         self._metadata = dict(metadata or {})
         self._read_only = read_only
         self._pinned: set[int] = set()
+        self._unmovable: set[int] = set()
         self._directory_is_ours = False
-        self._writer = concurrent.futures.ThreadPoolExecutor(1, "checkpoint-writer") if asynchronous else None
-        self._pending: concurrent.futures.Future[None] | None = None
+        self._background = Background("checkpoint-writer", asynchronous=asynchronous)
         self._committed: list[int] = []
 
     # What is there.
 
     def steps(self) -> tuple[int, ...]:
-        """Returns the committed steps, rising."""
-        return committed_steps(self.directory)
+        """Returns the committed steps, rising; without damaged ones that could not be moved to quarantine."""
+        return tuple(step for step in committed_steps(self.directory) if step not in self._unmovable)
 
     def latest_step(self) -> int | None:
         """Returns the newest committed step."""
@@ -137,18 +135,14 @@ class CheckpointStore:
         """
         assert not self._read_only, "a read-only store cannot save"
         self.wait()
-        committed = step in self.steps()
-        if committed and not overwrite:
-            return
-        self._check_directory_is_ours()
+        with self._faults_explained(step):
+            committed = step in self.steps()
+            if committed and not overwrite:
+                return
+            self._check_directory_is_ours()
         snapshot = Snapshot(self.checkpoint)
-        if not only_if():
-            return
-        write = functools.partial(self._write, step, snapshot, extra or {}, replaces=committed)
-        if self._writer is None:
-            write()
-        else:
-            self._pending = self._writer.submit(write)
+        if only_if():
+            self._background.do(functools.partial(self._write, step, snapshot, extra or {}, replaces=committed))
 
     def poll(self) -> list[int]:
         """Returns the steps committed since the last call.
@@ -156,8 +150,7 @@ class CheckpointStore:
         Raises:
           SaveError: a save in the background has failed.
         """
-        if self._pending is not None and self._pending.done():
-            self.wait()
+        self._background.check()
         committed, self._committed = self._committed, []
         return committed
 
@@ -167,35 +160,43 @@ class CheckpointStore:
         Raises:
           SaveError: the save that was waited for failed.
         """
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        self._background.wait()
 
     def close(self) -> None:
         """Finishes what is being written; see `wait`."""
-        try:
-            self.wait()
-        finally:
-            if self._writer is not None:
-                self._writer.shutdown()
+        self._background.close()
 
     def _write(self, step: int, snapshot: Snapshot, extra: Mapping[str, Any], *, replaces: bool) -> None:
         saving = files.join(self.directory, f"ckpt-{step}.saving")
-        try:
+        with self._faults_explained(step):
             files.make_dirs(self.directory)
             if not replaces:
-                # A save that replaces a committed checkpoint is not marked: if it dies, that is a loss worth stopping
-                # for.
+                # A save that replaces a committed checkpoint is not marked: if it dies, that is worth stopping for.
                 files.write_text_atomically(saving, "", durable=False)
             self._delete(step, keep=(".saving",))
             snapshot.write(self.prefix(step))
             self._commit(step, extra)
+            self._committed.append(step)
+            self._unmovable.discard(step)
             files.remove(saving)
+            _logger.info("saved checkpoint %s", self.prefix(step))
+            self._tidy(newly_saved=step)
+
+    @contextlib.contextmanager
+    def _faults_explained(self, step: int) -> Iterator[None]:
+        """Turns errors of the storage into a message, after taking back what was written in vain."""
+        try:
+            yield
         except (OSError, tf.errors.OpError) as error:
-            raise SaveError(_not_saved(self.prefix(step), error, self.steps())) from error
-        self._committed.append(step)
-        _logger.info("saved checkpoint %s", self.prefix(step))
-        self._tidy(newly_saved=step)
+            saved = False
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                names = files.list_dir(self.directory)
+                saved = manifest.name(step) in names
+                if not saved and f"ckpt-{step}.saving" in names:  # the mark says that what is there is ours
+                    self._delete(step)  # on a full disk these files would keep the next start from beginning
+            reason = files.reason_of(error)
+            done = "was saved, but not everything after it was done" if saved else "could not be saved"
+            raise SaveError(f"{self.prefix(step)} {done}: {reason}. {files.storage_fix(reason)}") from error
 
     def _commit(self, step: int, extra: Mapping[str, Any]) -> None:
         parts = manifest.parts(self.directory)[step]
@@ -229,6 +230,7 @@ class CheckpointStore:
         Raises:
           CheckpointError: there are checkpoints, but none that is whole; or `step` is not there; or the checkpoint does
             not match the program exactly. Nothing was assigned or deleted.
+          OSError: the storage fails, which says nothing about the checkpoints.
         """
         self.wait()
         self._check_directory_is_ours()
@@ -296,6 +298,10 @@ class CheckpointStore:
         self._delete(step)
         self._write_pointer()
 
+    def tidy(self) -> None:
+        """Does what every save and restore does at its end: retention, leftovers, the pointer for other tools."""
+        self._tidy()
+
     def _tidy(self, newly_saved: int | None = None) -> None:
         """Deletes checkpoints past `max_to_keep` and what dead saves left; only files named as ours."""
         if self._read_only:
@@ -336,6 +342,7 @@ class CheckpointStore:
                 files.rename(files.join(self.directory, name), files.join(target, _numbered(name, number)))
             except (OSError, tf.errors.OpError) as error:
                 _logger.warning("%s stays where it is: %s", files.join(self.directory, name), error)
+                self._unmovable.add(step)
         _logger.warning("%s is damaged: %s; moved to %s, using an older checkpoint", self.prefix(step), reason, target)
 
     def _write_pointer(self) -> None:
@@ -344,7 +351,9 @@ class CheckpointStore:
             return  # a pointer that is there names nothing any more; nobody but TensorFlow looks
         lines = [f'model_checkpoint_path: "ckpt-{committed[-1]}"']
         lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in committed]
-        files.write_text_atomically(files.join(self.directory, "checkpoint"), "\n".join(lines) + "\n", durable=False)
+        pointer = files.join(self.directory, "checkpoint")
+        files.remove_temporaries(pointer)
+        files.write_text_atomically(pointer, "\n".join(lines) + "\n", durable=False)
 
 
 def _is_leftover(part: str) -> bool:
@@ -373,12 +382,6 @@ def _listed(values: Iterable[Any]) -> str:
 def _no_such_step(directory: str, step: int, saved: tuple[int, ...]) -> str:
     message = f"no checkpoint of step {step} in {directory}. Saved steps: {_listed(saved)}."
     return message + (f" Nearest: {min(saved, key=lambda s: abs(s - step))}." if saved else "")
-
-
-def _not_saved(prefix: str, error: BaseException, saved: tuple[int, ...]) -> str:
-    reason = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
-    newest = f"ckpt-{saved[-1]} is the newest that is" if saved else "none is"
-    return f"{prefix} could not be saved: {reason}; {newest}. Check the disk's space and permissions, then start again."
 
 
 def _nothing_whole(directory: str, damaged: Mapping[int, str]) -> str:

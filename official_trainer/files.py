@@ -1,20 +1,64 @@
 """Files on local paths and on URLs (`gs://…`), with the same few calls.
 
-Owns: reading, atomic writing, listing, checksums and removal, so that nothing else asks where a path points.
+Owns: reading, atomic writing, listing, checksums and removal, so that nothing else asks where a path points; and which
+errors are the storage's fault.
 Does not own: what the files mean. Local paths use `os` and never import TensorFlow; URLs go through `tf.io.gfile`.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import posixpath
+import re
 import shutil
 from typing import IO, Any
 
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 
 _CHUNK_BYTES = 4 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FAULTS = (*_FULL, errno.EIO, errno.ESTALE, errno.EROFS)
+
+
+class StorageError(UserError, OSError):
+    """The storage is full or fails. Nothing is wrong with the run, so the same command may be started again."""
+
+    exit_code = ExitCode.RETRY
+
+
+def as_storage_error(error: BaseException, place: str = "") -> StorageError | None:
+    """Returns `error` in words for the user if the storage is at fault, else None.
+
+    Args:
+      error: of Python or, told by its text, of TensorFlow.
+      place: what was read or written, for errors that do not name it.
+    """
+    if isinstance(error, UserError):
+        return error if isinstance(error, StorageError) else None
+    reason = reason_of(error)
+    if reason not in map(os.strerror, _FAULTS):
+        return None
+    place = str(getattr(error, "filename", None) or place)
+    return StorageError(f"{place}: {reason}. {storage_fix(reason)}" if place else f"{reason}. {storage_fix(reason)}")
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns what went wrong, without the place, in the system's words if they are all there is."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    text = str(getattr(error, "message", error))  # of TensorFlow: "{{…}} PATH; No space left on device [Op:SaveV2]"
+    known = (os.strerror(code) for code in errno.errorcode)
+    return next((reason for reason in known if f"; {reason}" in text), text)
+
+
+def storage_fix(reason: str) -> str:
+    """Returns what to do when storage fails for `reason`."""
+    is_full = reason in map(os.strerror, _FULL)
+    first = "Free some space there" if is_full else "See to it that the directory can be written again"
+    return f"{first}; then the same command, started again, continues from the newest checkpoint."
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -73,7 +117,9 @@ def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -
             tf.io.gfile.rename(temporary, path, overwrite=True)
         else:
             os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = path  # errors of write and fsync do not name the file
         remove(temporary)
         raise
     if durable:
@@ -83,6 +129,14 @@ def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -
 def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None:
     """Writes a text file as `write_bytes_atomically` does."""
     write_bytes_atomically(path, text.encode("utf-8"), durable=durable)
+
+
+def remove_temporaries(path: str) -> None:
+    """Removes what processes left that died while they wrote `path`, which nobody else may be writing now."""
+    directory, name = os.path.split(path)
+    for other in list_dir(directory or "."):
+        if re.fullmatch(rf"{re.escape(name)}\.tmp-\d+", other):
+            remove(join(directory, other))
 
 
 def sync(path: str) -> None:

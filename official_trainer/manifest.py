@@ -1,6 +1,7 @@
 """The manifest of a checkpoint: the file written last, whose presence means that the checkpoint is whole.
 
-Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it.
+Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it. A
+manifest carries a checksum of itself (`sha256`; early ones have none), so that what it says can be trusted.
 Does not own: TensorFlow's own files, or which checkpoint is written, kept or restored (`checkpoints.py`).
 
 TensorFlow keeps a checksum of every value in the index, and compares it whenever the value is read. The manifest has
@@ -10,6 +11,7 @@ the index's own checksum, so all values are covered without reading gigabytes ba
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -62,7 +64,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the text of the manifest file."""
-        return json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}, indent=1) + "\n"
+        values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return json.dumps({**values, "sha256": _checksum(values)}, indent=1) + "\n"
 
     def damage(self, directory: str, *, checksums: bool = True) -> str | None:
         """Returns what is wrong with the files on disk, or None: sizes always, checksums if asked."""
@@ -72,7 +75,11 @@ class Manifest:
                 return f"{name} is missing"
             if (size := files.size_bytes(path)) != expected["size_bytes"]:
                 return f"{name} has {size} bytes, not {expected['size_bytes']}"
-            if checksums and "sha256" in expected and files.sha256(path) != expected["sha256"]:
+            try:
+                matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
+            except PermissionError as error:
+                raise _not_allowed(path) from error
+            if not matches:
                 return f"{name} does not match its checksum"
         if checksums and any("sha256" not in expected for expected in self.files.values()):
             return _damaged_value(prefix(directory, self.step))
@@ -103,14 +110,19 @@ def read(directory: str, step: int) -> Manifest:
 
     Raises:
       UnreadableManifestError: it is missing or damaged.
-      CheckpointError: it is whole, but in a format that only a later version of this package reads.
+      CheckpointError: it is in a format that only a later version of this package reads, or may not be read.
+      OSError: the disk or the file server fails, which says nothing about the manifest.
     """
     path = files.join(directory, name(step))
     try:
         return _parse(files.read_text(path), path, step)
     except FileNotFoundError as error:
         raise UnreadableManifestError(f"{name(step)} is missing") from error
-    except (OSError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except PermissionError as error:
+        raise _not_allowed(path) from error
+    except (CheckpointError, UnreadableManifestError):
+        raise
+    except (IsADirectoryError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnreadableManifestError(f"{name(step)} cannot be read ({type(error).__name__}: {error})") from error
 
 
@@ -161,13 +173,20 @@ def _damaged_value(checkpoint_prefix: str) -> str | None:
         reader = tf.compat.v1.train.NewCheckpointReader(checkpoint_prefix)
         for key in reader.get_variable_to_shape_map():
             reader.get_tensor(key)
-    except (tf.errors.OpError, ValueError, IndexError):
+    except tf.errors.PermissionDeniedError as error:
+        raise _not_allowed(checkpoint_prefix) from error
+    except (tf.errors.OpError, ValueError, IndexError) as error:
+        if (fault := files.as_storage_error(error, checkpoint_prefix)) is not None:
+            raise fault from error
         return f"the data does not match its checksum at {key or 'its start'}"
     return None
 
 
 def _parse(text: str, path: str, step: int) -> Manifest:
     values = dict(json.loads(text))
+    checksum = values.pop("sha256", None)
+    if checksum is not None and checksum != _checksum(values):
+        raise UnreadableManifestError(f"{name(step)} does not match its own checksum")
     if (version := values.pop("format_version")) > FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: format version is {version}, but this official-trainer reads up to {FORMAT_VERSION}. "
@@ -180,3 +199,15 @@ def _parse(text: str, path: str, step: int) -> Manifest:
         if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
             raise TypeError("files")
     return manifest
+
+
+def _not_allowed(path: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} may not be read by this user, so it is unknown whether the checkpoint is whole. Allow it, or move the "
+        "files of this checkpoint away to use an older one."
+    )
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    """Of what a manifest says rather than of its text, which may be laid out anew."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -73,9 +73,13 @@ class _Session:
         try:
             yield
         except BaseException as error:
-            exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
-            self._record.finish(exit_code) if self._has_started else self._record.refuse(exit_code)
-            raise
+            failure = files.as_storage_error(error, self._job.model_dir) or error
+            exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
+            with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
+                self._record.finish(exit_code) if self._has_started else self._record.refuse(exit_code)
+            if failure is error:
+                raise
+            raise failure from error
         self._record.finish(ExitCode.DONE, self.metrics)
 
     def run(self, stop: StopRequest) -> None:

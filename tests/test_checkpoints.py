@@ -476,9 +476,10 @@ def test_without_verification_only_checksums_are_skipped(saved, place, message):
     assert Program().store(saved).restore(verify=False).step == 2
 
 
-def test_a_manifest_from_the_future_is_not_taken_for_damage(saved):
-    path = pathlib.Path(saved, "ckpt-3.manifest.json")
-    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 3'))
+def test_a_manifest_from_the_future_is_not_taken_for_damage(saved, monkeypatch):
+    with monkeypatch.context() as future:
+        future.setattr("official_trainer.manifest.FORMAT_VERSION", 3)
+        Program().store(saved).save(4)
     with pytest.raises(CheckpointError, match=r"format version is 3, .* reads up to 2\. Upgrade official-trainer"):
         Program().store(saved).restore()
 

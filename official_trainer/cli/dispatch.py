@@ -16,6 +16,7 @@ import sys
 import types
 from collections.abc import Sequence
 
+from official_trainer import files
 from official_trainer.cli import terminal
 from official_trainer.cli.flags import Parser
 from official_trainer.cli.spelling import UsageError, did_you_mean
@@ -52,6 +53,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "official-trainer", h
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             return _BROKEN_PIPE
+        if (fault := files.as_storage_error(error)) is not None:
+            terminal.report_error(str(fault))
+            return int(fault.exit_code)
         import traceback
 
         traceback.print_exc()
