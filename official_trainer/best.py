@@ -1,31 +1,34 @@
-"""The best checkpoint: the evaluated weights with the best value of one metric, kept across restarts.
+"""The best checkpoints: the evaluated weights with the best values of one metric, kept across restarts.
 
-Owns: what "better" means, and that the record of a best value never exists without its checkpoint: the record is the
-checkpoint's manifest. `info.json` repeats it for Model Garden's tools.
-Does not own: evaluating (`evaluation.py`), the format of checkpoints (`checkpoints.py`).
+Owns: that the record of a best value never exists without its checkpoint: the record is the checkpoint's manifest.
+`info.json` repeats that of the very best for Model Garden's tools.
+Does not own: evaluating (`evaluation.py`), the format of checkpoints (`checkpoints.py`), the ranking (`retention.py`).
+
+A better one is committed before a worse one is deleted, so whenever this dies, the best are there and rank as before.
+Only a checkpoint of the same step is written over in place: its evaluation has no row yet, so it is done again.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files, manifest
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.checkpoints import POINTER, CheckpointStore
 from official_trainer.lazy import tf
 from official_trainer.metrics import find_metric
+from official_trainer.retention import ranked
 
 
 class BestCheckpoint:
-    """Keeps the best checkpoint in its own store; Model Garden's exporter contract.
+    """Keeps the best checkpoints in a store of their own; Model Garden's exporter contract.
 
     What is saved is the model as it was evaluated, with averaged weights if there are any, and the global step.
 
     Attributes:
-      on_new_best: called with the step and the logs after a new best checkpoint is committed, while the evaluated
-        weights are still in the model.
+      on_new_best: called with the step and the logs after a new very best checkpoint is committed, while the evaluated
+        weights are still in the model; again if it may not have been, because the process died.
     """
 
     def __init__(
@@ -34,20 +37,24 @@ class BestCheckpoint:
         *,
         metric: str,
         comp: str,
+        max_to_keep: int = 1,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Reads the record of an earlier process.
+        """Reads the records of an earlier process; changes nothing.
 
         Args:
-          directory: where the best checkpoint is kept.
+          directory: where the best checkpoints are kept.
           metric: name of the metric; `a|b` names `b` inside `a`.
           comp: `higher` or `lower`.
-          metadata: about the run, for the manifest.
+          max_to_keep: how many are kept.
+          metadata: about the run, for the manifests.
         """
         assert comp in ("higher", "lower"), comp
+        assert max_to_keep >= 1, max_to_keep
         self._directory = directory
         self._metric = metric
         self._comp = comp
+        self._max_to_keep = max_to_keep
         self._metadata = dict(metadata or {})
         self.on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
         self._records = {step: manifest.read(directory, step).extra for step in manifest.committed_steps(directory)}
@@ -58,13 +65,14 @@ class BestCheckpoint:
         return self._metric
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """The global steps of the best checkpoints, the very best first."""
+        return self._best_of(self._values())
+
+    @property
     def step(self) -> int | None:
-        """The global step of the best checkpoint."""
-        candidates = [step for step, record in self._records.items() if record.get("metric") == self._metric]
-        key = (
-            (lambda s: self._records[s]["value"]) if self._comp == "higher" else (lambda s: -self._records[s]["value"])
-        )
-        return max(candidates, key=key, default=None)
+        """The global step of the very best checkpoint."""
+        return next(iter(self.steps), None)
 
     @property
     def value(self) -> float | None:
@@ -73,35 +81,72 @@ class BestCheckpoint:
 
     @property
     def best_ckpt_logs(self) -> dict[str, Any] | None:
-        """The evaluation's results at the best checkpoint."""
+        """The evaluation's results at the very best checkpoint."""
         return None if self.step is None else self._records[self.step]["logs"]
 
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
-        """Saves the model if `eval_logs` are better than all before; returns whether it did."""
+        """Saves the model if `eval_logs` are among the best; returns whether they are."""
         logs = _as_numbers(eval_logs)
         value = find_metric(logs, self._metric)
-        if value is None or not self._is_better(value):
+        if value is None or not self._is_among_best(global_step, value):
             return False
-        record = {"metric": self._metric, "value": value, "logs": logs}
-        evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
-        store = CheckpointStore(self._directory, evaluated, max_to_keep=1, metadata=self._metadata)
-        store.save(global_step, extra=record, overwrite=True)
-        for step in set(store.steps()) - {global_step}:  # a higher step may be there from before a rollback
-            store.delete(step)
-        self._records = {global_step: record}
-        info = {**logs, "best_ckpt_global_step": float(global_step)}
-        path = files.join(self._directory, "info.json")
-        files.write_text_atomically(path, json.dumps(info, indent=4) + "\n", durable=False)
-        if self.on_new_best is not None:
+        if value != self._values().get(global_step):  # else a process died after the save
+            evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
+            record = {"metric": self._metric, "value": value, "logs": logs}
+            self._store(evaluated).save(global_step, extra=record, overwrite=True)
+            self._records[global_step] = record
+        self.tidy()
+        if self.on_new_best is not None and global_step == self.step:
             self.on_new_best(global_step, logs)
         return True
 
-    def _is_better(self, value: float) -> bool:
-        if math.isnan(value):
-            return False
-        if self.value is None:
-            return True
-        return value > self.value if self._comp == "higher" else value < self.value
+    def tidy(self) -> None:
+        """Deletes what is not among the best any more and names the very best one.
+
+        For the start of a run: a lowered `max_to_keep` holds at once, and what a process that died left is done.
+        """
+        if self.step is None:
+            return
+        files.remove_temporaries(self._directory, _INFO)
+        info = {**(self.best_ckpt_logs or {}), "best_ckpt_global_step": float(self.step)}
+        _write_if_changed(files.join(self._directory, _INFO), json.dumps(info, indent=4) + "\n")
+        store = self._store(tf.train.Checkpoint())
+        for step in set(self._records) - set(self.steps):
+            store.delete(step)
+            del self._records[step]
+        # TensorFlow's pointer names the newest; whoever follows it into this directory wants the best.
+        pointer = f'model_checkpoint_path: "ckpt-{self.step}"\n'
+        pointer += "".join(f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in reversed(self.steps))
+        _write_if_changed(files.join(self._directory, POINTER), pointer)
+
+    def _store(self, checkpoint: tf.train.Checkpoint) -> CheckpointStore:
+        return CheckpointStore(self._directory, checkpoint, max_to_keep=None, metadata=self._metadata)
+
+    def _values(self) -> dict[int, float]:
+        """Returns step → value of what is saved; records of another metric do not count."""
+        return {step: record["value"] for step, record in self._records.items() if record.get("metric") == self._metric}
+
+    def _best_of(self, values: Mapping[int, float]) -> tuple[int, ...]:
+        return tuple(ranked(values, self._comp)[: self._max_to_keep])
+
+    def _is_among_best(self, step: int, value: float) -> bool:
+        saved = self._values()
+        if step in saved and value != _better(saved[step], value, self._comp):
+            return False  # one step has one checkpoint, the better
+        return step in self._best_of({**saved, step: value})
+
+
+_INFO = "info.json"
+
+
+def _better(left: float, right: float, comp: str) -> float:
+    values = {0: left, 1: right}
+    return values[ranked(values, comp)[0]]
+
+
+def _write_if_changed(path: str, text: str) -> None:
+    if not files.exists(path) or files.read_text(path) != text:
+        files.write_text_atomically(path, text, durable=False)
 
 
 def _as_numbers(logs: Any) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from official_trainer import files, manifest
@@ -22,6 +22,7 @@ from official_trainer.lazy import tf
 from official_trainer.manifest import CheckpointError, Manifest, committed_steps
 from official_trainer.matching import RestoreReport, saved_specs
 from official_trainer.restore import read_exactly, read_init_checkpoint
+from official_trainer.retention import Retention
 from official_trainer.versions import versions
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
+POINTER = "checkpoint"
 
 
 class CheckpointStore:
@@ -45,9 +47,13 @@ class CheckpointStore:
       directory: local path or URL; created by the first save.
       checkpoint: what is saved and restored. Optimizers should have created their variables before `restore`, or
         those cannot be checked.
-      max_to_keep: newest checkpoints kept; pinned ones do not count.
+      max_to_keep: newest checkpoints kept; None keeps all.
+      keep_every_steps: checkpoints at multiples of it are kept for ever.
       metadata: about the run, written into each manifest.
       read_only: leaves the directory as it is, for evaluating what another process writes.
+
+    Attributes:
+      in_use: asked before retention deletes: returns those of the given steps that somebody else still needs.
     """
 
     def __init__(
@@ -55,14 +61,15 @@ class CheckpointStore:
         directory: str,
         checkpoint: tf.train.Checkpoint,
         *,
-        max_to_keep: int,
+        max_to_keep: int | None,
+        keep_every_steps: int | None = None,
         metadata: Mapping[str, Any] | None = None,
         read_only: bool = False,
     ) -> None:
-        assert max_to_keep >= 1, max_to_keep
         self.directory = str(directory)
         self.checkpoint = checkpoint
-        self._max_to_keep = max_to_keep
+        self.in_use: Callable[[Collection[int]], Collection[int]] = lambda steps: ()
+        self._retention = Retention(newest=max_to_keep, every_steps=keep_every_steps)
         self._metadata = dict(metadata or {})
         self._read_only = read_only
         self._pinned: set[int] = set()
@@ -223,20 +230,26 @@ class CheckpointStore:
         self._write_pointer()
 
     def _tidy(self, newly_saved: int | None = None) -> None:
-        """Deletes checkpoints past `max_to_keep` and what dead saves left; only files named as ours."""
+        """Deletes checkpoints that retention gives up and what dead saves left; only files named as ours."""
         if self._read_only:
             return
         committed = self.steps()
-        kept = [step for step in committed if self._is_kept(step, committed) or step == newly_saved]
+        kept = self._kept(committed, self._pinned if newly_saved is None else self._pinned | {newly_saved})
         for step, parts in manifest.parts(self.directory).items():
             if step in kept:
                 self._remove(name for name, part in parts.items() if _is_leftover(part))
             elif step in committed or _is_dead_save(parts) or _is_past(step, parts, kept):
                 self._delete(step)
+        files.remove_temporaries(self.directory, POINTER)
         self._write_pointer()
 
-    def _is_kept(self, step: int, committed: tuple[int, ...]) -> bool:
-        return step in committed[-self._max_to_keep :] or step in self._pinned
+    def _kept(self, committed: tuple[int, ...], protected: Collection[int]) -> tuple[int, ...]:
+        kept = self._retention.kept(committed, protected)
+        given_up = [step for step in committed if step not in kept]
+        if not given_up:
+            return kept
+        in_use = set(self.in_use(given_up))
+        return tuple(step for step in committed if step in kept or step in in_use)
 
     def _delete(self, step: int, keep: tuple[str, ...] = ()) -> None:
         parts = manifest.parts(self.directory).get(step, {})
@@ -270,14 +283,14 @@ class CheckpointStore:
             return  # a pointer that is there names nothing any more; nobody but TensorFlow looks
         lines = [f'model_checkpoint_path: "ckpt-{committed[-1]}"']
         lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in committed]
-        files.write_text_atomically(files.join(self.directory, "checkpoint"), "\n".join(lines) + "\n", durable=False)
+        files.write_text_atomically(files.join(self.directory, POINTER), "\n".join(lines) + "\n", durable=False)
 
 
 def _is_leftover(part: str) -> bool:
     return part in (".saving", "_temp") or ".tmp-" in part
 
 
-def _is_past(step: int, parts: Mapping[str, str], kept: list[int]) -> bool:
+def _is_past(step: int, parts: Mapping[str, str], kept: tuple[int, ...]) -> bool:
     """Tells whether files that are no checkpoint are what a deletion left that died half-way."""
     return bool(kept) and (step < kept[0] or (step < kept[-1] and ".manifest.json" not in parts.values()))
 

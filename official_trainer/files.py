@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import re
 import shutil
 from typing import IO, Any
 
@@ -83,6 +84,14 @@ def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -
 def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None:
     """Writes a text file as `write_bytes_atomically` does."""
     write_bytes_atomically(path, text.encode("utf-8"), durable=durable)
+
+
+def remove_temporaries(directory: str, *names: str) -> None:
+    """Removes what other processes left that died while they wrote `names` atomically; for their only living writer."""
+    pattern = re.compile(rf"(?:{'|'.join(map(re.escape, names))})\.tmp-(?P<pid>\d+)")
+    for found in list_dir(directory):
+        if (match := pattern.fullmatch(found)) and int(match["pid"]) != os.getpid():
+            remove(join(directory, found))
 
 
 def sync(path: str) -> None:
