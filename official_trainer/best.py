@@ -1,22 +1,25 @@
-"""The best checkpoint: the evaluated weights with the best value of one metric, kept across restarts.
+"""The best checkpoints: the evaluated weights with the best values of one metric, kept across restarts.
 
-Owns: what "better" means, and that the record of a best value never exists without its checkpoint: the record is the
-checkpoint's manifest. `info.json` repeats it for Model Garden's tools.
-Does not own: evaluating (`evaluation.py`), the format of checkpoints (`checkpoints.py`).
+Owns: that the record of a best value never exists without its checkpoint: the record is the checkpoint's manifest.
+`info.json` repeats that of the very best for Model Garden's tools.
+Does not own: evaluating (`evaluation.py`), the format of checkpoints (`checkpoints.py`), the ranking (`retention.py`).
+
+A better one is committed before a worse one is deleted, so whenever this dies, the best are there and rank as before. A
+better evaluation of the same step is written beside and then takes the old one's place.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files, manifest
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.checkpoints import POINTER, CheckpointStore
 from official_trainer.lazy import tf
 from official_trainer.metrics import find_metric
+from official_trainer.retention import ranked
 
 _logger = logging.getLogger(__name__)
 
@@ -25,13 +28,13 @@ REPLACEMENT = "replacement"
 
 
 class BestCheckpoint:
-    """Keeps the best checkpoint in its own store; Model Garden's exporter contract.
+    """Keeps the best checkpoints in a store of their own; Model Garden's exporter contract.
 
     What is saved is the model as it was evaluated, with averaged weights if there are any, and the global step.
 
     Attributes:
-      on_new_best: called with the step and the logs after a new best checkpoint is committed, while the evaluated
-        weights are still in the model.
+      on_new_best: called with the step and the logs after a new very best checkpoint is committed, while the evaluated
+        weights are still in the model; again if it may not have been, because the process died.
     """
 
     def __init__(
@@ -40,20 +43,24 @@ class BestCheckpoint:
         *,
         metric: str,
         comp: str,
+        max_to_keep: int = 1,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Reads the record of an earlier process.
+        """Reads the records of an earlier process; changes nothing.
 
         Args:
-          directory: where the best checkpoint is kept.
+          directory: where the best checkpoints are kept.
           metric: name of the metric; `a|b` names `b` inside `a`.
           comp: `higher` or `lower`.
-          metadata: about the run, for the manifest.
+          max_to_keep: how many are kept.
+          metadata: about the run, for the manifests.
         """
         assert comp in ("higher", "lower"), comp
+        assert max_to_keep >= 1, max_to_keep
         self._directory = directory
         self._metric = metric
         self._comp = comp
+        self._max_to_keep = max_to_keep
         self._metadata = dict(metadata or {})
         self.on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
         self._beside = files.join(directory, REPLACEMENT)
@@ -67,13 +74,14 @@ class BestCheckpoint:
         return self._metric
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """The global steps of the best checkpoints, the very best first."""
+        return self._best_of(self._values())
+
+    @property
     def step(self) -> int | None:
-        """The global step of the best checkpoint."""
-        candidates = [step for step, record in self._records.items() if record.get("metric") == self._metric]
-        key = (
-            (lambda s: self._records[s]["value"]) if self._comp == "higher" else (lambda s: -self._records[s]["value"])
-        )
-        return max(candidates, key=key, default=None)
+        """The global step of the very best checkpoint."""
+        return next(iter(self.steps), None)
 
     @property
     def value(self) -> float | None:
@@ -82,47 +90,53 @@ class BestCheckpoint:
 
     @property
     def best_ckpt_logs(self) -> dict[str, Any] | None:
-        """The evaluation's results at the best checkpoint."""
+        """The evaluation's results at the very best checkpoint."""
         return None if self.step is None else self._records[self.step]["logs"]
 
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
-        """Saves the model if `eval_logs` are better than all before; returns whether it did."""
-        evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
-        store = CheckpointStore(self._directory, evaluated, max_to_keep=1, metadata=self._metadata)
+        """Saves the model if `eval_logs` are among the best; returns whether they are."""
         self._finish_replacement()
-        self._records = _read_records(self._directory)
         logs = _as_numbers(eval_logs)
         value = find_metric(logs, self._metric)
-        is_better = value is not None and self._is_better(value)
-        if is_better:
-            self._save(store, global_step, {"metric": self._metric, "value": value, "logs": logs})
-        if self.step is not None:
-            self._agree_on_best(store)
-        # A process that died after it saved left out what follows; the next one gets here with the same result.
-        is_known = value is not None and (global_step, value) == (self.step, self.value)
-        if is_known and self.on_new_best is not None:
+        is_among_best = value is not None and self._is_among_best(global_step, value)
+        if is_among_best and value != self._values().get(global_step):  # equal if a process died after the save
+            evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
+            self._save(evaluated, global_step, {"metric": self._metric, "value": value, "logs": logs})
+        self.tidy()
+        if is_among_best and self.on_new_best is not None and global_step == self.step:
             self.on_new_best(global_step, logs)
-        return is_better
+        return is_among_best
 
-    def _save(self, store: CheckpointStore, step: int, record: dict[str, Any]) -> None:
+    def tidy(self) -> None:
+        """Deletes what is not among the best any more and names the very best one.
+
+        For the start of a run: a lowered `max_to_keep` holds at once, and what a process that died left is done.
+        """
+        self._finish_replacement()
+        if self.step is None:
+            return
+        files.remove_temporaries(self._directory, _INFO)
+        info = {**(self.best_ckpt_logs or {}), "best_ckpt_global_step": float(self.step)}
+        _write_if_changed(files.join(self._directory, _INFO), json.dumps(info, indent=4) + "\n")
+        store = self._store(tf.train.Checkpoint())
+        for step in manifest.parts(self._directory).keys() - set(self.steps):
+            store.delete(step)
+            self._records.pop(step, None)
+        store.tidy()
+        # TensorFlow's pointer names the newest; whoever follows it into this directory wants the best.
+        pointer = f'model_checkpoint_path: "ckpt-{self.step}"\n'
+        pointer += "".join(f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in reversed(self.steps))
+        _write_if_changed(files.join(self._directory, POINTER), pointer)
+
+    def _save(self, evaluated: tf.train.Checkpoint, step: int, record: dict[str, Any]) -> None:
+        store = self._store(evaluated)
         if step in store.steps():  # never without a checkpoint while another one takes its place
-            beside = CheckpointStore(self._beside, store.checkpoint, max_to_keep=1, metadata=self._metadata)
+            beside = CheckpointStore(self._beside, evaluated, max_to_keep=1, metadata=self._metadata)
             beside.save(step, extra=record)
             self._finish_replacement()
         else:
             store.save(step, extra=record)
-        self._records = {step: record}
-
-    def _agree_on_best(self, store: CheckpointStore) -> None:
-        """Leaves the best checkpoint alone and has `info.json` tell of it, whatever a process that died left."""
-        assert self.step is not None
-        for other in manifest.parts(self._directory).keys() - {self.step}:  # higher ones too, from before a rollback
-            store.delete(other)
-        store.tidy()
-        info = {**(self.best_ckpt_logs or {}), "best_ckpt_global_step": float(self.step)}
-        path = files.join(self._directory, "info.json")
-        files.remove_temporaries(path)
-        files.write_text_atomically(path, json.dumps(info, indent=4) + "\n", durable=False)
+        self._records[step] = record
 
     def _finish_replacement(self) -> None:
         """Puts what was written beside in its place, also if that was cut off before; removes it if it is not whole."""
@@ -134,13 +148,31 @@ class BestCheckpoint:
                 files.remove(target)
                 files.rename(files.join(self._beside, name), target)
         files.remove(self._beside)
+        self._records = _read_records(self._directory)
 
-    def _is_better(self, value: float) -> bool:
-        if math.isnan(value):
-            return False
-        if self.value is None:
-            return True
-        return value > self.value if self._comp == "higher" else value < self.value
+    def _store(self, checkpoint: tf.train.Checkpoint) -> CheckpointStore:
+        return CheckpointStore(self._directory, checkpoint, max_to_keep=None, metadata=self._metadata)
+
+    def _values(self) -> dict[int, float]:
+        """Returns step → value of what is saved; records of another metric do not count."""
+        return {step: record["value"] for step, record in self._records.items() if record.get("metric") == self._metric}
+
+    def _best_of(self, values: Mapping[int, float]) -> tuple[int, ...]:
+        return tuple(ranked(values, self._comp)[: self._max_to_keep])
+
+    def _is_among_best(self, step: int, value: float) -> bool:
+        saved = self._values()
+        if step in saved and value != _better(saved[step], value, self._comp):
+            return False  # one step has one checkpoint, the better
+        return step in self._best_of({**saved, step: value})
+
+
+_INFO = "info.json"
+
+
+def _better(left: float, right: float, comp: str) -> float:
+    values = {0: left, 1: right}
+    return values[ranked(values, comp)[0]]
 
 
 def _read_records(directory: str) -> dict[int, Any]:
@@ -151,6 +183,11 @@ def _read_records(directory: str) -> dict[int, Any]:
         else:
             records[step] = manifest.read(directory, step).extra
     return records
+
+
+def _write_if_changed(path: str, text: str) -> None:
+    if not files.exists(path) or files.read_bytes(path) != text.encode():
+        files.write_text_atomically(path, text, durable=False)
 
 
 def _as_numbers(logs: Any) -> Any:

@@ -15,6 +15,7 @@ from official_trainer.checkpoints import CheckpointStore
 from official_trainer.config import ConfigError, Problem
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.job import Job
+from official_trainer.lease import LeasedSteps
 from official_trainer.trainer import Trainer
 
 
@@ -43,14 +44,19 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False) -> Traine
 
 
 def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
-    """Returns the store of the run directory."""
-    return CheckpointStore(
+    """Returns the store of the run directory; it keeps what an evaluator beside the run has not seen yet."""
+    settings = job.config.trainer
+    store = CheckpointStore(
         job.model_dir,
         trainer.checkpoint,
-        max_to_keep=job.config.trainer.max_to_keep,
+        max_to_keep=settings.max_to_keep,
+        keep_every_steps=settings.keep_checkpoint_every_n_steps,
         metadata=job.metadata,
-        asynchronous=job.config.trainer.async_checkpoint,
     )
+    if settings.async_checkpoint:
+        store.write_in_background()
+    store.in_use = LeasedSteps(job.model_dir)
+    return store
 
 
 def best_checkpoint(job: Job) -> BestCheckpoint | None:
@@ -62,6 +68,7 @@ def best_checkpoint(job: Job) -> BestCheckpoint | None:
         job.path(trainer.best_checkpoint_export_subdir),
         metric=trainer.best_checkpoint_eval_metric,
         comp=trainer.best_checkpoint_metric_comp,
+        max_to_keep=trainer.best_checkpoint_max_to_keep,
         metadata=job.metadata,
     )
 

@@ -19,7 +19,7 @@ import contextlib
 import datetime
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files, manifest
@@ -28,6 +28,7 @@ from official_trainer.lazy import tf
 from official_trainer.manifest import CheckpointError, Manifest, committed_steps
 from official_trainer.matching import RestoreReport, saved_specs
 from official_trainer.restore import read_exactly, read_init_checkpoint
+from official_trainer.retention import Retention
 from official_trainer.snapshot import Snapshot
 from official_trainer.versions import versions
 
@@ -44,6 +45,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
+POINTER = "checkpoint"
 
 
 class SaveError(files.StorageError):
@@ -57,11 +59,13 @@ class CheckpointStore:
       directory: local path or URL; created by the first save.
       checkpoint: what is saved and restored. Optimizers should have created their variables before `restore`, or
         those cannot be checked.
-      max_to_keep: newest checkpoints kept; pinned ones do not count.
+      max_to_keep: newest checkpoints kept; None keeps all.
+      keep_every_steps: checkpoints at multiples of it are kept for ever.
       metadata: about the run, written into each manifest.
       read_only: leaves the directory as it is, for evaluating what another process writes.
-      asynchronous: whether `save` returns once it has taken the values, while a thread writes them. Call `poll` now
-        and then, and `close` at the end.
+
+    Attributes:
+      in_use: asked before retention deletes: returns those of the given steps that somebody else still needs.
     """
 
     def __init__(
@@ -69,22 +73,29 @@ class CheckpointStore:
         directory: str,
         checkpoint: tf.train.Checkpoint,
         *,
-        max_to_keep: int,
+        max_to_keep: int | None,
+        keep_every_steps: int | None = None,
         metadata: Mapping[str, Any] | None = None,
         read_only: bool = False,
-        asynchronous: bool = False,
     ) -> None:
-        assert max_to_keep >= 1, max_to_keep
         self.directory = str(directory)
         self.checkpoint = checkpoint
-        self._max_to_keep = max_to_keep
+        self.in_use: Callable[[Collection[int]], Collection[int]] = lambda steps: ()
+        self._retention = Retention(newest=max_to_keep, every_steps=keep_every_steps)
         self._metadata = dict(metadata or {})
         self._read_only = read_only
         self._pinned: set[int] = set()
         self._unmovable: set[int] = set()
         self._directory_is_ours = False
-        self._background = Background("checkpoint-writer", asynchronous=asynchronous)
+        self._background = Background("checkpoint-writer", asynchronous=False)
         self._committed: list[int] = []
+
+    def write_in_background(self) -> None:
+        """Has `save` return once it has taken the values, while a thread writes them.
+
+        Call `poll` now and then, and `close` at the end.
+        """
+        self._background = Background("checkpoint-writer", asynchronous=True)
 
     # What is there.
 
@@ -253,7 +264,7 @@ class CheckpointStore:
         """Returns the newest whole step after quarantining newer ones that are not; None if there never was one."""
         damaged: dict[int, str] = {}
         for step, parts in sorted(manifest.parts(self.directory).items(), reverse=True):
-            if _is_dead_save(parts):
+            if manifest.is_dead_save(parts):
                 continue
             damage = manifest.damage(self.directory, step, checksums=verify)
             if damage is None:
@@ -303,20 +314,26 @@ class CheckpointStore:
         self._tidy()
 
     def _tidy(self, newly_saved: int | None = None) -> None:
-        """Deletes checkpoints past `max_to_keep` and what dead saves left; only files named as ours."""
+        """Deletes checkpoints that retention gives up and what dead saves left; only files named as ours."""
         if self._read_only:
             return
         committed = self.steps()
-        kept = [step for step in committed if self._is_kept(step, committed) or step == newly_saved]
+        kept = self._kept(committed, self._pinned if newly_saved is None else self._pinned | {newly_saved})
         for step, parts in manifest.parts(self.directory).items():
             if step in kept:
-                self._remove(name for name, part in parts.items() if _is_leftover(part))
-            elif step in committed or _is_dead_save(parts) or _is_past(step, parts, kept):
+                self._remove(name for name, part in parts.items() if manifest.is_leftover(part))
+            elif step in committed or manifest.is_dead_save(parts) or _is_past(step, parts, kept):
                 self._delete(step)
+        files.remove_temporaries(self.directory, POINTER)
         self._write_pointer()
 
-    def _is_kept(self, step: int, committed: tuple[int, ...]) -> bool:
-        return step in committed[-self._max_to_keep :] or step in self._pinned
+    def _kept(self, committed: tuple[int, ...], protected: Collection[int]) -> tuple[int, ...]:
+        kept = self._retention.kept(committed, protected)
+        given_up = [step for step in committed if step not in kept]
+        if not given_up:
+            return kept
+        in_use = set(self.in_use(given_up))
+        return tuple(step for step in committed if step in kept or step in in_use)
 
     def _delete(self, step: int, keep: tuple[str, ...] = ()) -> None:
         parts = manifest.parts(self.directory).get(step, {})
@@ -351,24 +368,13 @@ class CheckpointStore:
             return  # a pointer that is there names nothing any more; nobody but TensorFlow looks
         lines = [f'model_checkpoint_path: "ckpt-{committed[-1]}"']
         lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in committed]
-        pointer = files.join(self.directory, "checkpoint")
-        files.remove_temporaries(pointer)
+        pointer = files.join(self.directory, POINTER)
         files.write_text_atomically(pointer, "\n".join(lines) + "\n", durable=False)
 
 
-def _is_leftover(part: str) -> bool:
-    return part in (".saving", "_temp") or ".tmp-" in part
-
-
-def _is_past(step: int, parts: Mapping[str, str], kept: list[int]) -> bool:
+def _is_past(step: int, parts: Mapping[str, str], kept: tuple[int, ...]) -> bool:
     """Tells whether files that are no checkpoint are what a deletion left that died half-way."""
     return bool(kept) and (step < kept[0] or (step < kept[-1] and ".manifest.json" not in parts.values()))
-
-
-def _is_dead_save(parts: Mapping[str, str]) -> bool:
-    """Tells whether the files of one step are what a save leaves that died before it committed anything."""
-    kinds = parts.values()
-    return ".manifest.json" not in kinds and (".saving" in kinds or all(kind.startswith(".saving") for kind in kinds))
 
 
 def _numbered(name: str, number: int) -> str:

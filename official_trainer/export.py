@@ -16,6 +16,8 @@ from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
 
+_WRITING = ".writing"
+
 
 def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     """Returns `serving_default`: the model's inputs by name, any batch size, to the model's outputs by name."""
@@ -40,7 +42,7 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
 
     Returns the names of its signatures. `export.json` in it says which step and results it stands for.
     """
-    beside = f"{directory.rstrip('/')}.writing"
+    beside = f"{directory.rstrip('/')}{_WRITING}"
     files.remove(beside)  # left by a process that died
     module = tf.Module()
     module.model = model
@@ -62,10 +64,12 @@ def exported_step(directory: str) -> int | None:
 
 
 def keep_newest(directory: str, max_to_keep: int) -> None:
-    """Deletes all but the newest exports among the folders of `directory` that are named by step."""
-    steps = sorted(int(name) for name in (n.rstrip("/") for n in files.list_dir(directory)) if name.isdigit())
-    for step in steps[:-max_to_keep]:
-        files.remove(files.join(directory, str(step)))
+    """Deletes all but the newest exports among the folders of `directory` that are named by step, and half ones."""
+    names = files.list_dir(directory)
+    steps = sorted(int(name) for name in names if name.isdigit())
+    half = [name for name in names if name.removesuffix(_WRITING).isdigit() and name.endswith(_WRITING)]
+    for name in [*map(str, steps[:-max_to_keep]), *half]:
+        files.remove(files.join(directory, name))
 
 
 def _batch_of(tensor: Any) -> tf.TensorSpec:

@@ -131,12 +131,12 @@ def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None
     write_bytes_atomically(path, text.encode("utf-8"), durable=durable)
 
 
-def remove_temporaries(path: str) -> None:
-    """Removes what processes left that died while they wrote `path`, which nobody else may be writing now."""
-    directory, name = os.path.split(path)
-    for other in list_dir(directory or "."):
-        if re.fullmatch(rf"{re.escape(name)}\.tmp-\d+", other):
-            remove(join(directory, other))
+def remove_temporaries(directory: str, *names: str) -> None:
+    """Removes what other processes left that died while they wrote `names` atomically; for their only living writer."""
+    pattern = re.compile(rf"(?:{'|'.join(map(re.escape, names))})\.tmp-(?P<pid>\d+)")
+    for found in list_dir(directory):
+        if (match := pattern.fullmatch(found)) and int(match["pid"]) != os.getpid():
+            remove(join(directory, found))
 
 
 def sync(path: str) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files, manifest, restore
 from official_trainer.build import best_checkpoint, build, export_best
 from official_trainer.job import Job
+from official_trainer.lease import EvaluatorLease
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.record import read_run
 from official_trainer.stopping import PreemptedError, StopRequest
@@ -96,40 +97,77 @@ def load_weights(trainer: Trainer, directory: str, step: int) -> None:
 
 
 def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
-    """Evaluates every checkpoint that appears in the run directory, until training has ended.
+    """Evaluates every checkpoint that appears in the run directory, each once, until training has ended.
 
     Its own rows go to `continuous_eval/metrics.jsonl`, because the training process rewrites the one in the run
-    directory when it restarts; TensorBoard files and the best checkpoint go where a training run puts them.
+    directory when it restarts; TensorBoard files and the best checkpoint go where a training run puts them. The rows
+    are also the ledger: a checkpoint with a row is done, whoever restarts. A lease makes the trainer wait for it.
     """
+    directory = job.path("continuous_eval")
+    files.remove_temporaries(directory, "metrics.jsonl")
+    rows = JsonlTracker(files.join(directory, "metrics.jsonl"))
+    with EvaluatorLease(job.model_dir, done=rows.steps("validation")) as lease:
+        with stop.interruptible():
+            trainer = build(job, keeps_best=True)
+            trainer.check_monitored_metric()
+        trainer.stop = stop
+        best = trainer.checkpoint_exporter
+        if best is not None:
+            best.tidy()
+            if job.config.trainer.export.best:
+                best.on_new_best = functools.partial(export_best, job, trainer)
+        return _evaluate_each(job, trainer, rows, lease, stop)
+
+
+def _evaluate_each(
+    job: Job, trainer: Trainer, rows: JsonlTracker, lease: EvaluatorLease, stop: StopRequest
+) -> dict[str, float]:
     settings = job.config.trainer
-    with stop.interruptible():
-        trainer = build(job, keeps_best=True)
-    trainer.stop = stop
-    if trainer.checkpoint_exporter is not None and settings.export.best:
-        trainer.checkpoint_exporter.on_new_best = functools.partial(export_best, job, trainer)
-    trainer.check_monitored_metric()
-    rows = JsonlTracker(job.path("continuous_eval", "metrics.jsonl"))
     board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
     trackers = Trackers([board, Console(sys.stdout, end_step=None, quiet=job.quiet), rows])
+    damaged: set[tuple[int, str]] = set()
     results: dict[str, float] = {}
+
+    def is_done(step: int) -> bool:
+        return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
+
     with contextlib.closing(trackers):
-        new_steps = follow(
-            job.model_dir, settings.continuous_eval_timeout, stop, is_done=lambda step: rows.has_row(step, "validation")
-        )
-        for step in new_steps:
-            try:
-                load_weights(trainer, job.model_dir, step)
-            except (CheckpointError, OSError) as error:
-                if step in committed_steps(job.model_dir):
-                    raise
-                _logger.warning("checkpoint %d was deleted before it could be evaluated: %s", step, error)
+        for step in follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done):
+            lease.reading(step)
+            version = _version(job.model_dir, step)
+            if damage := _load_or_damage(trainer, job.model_dir, step):
+                _logger.warning("checkpoint %d cannot be evaluated: %s", step, damage)
+                damaged.add(version)  # if it is written anew, it is evaluated
+                lease.reading(None)
                 continue
+            if not results:  # the first since the start: an earlier process may have died before its row
+                board.resume("validation", step)
             results = flatten(trainer.evaluate(settings.validation_steps))
             files.make_dirs(job.path("continuous_eval"))  # not earlier: the run directory is the trainer's to make
             trackers.log("validation", step, results)
+            lease.done(step)
             if step == _end_of_run(job):
                 break
     return results
+
+
+def _version(directory: str, step: int) -> tuple[int, str]:
+    """Returns what tells a checkpoint from another one of the same step that replaces it."""
+    try:
+        return step, manifest.read(directory, step).created
+    except manifest.UnreadableManifestError:
+        return step, ""
+
+
+def _load_or_damage(trainer: Trainer, directory: str, step: int) -> str | None:
+    """Loads a checkpoint, or returns what is wrong with its files, which may be gone by now."""
+    try:
+        load_weights(trainer, directory, step)
+    except (CheckpointError, manifest.UnreadableManifestError, OSError):
+        if damage := manifest.damage(directory, step):
+            return damage
+        raise
+    return None
 
 
 def _end_of_run(job: Job) -> int | None:
@@ -147,29 +185,27 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[int]:
-    """Yields the committed steps of `directory`, each once, oldest first, as they appear.
+    """Yields the committed steps of `directory` that are not done, oldest first, as they appear.
 
-    Ends when the run there is finished and everything was yielded, or when nothing new came for `timeout_seconds`.
-    Says once that it waits.
+    A step that was yielded has to be done, or gone, when the next one is asked for. Ends when the run there is finished
+    and nothing is left to do, or when nothing new came for `timeout_seconds`. Says once that it waits.
 
     Args:
       directory: a run directory; it may not be there yet.
       timeout_seconds: longest wait for the next checkpoint.
       stop: looked at between checkpoints and while waiting.
-      is_done: whether a step has been dealt with before.
+      is_done: whether a step has been dealt with.
       clock: tells the time in seconds.
       sleep: waits.
     """
-    seen: set[int] = set()
     waiting_since = clock()
     has_said = False
     while True:
         if stop.reason is not None:
             raise PreemptedError(f"{stop.reason}; the same command continues with the next checkpoint")
         finished = (read_run(directory) or {}).get("status") == "done"  # read before the steps, so that none is missed
-        new = [step for step in committed_steps(directory) if step not in seen and not is_done(step)]
+        new = [step for step in committed_steps(directory) if not is_done(step)]
         for step in new[:1]:
-            seen.add(step)
             yield step
             waiting_since = clock()
         if new:

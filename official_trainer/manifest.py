@@ -105,6 +105,17 @@ def parts(directory: str) -> dict[int, dict[str, str]]:
     return found
 
 
+def is_leftover(part: str) -> bool:
+    """Tells whether a file of a whole checkpoint is none of it, but what a save or a deletion left that died."""
+    return part in (".saving", "_temp") or ".tmp-" in part
+
+
+def is_dead_save(parts: Mapping[str, str]) -> bool:
+    """Tells whether the files of one step are what a save leaves that died before it committed anything."""
+    kinds = parts.values()
+    return ".manifest.json" not in kinds and (".saving" in kinds or all(kind.startswith(".saving") for kind in kinds))
+
+
 def read(directory: str, step: int) -> Manifest:
     """Returns the manifest of `step`.
 

@@ -24,7 +24,7 @@ from official_trainer.lazy import tf
 from official_trainer.loop import Hooks, Loop, LoopState
 from official_trainer.modes import TRAINING_MODES
 from official_trainer.nonfinite import Diagnosis
-from official_trainer.record import Launch, RunRecord, claim
+from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, claim
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Trackers, flatten
 from official_trainer.tracking.console import Console, format_number
@@ -36,6 +36,7 @@ from official_trainer.trainer import Trainer
 def train(job: Job, stop: StopRequest) -> dict[str, float]:
     """Trains, in the modes that do, from where the run directory stands to the end, or until `stop`."""
     claim(job.model_dir, job.experiment)
+    files.remove_temporaries(job.model_dir, RUN_FILE, STATUS_FILE, "metrics.jsonl", "params.yaml")
     workspace = registry.find_workspace()
     launch = Launch(
         experiment=job.experiment,
@@ -126,6 +127,8 @@ class _Session:
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True
         write_params(self._job)
+        if trainer.checkpoint_exporter is not None:
+            trainer.checkpoint_exporter.tidy()
         self._board.text("config", _as_markdown(configuration.dump(self._job.resolved)))
         devices = [device.name for device in tf.config.list_logical_devices()]
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)

@@ -528,6 +528,25 @@ def test_pinned_checkpoints_and_the_one_just_saved_stay(model_dir):
     assert store.steps() == (5, 30)
 
 
+def test_some_are_kept_for_ever_and_what_is_in_use_while_it_is(model_dir):
+    """C6: `keep_every_steps`; whoever uses a checkpoint is asked only about those that would go."""
+    program = Program()
+    store = program.store(model_dir, max_to_keep=1, keep_every_steps=4)
+    asked, in_use = [], {1, 2, 6}
+    store.in_use = lambda steps: (asked.append(tuple(steps)), in_use)[1]
+    for step in range(1, 8):
+        store.save(step)
+    assert store.steps() == (1, 2, 4, 6, 7)
+    assert asked == [(1,), (1, 2), (1, 2, 3), (1, 2), (1, 2, 5), (1, 2, 6)]
+    in_use.clear()
+    store.restore()
+    assert store.steps() == (4, 7)
+    store.save(8)
+    assert store.steps() == (4, 8)
+    program.store(model_dir, max_to_keep=1).restore()
+    assert store.steps() == (8,)
+
+
 def test_a_checkpoint_can_be_deleted(saved):
     store = Program().store(saved)
     store.pin(3)
@@ -552,6 +571,44 @@ def test_leftovers_of_dead_saves_are_collected(saved):
         "checkpoint",
         *[f"ckpt-{step}.{part}" for step in (2, 3) for part in ("data-00000-of-00001", "index", "manifest.json")],
     ]
+
+
+def leave_as_a_dead_save_does(directory, step, pid):
+    """What a process leaves that is killed in a save: TensorFlow's files at different moments, and ours."""
+    part = "part-00000-of-00001"
+    left = [
+        f"ckpt-{step}.saving",
+        f"ckpt-{step}.saving.tmp-{pid}",
+        f"ckpt-{step}_temp/{part}.index",
+        f"ckpt-{step}_temp/{part}.data-00000-of-00001.tempstate{pid}",
+        f"ckpt-{step}.data-00000-of-00001",
+        f"ckpt-{step}.index",
+        f"ckpt-{step}.manifest.json.tmp-{pid}",
+        f"checkpoint.tmp-{pid}",
+    ]
+    for name in left[pid % 3 :: 2] if pid % 5 else left:
+        path = pathlib.Path(directory, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    pathlib.Path(directory, left[0]).touch()  # it is written first
+
+
+def test_hundreds_of_dead_saves_leave_nothing(saved):
+    """N3, C6: the disk is bounded by what is kept, not by how often a run was killed; files of others stay."""
+    foreign = ["ckpt-7.index.bak", "checkpoint.tmp-x", "checkpoint.old", "my-ckpt-9_temp", "ckpt-9_temporary"]
+    for name in foreign:
+        pathlib.Path(saved, name).write_text("mine")
+    before = names(saved)
+    for kill in range(300):
+        leave_as_a_dead_save_does(saved, step=4 + kill % 60, pid=1000 + kill)
+    assert len(names(saved)) > 300
+    assert Program().store(saved).restore().step == 3
+    assert names(saved) == before
+    for kill in range(300):
+        leave_as_a_dead_save_does(saved, step=4 + kill % 60, pid=1000 + kill)
+    Program().store(saved, max_to_keep=2).save(4)
+    kept = [f"ckpt-{step}.{part}" for step in (3, 4) for part in ("data-00000-of-00001", "index", "manifest.json")]
+    assert names(saved) == sorted(["checkpoint", *kept, *foreign])
 
 
 def test_a_run_killed_in_its_first_save_starts_again(model_dir):

@@ -1,20 +1,25 @@
 """Whole runs in one process: what each mode does, what a run leaves behind, and that a broken run loses nothing."""
 
 import json
+import shutil
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer import config as configuration
-from official_trainer import files, inputs, registry, run
+from official_trainer import files, following, inputs, registry, run
+from official_trainer.best import BestCheckpoint
 from official_trainer.config import schema
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.modes import ModeError
-from official_trainer.tracking.jsonl import read_rows
+from official_trainer.tracking.jsonl import JsonlTracker, read_rows
+from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests import toy
 
 
@@ -221,8 +226,6 @@ def test_other_training_modes(model_dir, mode, steps):
 
 def test_continuous_eval_evaluates_each_checkpoint_once(finished, tmp_path):
     """T10, N14: all checkpoints of a finished run, oldest first; again, nothing is left to do."""
-    import shutil
-
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
     metrics = do(model_dir, mode="continuous_eval")
@@ -235,12 +238,130 @@ def test_continuous_eval_evaluates_each_checkpoint_once(finished, tmp_path):
 
 def test_continuous_eval_ends_with_the_run_not_with_its_own_config(finished, tmp_path):
     """T10: the run says where it ends; the evaluator's train_steps may differ."""
-    import shutil
-
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
     do(model_dir, "trainer.train_steps=40", mode="continuous_eval")
     assert [row["step"] for row in read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")] == [20, 40, 60, 80]
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        ("flip", "checkpoint 40 cannot be evaluated: the data does not match its checksum at "),
+        ("delete", "checkpoint 40 cannot be evaluated: ckpt-40.manifest.json is missing"),
+    ],
+)
+def test_continuous_eval_goes_on_past_a_checkpoint_that_is_damaged_or_goes(
+    finished, tmp_path, monkeypatch, caplog, harm, message
+):
+    """N14: deleted or quarantined while it is read, or damaged: the others are evaluated, the last one too."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    load_weights = following.load_weights
+
+    def harmed(trainer, directory, step):
+        if step == 40 and harm == "flip":
+            with open(f"{directory}/ckpt-40.data-00000-of-00001", "r+b") as file:
+                file.write(b"\0" * files.size_bytes(file.name))
+        elif step == 40:
+            for name in sorted(n for n in files.list_dir(directory) if n.startswith("ckpt-40.")):
+                files.remove(f"{directory}/{name}")
+        load_weights(trainer, directory, step)
+
+    monkeypatch.setattr(following, "load_weights", harmed)
+    do(model_dir, mode="continuous_eval")
+    assert [row["step"] for row in read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")] == [20, 60, 80]
+    assert caplog.text.count("cannot be evaluated") == 1
+    assert message in caplog.text
+    assert not files.exists(f"{model_dir}/continuous_eval/lease.json")
+
+
+@pytest.mark.parametrize("writer", [JsonlTracker, TensorBoardTracker, BestCheckpoint])
+def test_an_evaluator_that_dies_in_the_middle_leaves_one_row_and_one_point_a_step(model_dir, monkeypatch, writer):
+    """N14, T11: after its best checkpoint, after TensorBoard's points, or before both."""
+    sets = ["trainer.train_steps=60", "trainer.export.at_end=false"]
+    do(model_dir, *sets, mode="train")
+    method = "maybe_export_checkpoint" if writer is BestCheckpoint else "log"
+    call = getattr(writer, method)
+
+    def die(self, *args):
+        if 40 in args:
+            if writer is BestCheckpoint:
+                call(self, *args)
+            raise KeyboardInterrupt
+        return call(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, method, die)
+        with pytest.raises(KeyboardInterrupt):
+            do(model_dir, *sets, mode="continuous_eval")
+    assert files.exists(f"{model_dir}/continuous_eval/lease.json")
+    do(model_dir, *sets, mode="continuous_eval")
+    rows = read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")
+    assert [row["step"] for row in rows] == [20, 40, 60]
+    accumulator = EventAccumulator(f"{model_dir}/validation").Reload()
+    for tag in ("accuracy", "validation_loss"):
+        assert [event.step for event in accumulator.Tensors(tag)] == [20, 40, 60]
+    best = max(rows, key=lambda row: (row["accuracy"], -row["step"]))
+    assert committed_steps(f"{model_dir}/best") == (best["step"],)
+    assert json.loads(files.read_text(f"{model_dir}/best/info.json"))["best_ckpt_global_step"] == best["step"]
+    assert not files.exists(f"{model_dir}/continuous_eval/lease.json")
+
+
+@pytest.mark.parametrize(("age_seconds", "steps"), [(0, (20, 60, 80)), (1000, (80,))])
+def test_an_evaluators_lease_keeps_checkpoints_while_it_lives(model_dir, age_seconds, steps):
+    """N14, C6: one that was not renewed for long holds nothing and is collected."""
+    do(model_dir, "trainer.train_steps=20", "trainer.max_to_keep=1", "trainer.export.at_end=false", mode="train")
+    path = f"{model_dir}/continuous_eval/lease.json"
+    lease = {"host": "far", "pid": 7, "renewed": time.time() - age_seconds, "reading": 20, "done": [40]}
+    files.make_dirs(f"{model_dir}/continuous_eval")
+    files.write_text_atomically(path, json.dumps(lease))
+    do(model_dir, "trainer.max_to_keep=1", "trainer.export.at_end=false", mode="train")
+    assert committed_steps(model_dir) == steps
+    assert files.exists(path) is (age_seconds == 0)
+
+
+def test_some_checkpoints_are_kept_for_ever(model_dir):
+    """C6: beside the newest ones."""
+    sets = ["trainer.max_to_keep=1", "trainer.keep_checkpoint_every_n_steps=40", "trainer.export.at_end=false"]
+    do(model_dir, *sets, "trainer.train_steps=60", mode="train")
+    assert committed_steps(model_dir) == (40, 60)
+    do(model_dir, *sets, mode="train")
+    assert committed_steps(model_dir) == (40, 80)
+
+
+def test_checkpoints_that_never_come_cannot_be_kept():
+    """C6, N7: refused with the nearest interval that works."""
+    message = r"keep_checkpoint_every_n_steps: is 30, which is no multiple of checkpoint_interval=20: .* for example 40"
+    with pytest.raises(configuration.ConfigError, match=message):
+        resolve("trainer.keep_checkpoint_every_n_steps=30")
+
+
+def test_several_best_checkpoints(model_dir):
+    """C6, T11: the best by their values, `best` is the very best, and a lower limit holds at the next start."""
+    sets = ["trainer.best_checkpoint_eval_metric=validation_loss", "trainer.best_checkpoint_metric_comp=lower",
+            "trainer.validation_interval=20", "trainer.export.at_end=false"]  # fmt: skip
+    do(model_dir, *sets, "trainer.best_checkpoint_max_to_keep=2")
+    rows = [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "validation"]
+    first, second, *_ = sorted(rows, key=lambda row: (row["validation_loss"], row["step"]))
+    assert committed_steps(f"{model_dir}/best") == tuple(sorted((first["step"], second["step"])))
+    assert record(model_dir)["best"]["step"] == first["step"]
+    loss = do(model_dir, *sets, mode="eval", checkpoint="best")["validation_loss"]
+    assert loss == pytest.approx(first["validation_loss"], rel=1e-6)
+    do(model_dir, *sets)
+    assert committed_steps(f"{model_dir}/best") == (first["step"],)
+
+
+def test_what_killed_runs_left_is_collected(model_dir):
+    """C6: half-written files of the run directory do not pile up; files of others stay."""
+    do(model_dir, "trainer.train_steps=1", "trainer.export.at_end=false", mode="train")
+    before = files.list_dir(model_dir)
+    names = ("run.json", "status.json", "metrics.jsonl", "params.yaml", "checkpoint", "ckpt-1.manifest.json")
+    for name in (f"{name}.tmp-{10_000_000 + pid}" for name in names for pid in range(50)):
+        files.write_text_atomically(f"{model_dir}/{name}", "", durable=False)
+    files.write_text_atomically(f"{model_dir}/mine.tmp-1", "", durable=False)
+    do(model_dir, "trainer.train_steps=1", "trainer.export.at_end=false", mode="train")
+    assert files.list_dir(model_dir) == sorted([*before, "mine.tmp-1"])
 
 
 def test_an_evaluator_may_start_before_the_trainer(model_dir):
@@ -271,8 +392,6 @@ def test_init_checkpoint_gives_a_fresh_run_its_weights(finished, model_dir):
 
 def test_another_models_checkpoint_is_refused(finished, tmp_path, monkeypatch):
     """N4: nothing is restored, nothing is overwritten."""
-    import shutil
-
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
 
@@ -292,8 +411,6 @@ def test_another_models_checkpoint_is_refused(finished, tmp_path, monkeypatch):
 
 def test_a_changed_config_keeps_the_old_one(finished, tmp_path):
     """N9: params.yaml is the config that runs now; the one before is kept beside it."""
-    import shutil
-
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
     before = files.read_text(f"{model_dir}/params.yaml")
@@ -369,7 +486,9 @@ def test_epochs_instead_of_steps(model_dir):
 
 
 def test_best_checkpoints_are_exported(model_dir):
-    """T19: a SavedModel for each new best checkpoint, the newest kept."""
+    """T19: a SavedModel for each new best checkpoint, the newest kept; one that was cut off is collected."""
+    files.make_dirs(f"{model_dir}/export/best/7.writing")
+    files.write_text_atomically(f"{model_dir}/run.json", json.dumps({"run_id": "x", "experiment": "toy_run"}))
     do(model_dir, "trainer.export.best=true", "trainer.best_checkpoint_eval_metric=validation_loss",
        "trainer.best_checkpoint_metric_comp=lower", "trainer.train_steps=60", "trainer.validation_interval=20",
        "trainer.export.at_end=false")  # fmt: skip

@@ -11,10 +11,11 @@ from official_trainer.snapshot import Snapshot
 
 
 class State:
-    def __init__(self, directory, **options):
+    def __init__(self, directory):
         self.weights = tf.Variable(tf.zeros([1000]))
         self.checkpoint = tf.train.Checkpoint(weights=self.weights)
-        self.store = CheckpointStore(str(directory), self.checkpoint, max_to_keep=5, asynchronous=True, **options)
+        self.store = CheckpointStore(str(directory), self.checkpoint, max_to_keep=5)
+        self.store.write_in_background()
 
     def saved(self, step):
         return tf.train.load_variable(self.store.prefix(step), "weights/.ATTRIBUTES/VARIABLE_VALUE")

@@ -124,7 +124,10 @@ class TrainerConfig(Config):
       checkpoint_interval: steps between two checkpoints.
       async_checkpoint: whether training goes on while a checkpoint is written. The host needs memory for one more copy
         of model and optimizer while it is.
-      max_to_keep: newest checkpoints kept; the best ones are kept apart.
+      max_to_keep: newest checkpoints kept; the best ones are kept apart. While a `continuous_eval` lives, those that it
+        has not evaluated yet are kept too.
+      keep_checkpoint_every_n_steps: checkpoints at multiples of this step are kept for ever, whatever `max_to_keep`
+        says; unset for none. A multiple of `checkpoint_interval`.
       validation_interval: steps between two evaluations, counted on the global step.
       validation_steps: batches of an evaluation; -1 means all data.
       continuous_eval_timeout: seconds that `continuous_eval` and `continuous_train_and_eval` wait for a new
@@ -132,6 +135,8 @@ class TrainerConfig(Config):
       best_checkpoint_eval_metric: evaluation metric by which the best checkpoint is kept; `a|b` names `b` inside `a`;
         empty keeps none.
       best_checkpoint_metric_comp: whether a `higher` or a `lower` value is better.
+      best_checkpoint_max_to_keep: how many checkpoints are kept as best, by their values; of equal ones the earlier.
+        `best` in a flag means the very best of them, and so does `info.json` beside them.
       best_checkpoint_export_subdir: folder in `model_dir` for the best checkpoint.
       validation_summary_subdir: folder in `model_dir` for TensorBoard files of evaluations.
       loss_upper_bound: training stops when its loss, averaged since the last summary, is above this.
@@ -159,11 +164,13 @@ class TrainerConfig(Config):
     checkpoint_interval: Positive = 1000
     async_checkpoint: bool = True
     max_to_keep: Positive = 5
+    keep_checkpoint_every_n_steps: Positive | None = None
     validation_interval: Positive = 1000
     validation_steps: Annotated[int, Between(-1)] = -1
     continuous_eval_timeout: NonNegative = 3600
     best_checkpoint_eval_metric: str = ""
     best_checkpoint_metric_comp: Literal["higher", "lower"] = "higher"
+    best_checkpoint_max_to_keep: Positive = 1
     best_checkpoint_export_subdir: str = "best"
     validation_summary_subdir: str = "validation"
     loss_upper_bound: float = 1e6
@@ -182,6 +189,14 @@ class TrainerConfig(Config):
             yield "train_epochs", f"cannot be set together with train_steps={self.train_steps}; set train_steps=0 too"
         if self.validation_steps == 0:
             yield "validation_steps", "must be -1 (all data) or at least 1"
+        forever, interval = self.keep_checkpoint_every_n_steps, self.checkpoint_interval
+        if forever is not None and forever % interval:
+            near = interval * max(1, round(forever / interval))
+            yield (
+                "keep_checkpoint_every_n_steps",
+                f"is {forever}, which is no multiple of checkpoint_interval={interval}: there is no checkpoint at most "
+                f"of these steps; for example {near}",
+            )
         if self.train_tf_while_loop and not self.train_tf_function:
             yield "train_tf_while_loop", "needs train_tf_function; set train_tf_while_loop=false too"
         if self.eval_tf_while_loop and not self.eval_tf_function:

@@ -62,6 +62,10 @@ class JsonlTracker:
         """Tells whether `split` was logged at `step`."""
         return (step, split) in self._rows_known()
 
+    def steps(self, split: str) -> set[int]:
+        """Returns the steps at which `split` was logged."""
+        return {step for step, known in self._rows_known() if known == split}
+
     def rewind(self, step: int) -> None:
         """Drops rows after `step`, and a line that was cut off."""
         if files.exists(self.path):

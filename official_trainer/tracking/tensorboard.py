@@ -35,6 +35,7 @@ class TensorBoardTracker:
         self._folders = {"train": "train", "validation": "validation", **(folders or {})}
         self._clock = clock
         self._writers: dict[str, Any] = {}
+        self._there: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         scalar = load("tensorboard.plugins.scalar.summary_v2")
@@ -42,6 +43,8 @@ class TensorBoardTracker:
         for name, value in values.items():
             folder, _, tag = name.rpartition("/")
             path = "/".join(part for part in (self._folders.get(split, split), folder) if part)
+            if (path, tag, step) in self._there:
+                continue
             self._write(path, step, scalar.scalar_pb(tag, value))
             written.add(path)
         for path in written:
@@ -53,6 +56,19 @@ class TensorBoardTracker:
         path = self._folders["train"]
         self._write(path, step, text.text_pb(name, markdown))
         self._writers[path].flush()
+
+    def resume(self, split: str, step: int) -> None:
+        """Has `log` leave out the points of `split` at `step` that are there, from a process that died after them.
+
+        For writers that share the files with a live process, which a rewind would pull from under it.
+        """
+        events = load("tensorboard.compat.proto.event_pb2")
+        for path, names in self._below(self._folders.get(split, split)):
+            for name in names:
+                for _, payload in _records(files.read_bytes(files.join(self.directory, *path.split("/"), name))):
+                    event = events.Event.FromString(payload)
+                    if event.step == step:
+                        self._there.update((path, value.tag, step) for value in event.summary.value)
 
     def rewind(self, step: int) -> None:
         """Drops the points after `step` in every folder that has any."""

@@ -55,6 +55,23 @@ def test_points_are_in_the_file_when_log_returns(tmp_path):
     tracker.close()
 
 
+def test_points_of_a_process_that_died_are_not_written_again(tmp_path):
+    """T18, N14: the tags that are there at that step are left out, the others written; no file is changed."""
+    tracker = TensorBoardTracker(str(tmp_path), folders={"validation": "held_out"})
+    tracker.log("validation", 10, {"loss": 1, "dev/acc": 1})
+    tracker.log("validation", 20, {"loss": 2})
+    tracker.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.tfevents.*")}
+    tracker = TensorBoardTracker(str(tmp_path), folders={"validation": "held_out"})
+    tracker.resume("validation", 20)
+    for step in (20, 30):
+        tracker.log("validation", step, {"loss": -step, "dev/acc": -step})
+    tracker.close()
+    assert points(tmp_path / "held_out", "loss") == [(10, 1.0), (20, 2.0), (30, -30.0)]
+    assert points(tmp_path / "held_out" / "dev", "acc") == [(10, 1.0), (20, -20.0), (30, -30.0)]
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("restart", [False, True], ids=["same_process", "new_process"])
 def test_a_rewind_leaves_neither_duplicates_nor_orphans(tmp_path, reader, restart):

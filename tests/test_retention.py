@@ -1,0 +1,78 @@
+"""The policy: which steps are kept, and which are best, as functions of what is there."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from official_trainer.retention import Retention, ranked
+
+SEVEN = (10, 20, 30, 40, 50, 60, 70)
+
+
+@pytest.mark.parametrize(
+    ("newest", "every_steps", "committed", "protected", "kept"),
+    [
+        (2, None, SEVEN, (), (60, 70)),
+        (None, None, SEVEN, (), SEVEN),
+        (9, None, SEVEN, (), SEVEN),
+        (1, 30, SEVEN, (), (30, 60, 70)),
+        (1, 30, (0, 15, 30), (), (30,)),  # step 0 is nobody's multiple, as nothing is due there
+        (2, 20, SEVEN, (), (20, 40, 60, 70)),
+        (1, None, SEVEN, (10, 50), (10, 50, 70)),  # protected ones do not count in place of newest ones
+        (2, None, SEVEN, (70,), (60, 70)),
+        (1, None, SEVEN, (15,), (70,)),  # what is not there is not kept
+        (1, 1, SEVEN, (), SEVEN),
+        (3, 50, (), (10,), ()),
+        (2, None, (70, 10, 40), (), (40, 70)),
+    ],
+)
+def test_what_is_kept(newest, every_steps, committed, protected, kept):
+    """C6: newest, at every so many steps, protected."""
+    assert Retention(newest=newest, every_steps=every_steps).kept(committed, protected) == kept
+
+
+steps = st.sets(st.integers(0, 200))
+policies = st.builds(
+    Retention, newest=st.none() | st.integers(1, 20), every_steps=st.none() | st.integers(1, 50)
+)  # fmt: skip
+
+
+@given(policies, steps, steps)
+def test_retention_holds_its_promises(policy, committed, protected):
+    """C6: nothing is invented, nothing that is needed is given up, the newest stays, and a second look agrees."""
+    kept = policy.kept(committed, protected)
+    assert set(kept) <= committed
+    assert protected & committed <= set(kept)
+    assert not committed or max(committed) in kept
+    assert policy.kept(kept, protected) == kept
+    limit = math.inf if policy.newest is None else policy.newest
+    others = [s for s in kept if s not in protected and not (policy.every_steps and s and s % policy.every_steps == 0)]
+    assert len(others) <= limit
+
+
+@given(policies, steps, st.lists(st.integers(0, 200), unique=True))
+def test_what_is_deleted_early_would_have_been_deleted_later(policy, committed, later):
+    """C6: looking after each save, in rising order, keeps what one look at the end keeps."""
+    rising = sorted(committed | set(later))
+    there = ()
+    for step in rising:
+        there = policy.kept((*there, step))
+    assert there == policy.kept(rising)
+
+
+@pytest.mark.parametrize(
+    ("values", "comp", "best"),
+    [
+        ({10: 0.5, 20: 0.7, 30: 0.6}, "higher", [20, 30, 10]),
+        ({10: 0.5, 20: 0.7, 30: 0.6}, "lower", [10, 30, 20]),
+        ({30: 0.5, 10: 0.5, 20: 0.5}, "higher", [10, 20, 30]),
+        ({10: math.nan, 20: 0.1}, "higher", [20]),
+        ({10: math.nan, 20: math.inf, 30: 1.0}, "lower", [30, 20]),
+        ({}, "higher", []),
+    ],
+)
+def test_ranking(values, comp, best):
+    """C6, T11: best first, the earlier of equal ones, never NaN."""
+    assert ranked(values, comp) == best
