@@ -34,6 +34,7 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of Model Garden's train.py."""
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser)
+    flags.add_config_change_flag(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,5 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
     experiment, resolved, model_dir = target.from_flags(arguments)
     from official_trainer import run as engine
 
-    engine.run(experiment, resolved, mode=mode, model_dir=model_dir, quiet=arguments.quiet, argv=arguments.argv)
+    engine.run(
+        experiment,
+        resolved,
+        mode=mode,
+        model_dir=model_dir,
+        quiet=arguments.quiet,
+        argv=arguments.argv,
+        allow_config_change=arguments.allow_config_change,
+    )
     return 0
