@@ -11,13 +11,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
-from official_trainer import files, modes, registry
+from official_trainer import files, modes, registry, resume
 from official_trainer.config import ConfigError, Problem, Resolved
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run to do: an experiment, its config, and where it leaves what it makes."""
+    """One run to do: an experiment, its config, and where it leaves what it makes.
+
+    Attributes:
+      experiment: registered name.
+      resolved: its config, and who set what.
+      model_dir: the run directory.
+      mode: one of `modes.MODES`.
+      quiet: whether nothing is printed while it runs.
+      argv: the command line, for the record.
+      allow_config_change: whether a run may go on with a config that is not its checkpoint's.
+      changes: what has changed since that checkpoint; known once training has begun.
+    """
 
     experiment: str
     resolved: Resolved
@@ -25,6 +36,8 @@ class Job:
     mode: str
     quiet: bool = False
     argv: Sequence[str] = ()
+    allow_config_change: bool = False
+    changes: tuple[resume.Change, ...] = ()
 
     @property
     def config(self) -> Any:
@@ -34,7 +47,19 @@ class Job:
     @property
     def metadata(self) -> dict[str, Any]:
         """What every checkpoint's manifest says about the run."""
-        return {"experiment": self.experiment, "config_digest": configuration.digest(self.config)}
+        return {
+            "experiment": self.experiment,
+            "config_digest": configuration.digest(self.config),
+            resume.CONFIG_KEY: configuration.dump(self.config),
+        }
+
+    def check_changes(self) -> tuple[resume.Change, ...]:
+        """Returns what has changed since the checkpoint that training goes on from.
+
+        Raises:
+          ConfigError: a change is not safe, and changes are not allowed.
+        """
+        return resume.check(self.model_dir, self.resolved, allow_config_change=self.allow_config_change)
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""

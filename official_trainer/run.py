@@ -32,6 +32,7 @@ def run(
     quiet: bool = False,
     checkpoint: str = "latest",
     argv: Sequence[str] = (),
+    allow_config_change: bool = False,
     stop: StopRequest | None = None,
 ) -> dict[str, float]:
     """Does what `mode` says and returns the metrics.
@@ -44,15 +45,25 @@ def run(
       quiet: whether nothing is printed while it runs.
       checkpoint: for `eval`: `latest`, `best` or a step.
       argv: the command line, for the record.
+      allow_config_change: whether a run may go on with a config that is not its checkpoint's.
       stop: who tells when to stop; None handles signals from here on.
 
     Raises:
       UserError: with the exit code that says what kind of failure it was.
     """
-    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, quiet=quiet, argv=tuple(argv))
+    job = Job(
+        experiment=experiment,
+        resolved=resolved,
+        model_dir=model_dir,
+        mode=mode,
+        quiet=quiet,
+        argv=tuple(argv),
+        allow_config_change=allow_config_change,
+    )
     check_ready(job)
     if mode in TRAINING_MODES:
-        claim(model_dir, experiment)  # training does it again; here it costs no import of TensorFlow
+        claim(model_dir, experiment)  # training does both again; here they cost no import of TensorFlow
+        job.check_changes()
     runtime = resolved.config.runtime
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import config as configuration
-from official_trainer import files, registry
+from official_trainer import files, registry, resume
 from official_trainer.build import build, export_best, export_last, store_of
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.job import Job
@@ -36,7 +35,8 @@ from official_trainer.trainer import Trainer
 def train(job: Job, stop: StopRequest) -> dict[str, float]:
     """Trains, in the modes that do, from where the run directory stands to the end, or until `stop`."""
     claim(job.model_dir, job.experiment)
-    files.remove_temporaries(job.model_dir, RUN_FILE, STATUS_FILE, "metrics.jsonl", "params.yaml")
+    files.remove_temporaries(job.model_dir, RUN_FILE, STATUS_FILE, "metrics.jsonl", resume.PARAMS_FILE)
+    job = dataclasses.replace(job, changes=job.check_changes())
     workspace = registry.find_workspace()
     launch = Launch(
         experiment=job.experiment,
@@ -86,8 +86,8 @@ class _Session:
     def run(self, stop: StopRequest) -> None:
         """Builds the parts and runs the loop."""
         job = self._job
-        if not files.exists(job.path("params.yaml")):
-            write_params(job)  # a restart replaces them once it has restored
+        if not files.exists(job.path(resume.PARAMS_FILE)):
+            resume.write_params(job.model_dir, job.resolved)  # a restart replaces them once it has restored
         self._record.phase("build")
         evaluates = TRAINING_MODES[job.mode]
         with stop.interruptible():
@@ -126,13 +126,15 @@ class _Session:
 
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True
-        write_params(self._job)
+        resume.write_params(self._job.model_dir, self._job.resolved)
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.tidy()
         self._board.text("config", _as_markdown(configuration.dump(self._job.resolved)))
         devices = [device.name for device in tf.config.list_logical_devices()]
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(trainer, state.start_step))
+        if self._job.changes:
+            self._console.message(resume.notice(self._job.changes, state.start_step))
 
     def _on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         examples = num_steps * self._job.config.task.train_data.global_batch_size
@@ -180,17 +182,6 @@ class Heartbeat:
             return False
         self.last_seconds = now_seconds
         return True
-
-
-def write_params(job: Job) -> None:
-    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
-    path = job.path("params.yaml")
-    text = configuration.dump(job.resolved, origins=True)
-    before = files.read_text(path) if files.exists(path) else text
-    if before != text:
-        number = next(n for n in itertools.count(1) if not files.exists(job.path(f"params.{n}.yaml")))
-        files.write_text_atomically(job.path(f"params.{number}.yaml"), before)
-    files.write_text_atomically(path, text)
 
 
 def _as_markdown(yaml: str) -> str:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_trainer import cli, config, modes, registry
 from official_trainer.cli import dispatch, flags, target
 from official_trainer.errors import ExitCode
+from official_trainer.job import Job
 from official_trainer.lazy import keras
 from tests import toy
 from tests.forked import run_command
@@ -99,7 +100,7 @@ COMMANDS = [(words, place, document) for words, place, document in commands() if
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """This repository's workspace with the files that the documents show written into it."""
+    """This repository's workspace with the files that the documents show, and what the README's first run leaves."""
     folder = tmp_path_factory.mktemp("workspace")
     for name in ("experiments", "configs"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -107,6 +108,10 @@ def workspace(tmp_path_factory):
         path = folder / block.path
         assert not path.exists(), f"{block.place}: {block.path} is a file of the repository already"
         path.write_text(block.text)
+    resolved = config.resolve(registry.get_config("digits_cnn", folder), experiment="digits_cnn")
+    first_run = Job(experiment="digits_cnn", resolved=resolved, model_dir=str(folder / "runs/digits"), mode="train")
+    toy.commit(first_run.model_dir, resolved.config.trainer.train_steps, first_run.metadata)
+    (folder / "runs/digits/run.json").write_text('{"experiment": "digits_cnn", "run_id": "1"}')
     return folder
 
 
@@ -222,7 +227,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("command", "output", "place"), ANSWERS, ids=[command for command, _, _ in ANSWERS])
 def test_answers_are_shown_as_they_are(command, output, place, workspace, monkeypatch, capfd):
-    """N7, N8: messages and explanations in the documents are what the command line says, letter by letter."""
+    """N7, N8, N9: messages and explanations in the documents are what the command line says, letter by letter."""
     verb, rest = verb_and_arguments(split(command)[0])
     code, out, err = answers([verb, *rest], workspace, monkeypatch, capfd)
     said = (out + err).splitlines()

@@ -1,11 +1,12 @@
 """A small task, its config, and the strategies that tests run it under."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from official_trainer import distribute, random_streams
+from official_trainer import distribute, files, manifest, random_streams
 from official_trainer.config import schema
 from official_trainer.config.optimization import (
     AdamConfig,
@@ -67,6 +68,16 @@ def experiment(batch=10, eval_batch=10, enable_xla=False, ema=None, **trainer):
         trainer=schema.TrainerConfig(train_steps=100, optimizer_config=optimizer_config, **trainer),
         runtime=schema.RuntimeConfig(enable_xla=enable_xla),
     )
+
+
+def commit(model_dir, step, metadata):
+    """Leaves what discovery takes for a committed checkpoint, without a value in it."""
+    files.make_dirs(model_dir)
+    name = f"ckpt-{step}.index"
+    Path(model_dir, name).write_bytes(b"x")
+    described = manifest.describe(model_dir, [name])
+    nothing = {"variables": {}, "versions": {}, "extra": {}}
+    manifest.write(model_dir, manifest.Manifest(step=step, created="", files=described, metadata=metadata, **nothing))
 
 
 @functools.cache  # two strategies over the same devices in one process confuse each other's collectives

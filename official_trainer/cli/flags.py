@@ -138,6 +138,11 @@ def read_mode(arguments: argparse.Namespace) -> str:
     return mode
 
 
+def add_config_change_flag(parser: Parser) -> None:
+    """Declares `--allow_config_change`."""
+    parser.switch("allow_config_change", "let a run go on with another config than its checkpoint was saved with")
+
+
 def add_checkpoint_flag(parser: Parser) -> None:
     """Declares `--checkpoint`."""
     parser.value("checkpoint", "WHICH", "`latest`, `best` or a step (default: latest)")

@@ -35,6 +35,7 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of Model Garden's train.py."""
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser)
+    flags.add_config_change_flag(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             model_dir=model_dir,
             quiet=arguments.quiet,
             argv=arguments.argv,
+            allow_config_change=arguments.allow_config_change,
             stop=stop,
         )
     return 0

@@ -68,8 +68,9 @@ def run_dir(workspace, capsys):
 
 
 def test_train_hands_over_to_the_engine(engine, workspace):
-    """T20: every flag arrives where it belongs."""
+    """T20, N9: every flag arrives where it belongs."""
     argv = ["train", "--experiment=my_experiment", "--mode=train", "--model_dir=there", "--quiet", "runtime.seed=4"]
+    argv.append("--allow_config_change")
     assert cli.main(argv) == 0
     [(what, experiment, resolved, kwargs)] = engine.calls
     assert (what, experiment, resolved.experiment) == ("run", "my_experiment", "my_experiment")
@@ -79,6 +80,7 @@ def test_train_hands_over_to_the_engine(engine, workspace):
         "model_dir": "there",
         "quiet": True,
         "argv": ["official-trainer", "train", *argv[1:]],
+        "allow_config_change": True,
     }
 
 
@@ -87,6 +89,7 @@ def test_defaults_of_train(engine, workspace, monkeypatch):
     assert cli.main(["train", "my_experiment"]) == 0
     kwargs = engine.calls[0][3]
     assert (kwargs["mode"], kwargs["quiet"]) == ("train_and_eval", False)
+    assert kwargs["allow_config_change"] is False
     assert kwargs["model_dir"] == str(workspace / "runs" / "my_experiment")
 
 
@@ -448,7 +451,9 @@ def test_the_engine_is_called_as_it_is():
     """The calls above fit the real `official_trainer.run`."""
     from official_trainer import run
 
-    inspect.signature(run.run).bind("e", None, mode="train", model_dir="d", quiet=True, argv=[])
+    inspect.signature(run.run).bind(
+        "e", None, mode="train", model_dir="d", quiet=True, argv=[], allow_config_change=True
+    )
     inspect.signature(run.run).bind("e", None, mode="eval", model_dir="d", quiet=True, checkpoint="best", argv=[])
     inspect.signature(run.check).bind("e", None, mode="train", model_dir="d")
     inspect.signature(run.export).bind("e", None, model_dir="d", checkpoint="best", output_dir=None)

@@ -1,0 +1,143 @@
+"""What differs between a configuration written down earlier and one in force, field by field.
+
+Owns: which fields differ, who set the new value, and which overrides bring the old one back.
+Does not own: what a difference means for a run (`resume.py` of the engine), or where the earlier one is kept.
+
+The earlier one is plain: nested dicts, lists and scalars, as any YAML reader gives what `dump` wrote. A field that it
+lacks counts as the default of its class, so that a field added since is no difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from official_trainer.config import fields, values
+from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.errors import Origin
+from official_trainer.config.overrides import format_override
+from official_trainer.config.provenance import Resolved, is_inside
+from official_trainer.config.text import parts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A field with another value than before.
+
+    Attributes:
+      path: the field, such as `trainer.train_steps`; a list or a free mapping is one field, as in the layers.
+      before: the value then, plain (lists and dicts, no sections); Ellipsis if there was none and the class has no
+        default.
+      after: the value now, plain; Ellipsis if there is no such field any more.
+      origin: who set the value now; None if there is no such field any more.
+      undo: overrides that, put after all others, bring the old value back; empty if none can, and for the fields of a
+        one-of's branch that the `undo` of its `type` takes out of force.
+    """
+
+    path: str
+    before: Any
+    after: Any
+    origin: Origin | None = None
+    undo: tuple[str, ...] = ()
+
+
+def differences(before: Mapping[str, Any], resolved: Resolved) -> list[Difference]:
+    """Returns what differs, by path.
+
+    Args:
+      before: a configuration as plain data.
+      resolved: the one in force.
+    """
+    found = _Comparison(resolved).value(dict(before), resolved.config, "")
+    return sorted(found, key=lambda difference: difference.path)
+
+
+class _Comparison:
+    """Walks both configurations side by side; only branches of a one-of that are selected count."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._trail = resolved.trail
+
+    def value(self, before: Any, now: Any, path: str) -> Iterator[Difference]:
+        if isinstance(now, OneOf) and isinstance(before, dict) and before.get("type") != now.type:
+            yield from self._choice(before, now, path)
+        elif fields.is_section(now) and isinstance(before, dict):
+            yield from self._section(before, now, path)
+        elif _has_matching_sections(before, now):
+            for key, part in fields.children(now):
+                yield from self.value(before[key], part, fields.join(path, key))
+        elif not _is_same(before, after := _plain(now)):
+            undo = () if before is Ellipsis else (format_override(path, before),)
+            yield Difference(path=path, before=before, after=after, origin=self._origin(path, now), undo=undo)
+
+    def _section(self, before: dict[Any, Any], now: Config, path: str) -> Iterator[Difference]:
+        for key, part in parts(now):
+            old = before[key] if key in before else _default(now, key)
+            yield from self.value(old, part, fields.join(path, key))
+        for key in before.keys() - fields.hints(type(now)).keys():
+            yield Difference(path=fields.join(path, str(key)), before=before[key], after=Ellipsis)
+
+    def _choice(self, before: dict[Any, Any], now: OneOf, path: str) -> Iterator[Difference]:
+        """Yields the change of `type`, and what the branch in force now has beside its defaults."""
+        type_path, chosen = fields.join(path, "type"), before.get("type")
+        undo = tuple(self._choice_undone(before, now, path))
+        yield Difference(path=type_path, before=chosen, after=now.type, origin=self._trail.origin(type_path), undo=undo)
+        if now.type is not None:
+            new = self.value(_default(now, now.type), now.get(), fields.join(path, now.type))
+            yield from (dataclasses.replace(difference, undo=()) for difference in new)
+
+    def _choice_undone(self, before: dict[Any, Any], now: OneOf, path: str) -> Iterator[str]:
+        chosen, branches = before.get("type"), dict(fields.children(now))
+        if chosen is not None and chosen not in branches:
+            return
+        yield format_override(fields.join(path, "type"), chosen)
+        if chosen is not None:
+            for old in self.value(before.get(chosen, {}), branches[chosen], fields.join(path, chosen)):
+                yield from old.undo
+        if now.type is not None and self._is_set_by_user(branch := fields.join(path, now.type)):
+            yield f"~{branch}"  # or it would be refused as without effect
+
+    def _origin(self, path: str, now: Any) -> Origin:
+        if not fields.is_section(now):
+            return self._trail.origin(path)
+        inside = [self._trail.origin(place) for place, part in fields.walk(now, path) if not fields.is_section(part)]
+        return next((origin for origin in inside if origin.by_user), self._trail.origin(path))
+
+    def _is_set_by_user(self, path: str) -> bool:
+        inside = [place for place in self._trail.touched() if is_inside(place, path)]
+        return any(self._trail.origin(place).by_user for place in inside)
+
+
+def _default(section: Config, key: str) -> Any:
+    """Returns what the class of `section` says about a field, plain; Ellipsis if it has no default."""
+    part, default = getattr(section, key), values.class_default(type(section))
+    if fields.is_section(part):
+        return _plain(values.class_default(type(part)) or {})
+    return Ellipsis if default is None else _plain(getattr(default, key))
+
+
+def _has_matching_sections(before: Any, now: Any) -> bool:
+    """Whether `now` is a list or mapping of sections of which `before` has as many, so that each has its partner."""
+    if not any(fields.is_section(part) for _, part in fields.children(now)):
+        return False
+    if isinstance(now, dict):
+        return isinstance(before, dict) and before.keys() == now.keys()
+    return isinstance(now, tuple) and isinstance(before, list) and len(before) == len(now)
+
+
+def _plain(value: Any) -> Any:
+    if fields.is_section(value) or isinstance(value, dict):
+        return {key: _plain(part) for key, part in parts(value)}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    """Whether two plain values mean the same: 1 is 1.0 and a NaN is itself, but true is not 1."""
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(_is_same, before, after))
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before.keys() == after.keys() and all(_is_same(part, after[key]) for key, part in before.items())
+    if isinstance(before, bool) or isinstance(after, bool):
+        return before is after
+    return before == after or (before != before and after != after)
