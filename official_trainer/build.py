@@ -53,6 +53,7 @@ def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
         keep_every_steps=settings.keep_checkpoint_every_n_steps,
         metadata=job.metadata,
     )
+    store.allow_mismatch = settings.restore_allow_mismatch
     if settings.async_checkpoint:
         store.write_in_background()
     store.in_use = LeasedSteps(job.model_dir)

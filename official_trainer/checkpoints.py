@@ -19,7 +19,7 @@ import contextlib
 import datetime
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files, manifest
@@ -66,6 +66,7 @@ class CheckpointStore:
 
     Attributes:
       in_use: asked before retention deletes: returns those of the given steps that somebody else still needs.
+      allow_mismatch: patterns of variables that `restore` lets differ; see `read_exactly`.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class CheckpointStore:
         self._read_only = read_only
         self._pinned: set[int] = set()
         self._unmovable: set[int] = set()
+        self.allow_mismatch: Sequence[str] = ()
         self._directory_is_ours = False
         self._background = Background("checkpoint-writer", asynchronous=False)
         self._committed: list[int] = []
@@ -255,7 +257,12 @@ class CheckpointStore:
         if step is None:
             self._tidy()
             return None
-        report = read_exactly(self.prefix(step), tf.train.TrackableView.children(self.checkpoint), step=step)
+        report = read_exactly(
+            self.prefix(step),
+            tf.train.TrackableView.children(self.checkpoint),
+            step=step,
+            allow_mismatch=self.allow_mismatch,
+        )
         _logger.info("restored %s", report)
         self._tidy()
         return report

@@ -40,6 +40,14 @@ class DataPosition(tf.Module):
         """Returns how many batches of the iterator lie before the batch of `global_step`."""
         return global_step + int(self.skipped_steps.numpy()) - int(self.epoch_start_step.numpy())
 
+    def change_batch_size(self, global_step: int, before: int, after: int) -> None:
+        """Goes on with the same examples in batches of another size; less than one batch is left out."""
+        done = (global_step + int(self.skipped_steps.numpy())) * before
+        epoch_start = int(self.epoch_start_step.numpy()) * before
+        # A position is counted from the epoch's start; both are rounded up, so nothing is seen twice.
+        self.epoch_start_step.assign(-(-epoch_start // after))
+        self.skipped_steps.assign(-(-(done - epoch_start) // after) + int(self.epoch_start_step.numpy()) - global_step)
+
     def begin_epoch(self, global_step: int) -> None:
         """Marks that the data ended and that its first batch is the batch of `global_step`."""
         self.epoch.assign_add(1)
@@ -197,6 +205,11 @@ class TrainingFeed:
         """Moves the data on, past batches that training could not bear."""
         self.position.skipped_steps.assign_add(num_steps)
         self.reset()
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many batches lie before that of the current step beyond one for each step."""
+        return int(self.position.skipped_steps.numpy())
 
     def begin_next_epoch(self) -> None:
         """Starts the data again: its first batch is the batch of the current step."""

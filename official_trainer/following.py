@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from official_trainer import files, manifest, restore
 from official_trainer.build import best_checkpoint, build, export_best
 from official_trainer.job import Job
 from official_trainer.lease import EvaluatorLease
+from official_trainer.lock import DirectoryLock
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.record import read_run
 from official_trainer.stopping import PreemptedError, StopRequest
@@ -131,8 +133,14 @@ def _evaluate_each(
     def is_done(step: int) -> bool:
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
-    with contextlib.closing(trackers):
+    description = {"command": shlex.join(job.argv), "mode": job.mode}
+    lock, has_lock = DirectoryLock(job.model_dir, name="continuous_eval", description=description), False
+    with contextlib.closing(trackers), contextlib.ExitStack() as held:
         for step in follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done):
+            if not has_lock:  # not earlier: the run directory is the trainer's to make
+                held.enter_context(lock)
+                files.make_dirs(job.path("continuous_eval"))
+                has_lock = True
             lease.reading(step)
             version = _version(job.model_dir, step)
             if damage := _load_or_damage(trainer, job.model_dir, step):
@@ -143,7 +151,6 @@ def _evaluate_each(
             if not results:  # the first since the start: an earlier process may have died before its row
                 board.resume("validation", step)
             results = flatten(trainer.evaluate(settings.validation_steps))
-            files.make_dirs(job.path("continuous_eval"))  # not earlier: the run directory is the trainer's to make
             trackers.log("validation", step, results)
             lease.done(step)
             if step == _end_of_run(job):

@@ -27,7 +27,6 @@ class Job:
       quiet: whether nothing is printed while it runs.
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
-      changes: what has changed since that checkpoint; known once training has begun.
     """
 
     experiment: str
@@ -37,7 +36,6 @@ class Job:
     quiet: bool = False
     argv: Sequence[str] = ()
     allow_config_change: bool = False
-    changes: tuple[resume.Change, ...] = ()
 
     @property
     def config(self) -> Any:
@@ -53,13 +51,13 @@ class Job:
             resume.CONFIG_KEY: configuration.dump(self.config),
         }
 
-    def check_changes(self) -> tuple[resume.Change, ...]:
-        """Returns what has changed since the checkpoint that training goes on from.
+    def check_changes(self, step: int | None = None) -> tuple[resume.Change, ...]:
+        """Returns what has changed since the checkpoint of `step`, or the newest, from which training goes on.
 
         Raises:
           ConfigError: a change is not safe, and changes are not allowed.
         """
-        return resume.check(self.model_dir, self.resolved, allow_config_change=self.allow_config_change)
+        return resume.check(self.model_dir, self.resolved, allow_config_change=self.allow_config_change, step=step)
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""

@@ -77,6 +77,7 @@ class LoopState:
 class Hooks:
     """What happens outside the numbers: the run record, progress, export. Every field may be left out."""
 
+    on_restore: Callable[[LoopState], None] = lambda state: None
     on_start: Callable[[LoopState], None] = lambda state: None
     on_phase: Callable[[str, int], None] = lambda phase, step: None
     on_window: Callable[[LoopState, int, float, float], None] = lambda state, steps, seconds, loss: None
@@ -143,6 +144,7 @@ class Loop:
         state = self.state
         with self._stop.interruptible():
             self._restore_or_initialize()
+            self._hooks.on_restore(state)
             state.end_step = self._planned_end()
         self._hooks.on_start(state)
         self._has_state = True
@@ -157,6 +159,7 @@ class Loop:
                 self._recover(error)
                 continue
             self._evaluate_if_due()
+        self._enter("save")
         self._store.wait()
         self._report_saves()
         self._enter("export")
@@ -189,7 +192,7 @@ class Loop:
         if epochs is None:
             return self._config.train_steps
         per_epoch = self._trainer.feed.steps_per_epoch()
-        return None if per_epoch is None else math.ceil(per_epoch * epochs)
+        return None if per_epoch is None else math.ceil(per_epoch * epochs) - self._trainer.feed.skipped_steps
 
     def _is_done(self) -> bool:
         return self.state.end_step is not None and self.state.step >= self.state.end_step

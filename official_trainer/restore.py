@@ -18,20 +18,39 @@ from official_trainer.matching import Matching, NoObjectGraphError, RestoreRepor
 _logger = logging.getLogger(__name__)
 
 
-def read_exactly(prefix: str, items: Mapping[str, Trackable], *, step: int | None = None) -> RestoreReport:
+def read_exactly(
+    prefix: str, items: Mapping[str, Trackable], *, step: int | None = None, allow_mismatch: Sequence[str] = ()
+) -> RestoreReport:
     """Restores `items` from a checkpoint that holds just these.
 
+    Args:
+      prefix: of the checkpoint.
+      items: what is restored, by the name it has in the checkpoint.
+      step: for the report.
+      allow_mismatch: patterns of variables, as for `read_init_checkpoint`, that only one side may have, or in another
+        shape: those of the program then keep their fresh values, those of the checkpoint are left. The variables of an
+        optimizer are all named `optimizer/…`.
+
     Raises:
-      CheckpointError: any variable is missing, extra or of another shape. Nothing was assigned.
+      CheckpointError: any other variable is missing, extra or of another shape. Nothing was assigned.
     """
-    report = _match(prefix, items).report(step=step)
-    if not report.is_exact:
+    matching = _match(prefix, items)
+    report = matching.report(step=step)
+    differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
+    refused = [spec for spec in differing if not any(_allows(pattern, spec) for pattern in allow_mismatch)]
+    if refused:
         raise CheckpointError(
             f"checkpoint of another model; nothing was restored.\n{report}\n"
             "Continue this run with the code and the config it was started with (params.yaml beside it), or start a "
-            f"new one from its weights: task.init_checkpoint={prefix} and another --model_dir."
+            f"new one from its weights: task.init_checkpoint={prefix} and another --model_dir. To continue all the "
+            f"same, name what may differ in trainer.restore_allow_mismatch, for example [{_suggestion(refused[0])}]."
         )
-    _read(prefix, items, is_complete=not report.deferred)
+    if report.wrong_shape:
+        _assign(matching)
+    else:
+        _read(prefix, items, is_complete=report.is_exact and not report.deferred)
+    if differing:
+        _logger.warning("restored what matches, as trainer.restore_allow_mismatch says: %s", report)
     return report
 
 
@@ -74,10 +93,7 @@ def read_init_checkpoint(
     report = matching.report(items_only=True)
     _check_init(report, matching, items, allow_missing)
     if report.wrong_shape:
-        # TensorFlow's reader cannot leave out variables, so the others are assigned one by one.
-        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-        for pair in matching.pairs:
-            pair.live.assign(reader.get_tensor(pair.checkpoint_key))
+        _assign(matching)
     elif matching.item_is_root:
         _read(prefix, *items.values(), is_complete=not report.missing)
     else:
@@ -112,7 +128,8 @@ def _check_init(
 
 
 def _names(spec: VariableSpec) -> tuple[str, ...]:
-    return spec.key, spec.key.partition("/")[2], spec.name
+    variable, is_slot, slot = spec.key.partition("/.OPTIMIZER_SLOT/")
+    return spec.key, spec.key.partition("/")[2], spec.name, f"{slot}/{variable}" if is_slot else ""
 
 
 def _allows(pattern: str, spec: VariableSpec) -> bool:
@@ -120,8 +137,17 @@ def _allows(pattern: str, spec: VariableSpec) -> bool:
 
 
 def _suggestion(spec: VariableSpec) -> str:
+    if "/.OPTIMIZER_SLOT/" in spec.key or spec.key.startswith("optimizer/"):
+        return "optimizer/*"
     name = spec.name if "/" in spec.name else spec.key
     return f"{name.rpartition('/')[0]}/*"
+
+
+def _assign(matching: Matching) -> None:
+    """Gives live variables their saved values one by one: TensorFlow's reader cannot leave out those that differ."""
+    reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
+    for pair in matching.pairs:
+        pair.live.assign(reader.get_tensor(pair.checkpoint_key))
 
 
 def _find(path_or_dir: str) -> str:

@@ -49,6 +49,7 @@ KINDS: Mapping[str, Kind] = {
     "trainer.summary_interval": "safe",
     "trainer.checkpoint_interval": "safe",
     "trainer.async_checkpoint": "safe",
+    "trainer.restore_allow_mismatch": "safe",
     "trainer.max_to_keep": "safe",
     "trainer.keep_checkpoint_every_n_steps": "safe",
     "trainer.best_checkpoint_*": "safe",
@@ -170,14 +171,22 @@ class ConfigChangeError(ConfigError):
         yield f"To start a new run, name another --model_dir; --set {start} gives it the weights of this one"
 
 
-def check(model_dir: str, resolved: Resolved, *, allow_config_change: bool) -> tuple[Change, ...]:
+def check(
+    model_dir: str, resolved: Resolved, *, allow_config_change: bool, step: int | None = None
+) -> tuple[Change, ...]:
     """Returns what has changed since the checkpoint that the run in `model_dir` goes on from; nothing for a new run.
+
+    Args:
+      model_dir: the run directory.
+      resolved: the config in force.
+      allow_config_change: whether changes that are not safe are accepted.
+      step: of the checkpoint; None if it is not restored yet.
 
     Raises:
       ConfigChangeError: changes are not safe, and not allowed.
       ConfigError: it cannot be told what has changed, which is not allowed either.
     """
-    step = _newest_step(model_dir)
+    step = _newest_step(model_dir) if step is None else step
     if step is None:
         return ()
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from official_trainer.preflight import CheckStep
 
 
-def run(
+def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and who stops it
     experiment: str,
     resolved: Resolved,
     *,

@@ -80,6 +80,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         self._average = None if ema is None else optimization.WeightAverage(model, ema)
         if optimizer is not None and model.built:
             optimization.build_slots(self._optimizer, model.trainable_variables)
+        settings = optimization.hyperparameters(self._optimizer) if optimizer is not None else {}
+        self._configured = [(variable, variable.numpy()) for variable in settings.values()]
         self._init_training(self._feed_of("train_data", seed), train_dataset, train=train)
         self._init_evaluation(self._feed_of("validation_data", seed), validation_dataset, evaluate=evaluate)
         self._checkpoint = self._build_checkpoint()
@@ -206,6 +208,11 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         if self._average is not None:
             self._average.reset()
 
+    def use_configured_optimizer(self) -> None:
+        """Gives the optimizer the settings of the config again, in place of those that a checkpoint has brought."""
+        for variable, value in self._configured:
+            variable.assign(value)
+
     def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns a distributed dataset.
 
@@ -325,6 +332,15 @@ class Trainer(orbit.StandardTrainer, Evaluator):
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return float(self._train_loss.result())
+
+    def progress(self) -> dict[str, Any]:
+        """Returns what changes while steps run, by the names that a watchdog's `Reading` has; any thread may ask."""
+        count = self._input_mark.count
+        return {
+            "step": int(self._global_step.numpy()),
+            "waiting_for_input": self._input_mark.is_waiting,
+            "detail": (count, int(self._examples_evaluated.numpy())),
+        }
 
     def non_finite_weights(self) -> list[str]:
         """Returns the names of trainable weights that hold a value that is not finite."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,23 +22,34 @@ from official_trainer.build import build, export_best, export_last, store_of
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.job import Job
 from official_trainer.lazy import tf
+from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.loop import Hooks, Loop, LoopState
 from official_trainer.modes import TRAINING_MODES
 from official_trainer.nonfinite import Diagnosis
 from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, claim
+from official_trainer.stalls import Stall, dump_and_exit
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Trackers, flatten
 from official_trainer.tracking.console import Console, format_number
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.trainer import Trainer
+from official_trainer.watchdog import Reading, Watchdog
 
 
 def train(job: Job, stop: StopRequest) -> dict[str, float]:
     """Trains, in the modes that do, from where the run directory stands to the end, or until `stop`."""
     claim(job.model_dir, job.experiment)
+    lock = DirectoryLock(job.model_dir, description={"command": shlex.join(job.argv), "mode": job.mode})
+    with contextlib.ExitStack() as held:
+        with stop.interruptible():
+            held.enter_context(lock)
+        return _train(job, stop, lock)
+
+
+def _train(job: Job, stop: StopRequest, lock: DirectoryLock) -> dict[str, float]:
     files.remove_temporaries(job.model_dir, RUN_FILE, STATUS_FILE, "metrics.jsonl", resume.PARAMS_FILE)
-    job = dataclasses.replace(job, changes=job.check_changes())
+    job.check_changes()
     workspace = registry.find_workspace()
     launch = Launch(
         experiment=job.experiment,
@@ -45,7 +58,7 @@ def train(job: Job, stop: StopRequest) -> dict[str, float]:
         config_digest=configuration.digest(job.config),
         workspace=None if workspace is None else str(workspace),
     )
-    session = _Session(job, RunRecord(job.model_dir, launch))
+    session = _Session(job, RunRecord(job.model_dir, launch), lock)
     with session.outcome_recorded():
         session.run(stop)
     return session.metrics
@@ -54,9 +67,11 @@ def train(job: Job, stop: StopRequest) -> dict[str, float]:
 class _Session:
     """One process's part in a run: the loop, and what the loop's events mean for the run directory."""
 
-    def __init__(self, job: Job, record: RunRecord) -> None:
+    def __init__(self, job: Job, record: RunRecord, lock: DirectoryLock) -> None:
         self._job = job
         self._record = record
+        self._lock = lock
+        self._trainer: Trainer | None = None
         settings = job.config.trainer
         self._console = Console(sys.stdout, end_step=settings.train_steps or None, quiet=job.quiet)
         self._board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
@@ -65,6 +80,8 @@ class _Session:
         self._trackers = Trackers([self._board, self._console, self._rows])
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
         self._has_started = False
+        self._changes: dict[str, resume.Change] = {}
+        self._watchdog = self._build_watchdog(job.config.runtime)
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -85,16 +102,21 @@ class _Session:
 
     def run(self, stop: StopRequest) -> None:
         """Builds the parts and runs the loop."""
+        is_watched = self._job.config.runtime.stall_floor_seconds is not None
+        with self._watchdog if is_watched else contextlib.nullcontext():
+            self._run(stop)
+
+    def _run(self, stop: StopRequest) -> None:
         job = self._job
         if not files.exists(job.path(resume.PARAMS_FILE)):
             resume.write_params(job.model_dir, job.resolved)  # a restart replaces them once it has restored
-        self._record.phase("build")
+        self._enter("build")
         evaluates = TRAINING_MODES[job.mode]
         with stop.interruptible():
             trainer = build(job, trains=True, keeps_best=evaluates != "never")
             if evaluates != "never":
                 trainer.check_monitored_metric()
-        trainer.stop = stop
+        trainer.stop, self._trainer = stop, trainer
         with contextlib.closing(self._trackers):
             store = store_of(job, trainer)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=self._hooks(trainer), stop=stop)
@@ -109,8 +131,9 @@ class _Session:
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.on_new_best = functools.partial(self._on_new_best, trainer)
         return Hooks(
+            on_restore=functools.partial(self._on_restore, trainer),
             on_start=functools.partial(self._on_start, trainer),
-            on_phase=self._record.phase,
+            on_phase=self._enter,
             on_window=self._on_window,
             before_save=lambda step: self._trackers.flush(),
             on_save=self._record.checkpoint,
@@ -119,10 +142,35 @@ class _Session:
             diagnosis=Diagnosis(self._job.model_dir, trainer),
         )
 
+    def _build_watchdog(self, runtime: Any) -> Watchdog:
+        def on_stall(stall: Stall) -> None:
+            dump_and_exit(stall, self._job.model_dir, lambda stall: self._record.finish(ExitCode.STALLED))
+
+        return Watchdog(
+            floor_seconds=runtime.stall_floor_seconds or math.inf,
+            startup_seconds=runtime.stall_startup_seconds,
+            on_stall=on_stall,
+            probe=lambda: None if self._trainer is None else Reading(**self._trainer.progress()),
+        )
+
+    def _enter(self, phase: str, step: int | None = None) -> None:
+        self._watchdog.enter(phase, step)
+        self._record.phase(phase, step)
+
     def _on_leave(self, loop: Loop) -> tuple[str, int]:
         what, exit_code = loop.outcome()
         self._record.finish(exit_code)
         return what, exit_code
+
+    def _on_restore(self, trainer: Trainer, state: LoopState) -> None:
+        """Does what a changed config asks for beside another value: a checkpoint brings the old one back."""
+        if state.step == 0:
+            return
+        changes = self._changes = {change.path: change for change in self._job.check_changes(state.step)}
+        if any(path.startswith("trainer.optimizer_config.") for path in changes):
+            trainer.use_configured_optimizer()
+        if size := changes.get("task.train_data.global_batch_size"):
+            trainer.feed.position.change_batch_size(state.step, int(size.before), int(size.after))
 
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True
@@ -133,10 +181,13 @@ class _Session:
         devices = [device.name for device in tf.config.list_logical_devices()]
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(trainer, state.start_step))
-        if self._job.changes:
-            self._console.message(resume.notice(self._job.changes, state.start_step))
+        if self._changes:
+            self._console.message(resume.notice(list(self._changes.values()), state.start_step))
 
     def _on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
+        self._watchdog.beat(state.step)
+        if self._lock.lost_to is not None:
+            raise LockedError(self._lock.lost_to)
         examples = num_steps * self._job.config.task.train_data.global_batch_size
         self._console.end_step = state.end_step
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))

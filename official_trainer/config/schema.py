@@ -128,6 +128,9 @@ class TrainerConfig(Config):
         has not evaluated yet are kept too.
       keep_checkpoint_every_n_steps: checkpoints at multiples of this step are kept for ever, whatever `max_to_keep`
         says; unset for none. A multiple of `checkpoint_interval`.
+      restore_allow_mismatch: patterns (shell style) of variables that may differ between a checkpoint and the program
+        when a run continues, such as `optimizer/*` for another optimizer. They start from fresh values; a variable
+        that differs and is not named here is refused.
       validation_interval: steps between two evaluations, counted on the global step.
       validation_steps: batches of an evaluation; -1 means all data.
       continuous_eval_timeout: seconds that `continuous_eval` and `continuous_train_and_eval` wait for a new
@@ -165,6 +168,7 @@ class TrainerConfig(Config):
     async_checkpoint: bool = True
     max_to_keep: Positive = 5
     keep_checkpoint_every_n_steps: Positive | None = None
+    restore_allow_mismatch: tuple[str, ...] = ()
     validation_interval: Positive = 1000
     validation_steps: Annotated[int, Between(-1)] = -1
     continuous_eval_timeout: NonNegative = 3600
@@ -227,6 +231,10 @@ class RuntimeConfig(Config):
         period of the scheduler, which kills after that.
       max_wall_seconds: seconds after which the run saves and ends with exit code 143, as if preempted; unset means no
         limit. Set it below the scheduler's time limit.
+      stall_floor_seconds: no gap without progress that is shorter than this counts as a stall, which ends the process
+        with exit code 5 and the stacks of all threads. Longer ones do if they are ten times as long as the longest
+        before. Unset never ends it.
+      stall_startup_seconds: the same for what the process does for the first time: tracing, compiling, filling buffers.
       tpu: address of a Cloud TPU; refused, as this version runs on CPUs and GPUs only.
     """
 
@@ -242,6 +250,8 @@ class RuntimeConfig(Config):
     seed: int = 0
     stop_grace_seconds: PositiveFloat = 25.0
     max_wall_seconds: PositiveFloat | None = None
+    stall_floor_seconds: PositiveFloat | None = 600.0
+    stall_startup_seconds: PositiveFloat = 3600.0
     tpu: str | None = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
