@@ -27,20 +27,10 @@ from official_trainer.background import Background
 from official_trainer.lazy import tf
 from official_trainer.manifest import CheckpointError, Manifest, committed_steps
 from official_trainer.matching import RestoreReport, saved_specs
-from official_trainer.restore import read_exactly, read_init_checkpoint
+from official_trainer.restore import read_exactly
 from official_trainer.retention import Retention
 from official_trainer.snapshot import Snapshot
 from official_trainer.versions import versions
-
-__all__ = [
-    "CheckpointError",
-    "CheckpointStore",
-    "Manifest",
-    "RestoreReport",
-    "SaveError",
-    "committed_steps",
-    "read_init_checkpoint",
-]
 
 _logger = logging.getLogger(__name__)
 
@@ -193,7 +183,7 @@ class CheckpointStore:
             self._unmovable.discard(step)
             files.remove(saving)
             _logger.info("saved checkpoint %s", self.prefix(step))
-            self._tidy(newly_saved=step)
+            self.tidy(newly_saved=step)
 
     @contextlib.contextmanager
     def _faults_explained(self, step: int) -> Iterator[None]:
@@ -255,7 +245,7 @@ class CheckpointStore:
                 "Restore another step, or none in particular to get the newest whole one."
             )
         if step is None:
-            self._tidy()
+            self.tidy()
             return None
         report = read_exactly(
             self.prefix(step),
@@ -264,7 +254,7 @@ class CheckpointStore:
             allow_mismatch=self.allow_mismatch,
         )
         _logger.info("restored %s", report)
-        self._tidy()
+        self.tidy()
         return report
 
     def _newest_whole(self, *, verify: bool) -> int | None:
@@ -316,11 +306,7 @@ class CheckpointStore:
         self._delete(step)
         self._write_pointer()
 
-    def tidy(self) -> None:
-        """Does what every save and restore does at its end: retention, leftovers, the pointer for other tools."""
-        self._tidy()
-
-    def _tidy(self, newly_saved: int | None = None) -> None:
+    def tidy(self, newly_saved: int | None = None) -> None:
         """Deletes checkpoints that retention gives up and what dead saves left; only files named as ours."""
         if self._read_only:
             return

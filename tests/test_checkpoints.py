@@ -10,8 +10,10 @@ import tensorflow as tf
 import tf_keras as keras
 from official.modeling.optimization import ema_optimizer
 
-from official_trainer.checkpoints import CheckpointError, CheckpointStore, read_init_checkpoint
+from official_trainer.checkpoints import CheckpointStore
 from official_trainer.errors import ExitCode
+from official_trainer.manifest import CheckpointError
+from official_trainer.restore import read_init_checkpoint
 
 OPTIMIZERS = {
     "legacy_adam": lambda: keras.optimizers.legacy.Adam(1e-2),

@@ -5,8 +5,9 @@ import threading
 import pytest
 import tensorflow as tf
 
-from official_trainer.checkpoints import CheckpointStore, SaveError, committed_steps
+from official_trainer.checkpoints import CheckpointStore, SaveError
 from official_trainer.errors import ExitCode
+from official_trainer.manifest import committed_steps
 from official_trainer.snapshot import Snapshot
 
 

@@ -13,6 +13,7 @@ import official_trainer
 from official_trainer import cli
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.preflight import CheckStep
+from official_trainer.stopping import StopRequest
 
 
 class Engine(types.ModuleType):
@@ -75,6 +76,7 @@ def test_train_hands_over_to_the_engine(engine, workspace):
     [(what, experiment, resolved, kwargs)] = engine.calls
     assert (what, experiment, resolved.experiment) == ("run", "my_experiment", "my_experiment")
     assert resolved.config.runtime.seed == 4
+    assert isinstance(kwargs.pop("stop"), StopRequest)
     assert kwargs == {
         "mode": "train",
         "model_dir": "there",

@@ -1,5 +1,7 @@
 """N8: what a field means and why it has its value."""
 
+import re
+
 import pytest
 
 from official_trainer.config import ConfigError, explain
@@ -49,7 +51,7 @@ def test_a_section():
 def test_long_meanings_are_wrapped_under_themselves():
     lines = explain(resolved(), "runtime").splitlines()
     assert all(len(line) <= 100 for line in lines)
-    assert any(line.startswith("  distribution_strategy  auto   `auto` takes") for line in lines)
+    assert any(re.match(r"  distribution_strategy  auto +`auto` takes", line) for line in lines)
 
 
 @pytest.mark.parametrize(
