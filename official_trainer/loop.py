@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.modes import Evaluates
 from official_trainer.recovery import Diagnosis, NonFiniteError, Recovery
 from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
@@ -352,6 +352,10 @@ class Loop:
         return self.state.step if self._has_state else 0
 
     def _last_good(self) -> str:
+        try:
+            self._store.wait()
+        except UserError as error:  # something worse is being told
+            _logger.warning("%s", error)
         step = self._store.latest_step()
         return f"the last good checkpoint is {'none' if step is None else self._store.prefix(step)}"
 

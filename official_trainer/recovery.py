@@ -125,6 +125,7 @@ class Recovery:
     def _restore(self) -> int:
         """Goes back to the newest checkpoint; returns its step."""
         self._store.restore()
+        self._trainer.feed.reset()
         step = int(self._trainer.global_step.numpy())
         self.load(self._store.manifest(step).extra)
         return step

@@ -50,6 +50,13 @@ class FakeFeed:
     def begin_next_epoch(self):
         self.position.epoch.value += 1
 
+    def reset(self):
+        pass
+
+    @property
+    def skipped_steps(self):
+        return self.skipped
+
     def skip(self, steps):
         self.skipped += steps
 

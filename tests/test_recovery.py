@@ -1,0 +1,203 @@
+"""What follows a loss that is not finite, in whole runs: its batch is found, reported, left out or repeated."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import config as configuration
+from official_trainer import registry, run
+from official_trainer.config import schema
+from official_trainer.lazy import keras
+from official_trainer.loop import Loop
+from official_trainer.manifest import committed_steps
+from official_trainer.recovery import NonFiniteError
+from official_trainer.tracking.jsonl import read_rows
+from tests import toy
+from tests.chaos.compare import differences, values
+
+BAD_STEP = 37
+"""Step whose batch holds a value that is not a number."""
+
+
+class BadBatchConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+class Stream:
+    """What the task reads; tests put batches into it, and take them out."""
+
+    bad_index: int | None = BAD_STEP - 1
+    without: tuple[int, ...] = ()
+    glitch_at: int | None = None
+
+
+def batches():
+    """A hundred and twenty batches in a fixed order, one of them bad."""
+    for index in range(120):
+        rows = np.arange(index * 10, index * 10 + 10) % toy.NUM_EXAMPLES
+        features = toy.FEATURES[rows].copy()
+        if index == Stream.bad_index:
+            features[3, 2] = np.nan
+        if index not in Stream.without:
+            yield features, toy.LABELS[rows]
+
+
+@registry.register_task_cls(BadBatchConfig)
+class BadBatchTask(toy.ToyTask):
+    """The toy task on batches that tests choose."""
+
+    def build_inputs(self, params, input_context=None):
+        if not params.is_training:
+            return super().build_inputs(params, input_context)
+        features, labels = (np.concatenate(part) for part in zip(*batches(), strict=True))
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        size = input_context.get_per_replica_batch_size(params.global_batch_size)
+        return tf.data.Dataset.from_tensor_slices((features, labels)).batch(size).with_options(options)
+
+
+@registry.register_config_factory("bad_batch")
+def bad_batch():
+    """Sixty steps, saved every ten."""
+    base = toy.experiment(summary_interval=10, checkpoint_interval=10, validation_interval=30, steps_per_loop=1000)
+    task = BadBatchConfig(
+        train_data=schema.DataConfig(global_batch_size=10), validation_data=schema.DataConfig(global_batch_size=32)
+    )
+    return base.replace(task=task, trainer=base.trainer.replace(train_steps=60))
+
+
+@pytest.fixture(autouse=True)
+def stream(monkeypatch):
+    monkeypatch.setattr(Stream, "bad_index", BAD_STEP - 1)
+    monkeypatch.setattr(Stream, "without", ())
+    return Stream
+
+
+def do(model_dir, *sets):
+    keras.backend.clear_session()
+    sets = ("trainer.export.at_end=false", *sets)
+    resolved = configuration.resolve(registry.get_config("bad_batch"), experiment="bad_batch", sets=sets)
+    return run.run("bad_batch", resolved, mode="train_and_eval", model_dir=str(model_dir), quiet=True)
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored"])
+def test_the_batch_that_fails_is_found_and_written_down(model_dir, strategy):
+    """T12, G8: exit code 4; the step, its batch and every tensor of it are in a report, and no bad state is saved."""
+    with pytest.raises(NonFiniteError, match=rf"loss is nan.*\nthe batch of step {BAD_STEP} did it; .*step-{BAD_STEP}"):
+        do(model_dir, f"runtime.distribution_strategy={strategy}")
+    assert committed_steps(model_dir) == (10, 20, 30)
+    report = json.loads((tf.io.gfile.GFile(f"{model_dir}/non_finite/step-{BAD_STEP}/report.json")).read())
+    assert report["step"] == BAD_STEP
+    bad = [name for name, tensor in report["batch"].items() if tensor.get("not_finite")]
+    assert bad == ["replica_0/0"]
+    assert report["batch"]["replica_0/0"]["not_finite"] == 1
+    assert not any(tensor["not_finite"] for tensor in report["weights"].values())
+    assert all(tensor["not_finite"] for tensor in report["gradients"].values())
+    assert report["logs"]["loss"]["not_finite"] == 1
+    with np.load(f"{model_dir}/non_finite/step-{BAD_STEP}/batch.npz") as batch:
+        assert np.isnan(batch["replica_0.0"][3, 2])
+    assert ("train", 60) not in {(row["split"], row["step"]) for row in read_rows(f"{model_dir}/metrics.jsonl")}
+
+
+def test_a_batch_that_fails_before_the_first_checkpoint_is_found_by_its_values(model_dir):
+    """G8: there is nothing to repeat the steps from."""
+    with pytest.raises(NonFiniteError, match=rf"last good checkpoint is none\nthe batch of step {BAD_STEP} did it"):
+        do(model_dir, "trainer.checkpoint_interval=50")
+    report = json.loads((tf.io.gfile.GFile(f"{model_dir}/non_finite/step-{BAD_STEP}/report.json")).read())
+    assert report["batch"]["replica_0/0"]["not_finite"] == 1
+    assert "gradients" not in report
+
+
+def test_leaving_out_the_batch_ends_as_if_it_had_never_been_there(model_dir, tmp_path, stream):
+    """T12, N2: `skip_batch`: the same bits as a run whose data lacks the batch, though it went back on the way."""
+    do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean")
+    position = "training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"
+    assert values(model_dir, 60)[position] == 1
+    assert [d for d in differences(model_dir, tmp_path / "clean") if d != position] == []
+
+
+def test_a_run_that_left_out_a_batch_still_does_after_a_restart(model_dir, tmp_path, stream, monkeypatch):
+    """T12, N2: what was left out is part of the checkpoint, and so is how often the run recovered."""
+
+    class Killed(BaseException):
+        pass
+
+    sets = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch", "trainer.recovery_checkpoints_back=2")
+    save = Loop._save_checkpoint
+
+    def save_and_die(loop):
+        save(loop)
+        if loop.state.step == 30 and loop._recovery.state():  # saved again on the way to the bad batch
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_save_checkpoint", save_and_die)
+        with pytest.raises(Killed):
+            do(model_dir, *sets)
+    do(model_dir, *sets)
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean")
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+    manifest = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-60.manifest.json")).read())
+    assert manifest["extra"]["recoveries"] == 1
+
+
+def test_skipping_goes_on_past_the_data_of_the_lost_steps(model_dir):
+    """T12: `skip`, Model Garden's way: none of the batches since the checkpoint is seen again."""
+    do(model_dir, "trainer.recovery_max_trials=1")
+    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert BAD_STEP - 30 <= lost <= 10
+
+
+def test_going_back_further_takes_the_later_checkpoints_away(model_dir, caplog):
+    """T12: they are what led to the failure; the steps are done again."""
+    do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_checkpoints_back=2")
+    assert "recovery 1 of 1: back at step 20, past the data of" in caplog.text
+    steps = [row["step"] for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "train"]
+    assert steps == [10, 20, 30, 40, 50, 60]
+
+
+def test_the_same_data_again_fails_again_and_then_gives_up(model_dir):
+    """T12: `repeat` is for failures of the machine; a bad batch uses up the trials."""
+    with pytest.raises(NonFiniteError, match="did it"):
+        do(model_dir, "trainer.recovery_max_trials=2", "trainer.recovery_data=repeat")
+    manifest = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-30.manifest.json")).read())
+    assert manifest["extra"] == {}
+
+
+def test_a_failure_that_does_not_come_again_is_the_machines(model_dir, tmp_path, stream, monkeypatch, caplog):
+    """T12: the steps are repeated, nothing happens, and with `repeat` the run ends as if nothing had happened."""
+    stream.bad_index = None
+    problem, glitches = Loop._loss_problem, iter(["the training loss is nan at step 37; cosmic rays"])
+    monkeypatch.setattr(
+        Loop, "_loss_problem", lambda loop: next(glitches, None) if loop.state.step >= 37 else problem(loop)
+    )
+    do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_data=repeat")
+    assert "not again when they were repeated" in caplog.text
+    assert "back at step 30, with the same data" in caplog.text
+    monkeypatch.undo()
+    stream.bad_index = None
+    do(tmp_path / "clean")
+    assert differences(model_dir, tmp_path / "clean") == []
+    monkeypatch.undo()
+
+
+def test_weights_that_are_not_finite_are_never_saved(model_dir, stream, monkeypatch):
+    """T12, G8: though the loss of the last step was fine."""
+    stream.bad_index = None
+    train_step = toy.ToyTask.train_step
+
+    def poison(self, batch, model, optimizer, metrics=None):
+        logs = train_step(self, batch, model, optimizer, metrics)
+        weight = model.trainable_variables[0]
+        weight.assign(tf.where(optimizer.iterations == 20, weight * float("nan"), weight))
+        return logs
+
+    monkeypatch.setattr(BadBatchTask, "train_step", poison)
+    with pytest.raises(NonFiniteError, match=r"weights are not finite at step 20: dense.*; the last good .*ckpt-10"):
+        do(model_dir)
+    assert committed_steps(model_dir) == (10,)
