@@ -45,11 +45,10 @@ def read_exactly(
             f"new one from its weights: task.init_checkpoint={prefix} and another --model_dir. To continue all the "
             f"same, name what may differ in trainer.restore_allow_mismatch, for example [{_suggestion(refused[0])}]."
         )
-    if report.wrong_shape:
-        _assign(matching)
+    if report.is_exact:
+        _read(prefix, items, is_complete=not report.deferred)
     else:
-        _read(prefix, items, is_complete=report.is_exact and not report.deferred)
-    if differing:
+        _assign(matching)
         _logger.warning("restored what matches, as trainer.restore_allow_mismatch says: %s", report)
     return report
 
@@ -144,7 +143,11 @@ def _suggestion(spec: VariableSpec) -> str:
 
 
 def _assign(matching: Matching) -> None:
-    """Gives live variables their saved values one by one: TensorFlow's reader cannot leave out those that differ."""
+    """Gives live variables their saved values one by one.
+
+    TensorFlow's own way cannot leave out those of another shape, and makes an optimizer create every slot that the
+    checkpoint has.
+    """
     reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
     for pair in matching.pairs:
         pair.live.assign(reader.get_tensor(pair.checkpoint_key))
