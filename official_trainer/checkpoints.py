@@ -270,7 +270,9 @@ class CheckpointStore:
             return  # a pointer that is there names nothing any more; nobody but TensorFlow looks
         lines = [f'model_checkpoint_path: "ckpt-{committed[-1]}"']
         lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in committed]
-        files.write_text_atomically(files.join(self.directory, "checkpoint"), "\n".join(lines) + "\n", durable=False)
+        path = files.join(self.directory, "checkpoint")
+        files.remove_temporaries(path)
+        files.write_text_atomically(path, "\n".join(lines) + "\n", durable=False)
 
 
 def _is_leftover(part: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import re
 import shutil
 from typing import IO, Any
 
@@ -83,6 +84,14 @@ def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -
 def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None:
     """Writes a text file as `write_bytes_atomically` does."""
     write_bytes_atomically(path, text.encode("utf-8"), durable=durable)
+
+
+def remove_temporaries(path: str) -> None:
+    """Removes what processes left that died while they wrote `path`, which nobody else may be writing now."""
+    directory, name = os.path.split(path)
+    for other in list_dir(directory or "."):
+        if re.fullmatch(rf"{re.escape(name)}\.tmp-\d+", other):
+            remove(join(directory, other))
 
 
 def sync(path: str) -> None:

@@ -167,6 +167,7 @@ class Heartbeat:
 def write_params(job: Job) -> None:
     """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
     path = job.path("params.yaml")
+    files.remove_temporaries(path)
     text = configuration.dump(job.resolved, origins=True)
     before = files.read_text(path) if files.exists(path) else text
     if before != text:

@@ -64,6 +64,7 @@ class JsonlTracker:
 
     def rewind(self, step: int) -> None:
         """Drops rows after `step`, and a line that was cut off."""
+        files.remove_temporaries(self.path)
         if files.exists(self.path):
             self._keep(lambda row: row["step"] <= step)
 
