@@ -1,6 +1,7 @@
 """Whole runs in one process: what each mode does, what a run leaves behind, and that a broken run loses nothing."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -127,6 +128,18 @@ def test_the_export_gives_the_evaluated_numbers(finished):
     assert json.loads(files.read_text(f"{model_dir}/export/saved_model/export.json"))["step"] == 80
 
 
+def test_an_export_that_was_cut_off_is_made_again(finished, tmp_path):
+    """T19: also when nothing else is left to do; with the numbers it stands for."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    path = f"{model_dir}/export/saved_model/export.json"
+    before = json.loads(files.read_text(path))
+    files.rename(f"{model_dir}/export/saved_model", f"{model_dir}/export/saved_model.writing")
+    do(model_dir)
+    assert json.loads(files.read_text(path)) == before
+    assert files.list_dir(f"{model_dir}/export") == ["saved_model"]
+
+
 def test_running_again_changes_nothing_and_returns_the_result(finished):
     """T10: every mode returns its metrics, also when there is nothing left to do."""
     model_dir, metrics = finished
@@ -221,8 +234,6 @@ def test_other_training_modes(model_dir, mode, steps):
 
 def test_continuous_eval_evaluates_each_checkpoint_once(finished, tmp_path):
     """T10, N14: all checkpoints of a finished run, oldest first; again, nothing is left to do."""
-    import shutil
-
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
     metrics = do(model_dir, mode="continuous_eval")
@@ -235,8 +246,6 @@ def test_continuous_eval_evaluates_each_checkpoint_once(finished, tmp_path):
 
 def test_continuous_eval_ends_with_the_run_not_with_its_own_config(finished, tmp_path):
     """T10: the run says where it ends; the evaluator's train_steps may differ."""
-    import shutil
-
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
     do(model_dir, "trainer.train_steps=40", mode="continuous_eval")
@@ -271,8 +280,6 @@ def test_init_checkpoint_gives_a_fresh_run_its_weights(finished, model_dir):
 
 def test_another_models_checkpoint_is_refused(finished, tmp_path, monkeypatch):
     """N4: nothing is restored, nothing is overwritten."""
-    import shutil
-
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
 
@@ -292,8 +299,6 @@ def test_another_models_checkpoint_is_refused(finished, tmp_path, monkeypatch):
 
 def test_a_changed_config_keeps_the_old_one(finished, tmp_path):
     """N9: params.yaml is the config that runs now; the one before is kept beside it."""
-    import shutil
-
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
     before = files.read_text(f"{model_dir}/params.yaml")
