@@ -9,6 +9,7 @@ restarts: the run keeps its id.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -269,9 +270,11 @@ def _check_owner(model_dir: str, experiment: str) -> None:
 
 def _check_writable(model_dir: str) -> None:
     files.make_dirs(model_dir)
-    probe = files.join(model_dir, f".write-test-{os.getpid()}")
-    files.write_text_atomically(probe, "", durable=False)
-    files.remove(probe)
+    probe = files.join(model_dir, ".write-test")  # one name for all: whoever comes next removes what a killed one left
+    with files.open_file(probe, "w"):
+        pass
+    with contextlib.suppress(FileNotFoundError):  # somebody else tried at the same time
+        files.remove(probe)
 
 
 def _encoded(metrics: Mapping[str, Any]) -> dict[str, Any]:

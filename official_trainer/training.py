@@ -127,7 +127,6 @@ class _Session:
         self.metrics = flatten(logs) or _last_row(self._rows.path)
 
     def _hooks(self, trainer: Trainer) -> Hooks:
-        exports = self._job.config.trainer.export
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.on_new_best = functools.partial(self._on_new_best, trainer)
         return Hooks(
@@ -138,7 +137,7 @@ class _Session:
             before_save=lambda step: self._trackers.flush(),
             on_save=self._record.checkpoint,
             has_evaluation=lambda step: self._rows.has_row(step, "validation"),
-            export=lambda step, logs: export_last(self._job, trainer, step, logs) if exports.at_end else None,
+            export=functools.partial(self._on_end, trainer),
             diagnosis=Diagnosis(self._job.model_dir, trainer),
         )
 
@@ -199,6 +198,11 @@ class _Session:
         self._record.set_best(best.metric, best.value, step)
         if self._job.config.trainer.export.best:
             export_best(self._job, trainer, step, logs)
+
+    def _on_end(self, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
+        if self._job.config.trainer.export.at_end:
+            # A restart that finds everything else done has no results of its own.
+            export_last(self._job, trainer, step, logs or _last_row(self._rows.path))
 
     def _opening_line(self, trainer: Trainer, start_step: int) -> str:
         """Says what runs on what, and from where."""

@@ -6,6 +6,16 @@ os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LE
 
 import pytest
 
+from tests.chaos import summary
+
+
+def pytest_addoption(parser):
+    summary.add_options(parser)
+
+
+def pytest_terminal_summary(terminalreporter):
+    summary.print_summary(terminalreporter)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _devices():

@@ -25,11 +25,11 @@ class Completed:
 
 
 class Command:
-    """`official-trainer ARGV…` in a child process, with its output in files of `folder`."""
+    """`official-trainer ARGV…` in a child process, with its output in files of `folder`; `first` is called before."""
 
-    def __init__(self, argv, *, cwd, folder, env=None):
+    def __init__(self, argv, *, cwd, folder, env=None, first=None):
         self._out, self._err = Path(folder) / "out.txt", Path(folder) / "err.txt"
-        target = (list(argv), str(cwd), str(self._out), str(self._err), dict(env or {}))
+        target = (list(argv), str(cwd), str(self._out), str(self._err), dict(env or {}), first)
         self.process = _context.Process(target=_main, args=target, daemon=True)
         self.process.start()
 
@@ -50,7 +50,7 @@ def run_command(argv, *, cwd, folder):
     return Command(argv, cwd=cwd, folder=folder).wait()
 
 
-def _main(argv, cwd, out, err, env):
+def _main(argv, cwd, out, err, env, first):
     os.environ.update(env)
     for stream, path in ((1, out), (2, err)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -61,6 +61,8 @@ def _main(argv, cwd, out, err, env):
     sys.path.insert(0, cwd)
     from official_trainer import cli
 
+    if first is not None:
+        first()
     code = cli.main(argv)
     sys.stdout.flush()
     sys.stderr.flush()

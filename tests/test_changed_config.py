@@ -11,7 +11,7 @@ from official_trainer.lazy import keras
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.tracking.jsonl import read_rows
 from tests import test_run
-from tests.chaos.compare import values
+from tests.runs import values
 
 
 def do(model_dir, *sets, allow=True):

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from official_trainer import record
+from official_trainer import files, record
 from official_trainer.errors import ExitCode
 from official_trainer.record import Launch, ModelDirError, RunRecord, claim
 
@@ -132,6 +132,14 @@ def test_the_record_is_replaced_whole(model_dir, monkeypatch):
         run.checkpoint(10)
     assert read(model_dir, "status.json")["last_checkpoint_step"] is None
     assert sorted(os.listdir(model_dir)) == ["run.json", "status.json"]
+
+
+def test_a_claim_that_was_killed_leaves_nothing_for_ever(model_dir):
+    """N3: the next one removes its file."""
+    claim(model_dir, "digits")
+    open(f"{model_dir}/.write-test", "w").close()
+    claim(model_dir, "digits")
+    assert files.list_dir(model_dir) == []
 
 
 def test_the_git_revision_of_the_workspace(tmp_path, monkeypatch):

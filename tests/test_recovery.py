@@ -15,7 +15,7 @@ from official_trainer.manifest import committed_steps
 from official_trainer.recovery import NonFiniteError
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
-from tests.chaos.compare import differences, values
+from tests.runs import differences, values
 
 BAD_STEP = 37
 """Step whose batch holds a value that is not a number."""

@@ -132,6 +132,18 @@ def test_the_export_gives_the_evaluated_numbers(finished):
     assert json.loads(files.read_text(f"{model_dir}/export/saved_model/export.json"))["step"] == 80
 
 
+def test_an_export_that_was_cut_off_is_made_again(finished, tmp_path):
+    """T19: also when nothing else is left to do; with the numbers it stands for."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    path = f"{model_dir}/export/saved_model/export.json"
+    before = json.loads(files.read_text(path))
+    files.rename(f"{model_dir}/export/saved_model", f"{model_dir}/export/saved_model.writing")
+    do(model_dir)
+    assert json.loads(files.read_text(path)) == before
+    assert files.list_dir(f"{model_dir}/export") == ["saved_model"]
+
+
 def test_running_again_changes_nothing_and_returns_the_result(finished):
     """T10: every mode returns its metrics, also when there is nothing left to do."""
     model_dir, metrics = finished

@@ -31,13 +31,22 @@ _DESCRIPTION = (
 )
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = "official-trainer", home: str | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    prog: str = "official-trainer",
+    home: str | None = None,
+    is_process: bool | None = None,
+) -> int:
     """Runs one command and returns its exit code.
 
     Args:
       argv: the words after the program's name; those of this process when None.
       prog: `official-trainer`, or the script that stands for `official-trainer train`.
       home: workspace for when the current directory is in none.
+      is_process: whether the process has nothing else to do. A run that was stopped then ends it here: Python's own end
+        waits for threads of TensorFlow, and a pipeline that gives no data would keep it for ever. None means yes if
+        there is no `argv`.
     """
     try:
         code = _command(list(sys.argv[1:] if argv is None else argv), prog, home)
@@ -46,6 +55,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "official-trainer", h
     except UserError as error:
         label = "stopped" if error.exit_code == ExitCode.PREEMPTED else "error"
         terminal.report_error(str(error), label)
+        if error.exit_code == ExitCode.PREEMPTED and (argv is None if is_process is None else is_process):
+            sys.stdout.flush()
+            os._exit(int(error.exit_code))
         return int(error.exit_code)
     except KeyboardInterrupt:
         terminal.report_error("interrupted")

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int
 
     words = sys.argv[1:] if argv is None else argv
     home = os.path.dirname(os.path.abspath(script)) if script else None
-    return dispatch.main(["train", *words], prog="train.py", home=home)
+    return dispatch.main(["train", *words], prog="train.py", home=home, is_process=argv is None)
 
 
 def add_flags(parser: flags.Parser) -> None:

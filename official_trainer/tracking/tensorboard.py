@@ -51,10 +51,16 @@ class TensorBoardTracker:
             self._writers[path].flush()
 
     def text(self, name: str, markdown: str, step: int = 0) -> None:
-        """Shows `markdown` under the tag `name` in TensorBoard's text tab, among those of `train`."""
+        """Shows `markdown` under the tag `name` in TensorBoard's text tab, among those of `train`.
+
+        A restart that says the same again adds nothing.
+        """
         text = load("tensorboard.plugins.text.summary_v2")
         path = self._folders["train"]
-        self._write(path, step, text.text_pb(name, markdown))
+        summary = text.text_pb(name, markdown)
+        if self._holds(path, step, summary):
+            return
+        self._write(path, step, summary)
         self._writers[path].flush()
 
     def resume(self, split: str, step: int) -> None:
@@ -107,6 +113,16 @@ class TensorBoardTracker:
             self._writers[path] = module.EventFileWriter(files.join(self.directory, *path.split("/")))
         return self._writers[path]
 
+    def _holds(self, path: str, step: int, summary: Any) -> bool:
+        events = load("tensorboard.compat.proto.event_pb2")
+        for folder, names in self._below(path):
+            for name in names if folder == path else ():
+                content = files.read_bytes(files.join(self.directory, *path.split("/"), name))
+                found = (events.Event.FromString(payload) for _, payload in _records(content))
+                if any(event.step == step and event.summary == summary for event in found):
+                    return True
+        return False
+
     def _event_files(self) -> list[tuple[str, list[str]]]:
         """Returns folder and names for each folder with event files."""
         return [entry for folder in dict.fromkeys(self._folders.values()) for entry in self._below(folder)]
@@ -122,17 +138,23 @@ class TensorBoardTracker:
 
 
 def _cut(path: str, step: int) -> None:
-    """Removes the summaries after `step` from an event file; a file without any is not touched."""
+    """Removes the summaries after `step` from an event file; the whole file, if nothing is left that says anything.
+
+    Each start begins new files. Without that, a run that is killed again and again would fill its folders with them.
+    """
     events = load("tensorboard.compat.proto.event_pb2")
     content = files.read_bytes(path)
-    kept, dropped = [], False
+    kept, dropped, says = [], False, False
     for record, payload in _records(content):
         event = events.Event.FromString(payload)
         if event.step > step and event.HasField("summary"):
             dropped = True
         else:
             kept.append(record)
-    if dropped:
+            says = says or event.WhichOneof("what") not in (None, "file_version", "session_log")
+    if not says:
+        files.remove(path)
+    elif dropped:
         files.write_bytes_atomically(path, b"".join(kept))
 
 

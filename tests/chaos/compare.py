@@ -1,37 +1,132 @@
-"""What two finished runs have to have in common, bit for bit."""
+"""What a broken run and an unbroken one must have in common: everything but times, bit by bit.
 
+Reads files only: checkpoints, the log of example ids, metrics.jsonl, event files, the export, run.json.
+"""
+
+import collections
+import json
+from pathlib import Path
+
+import numpy as np
 import tensorflow as tf
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from official_trainer.manifest import committed_steps
+from official_trainer.manifest import committed_steps, read
 from official_trainer.tracking.jsonl import read_rows
 
 
-def values(model_dir, step):
-    """Returns every value of a checkpoint by its key."""
-    reader = tf.train.load_checkpoint(f"{model_dir}/ckpt-{step}")
+def differences(broken, unbroken):
+    """Returns what differs, as `{kind: first few differences}`; empty if the broken run lost nothing."""
+    broken, unbroken = Path(broken), Path(unbroken)
+    found = {
+        "variables": _variables(broken, unbroken),
+        "ids": _ids(broken, unbroken),
+        "rows": _rows(broken, unbroken),
+        "events": _events(broken, unbroken),
+        "best": _best(broken, unbroken),
+        "exports": _exports(broken, unbroken),
+        "record": _record(broken, unbroken),
+    }
+    return {kind: sorted(items)[:5] for kind, items in found.items() if items}
+
+
+def values(prefix):
+    """Returns the variables of a checkpoint as bytes, by name."""
+    reader = tf.train.load_checkpoint(str(prefix))
     names = [name for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name]
-    return {name: reader.get_tensor(name) for name in names}
+    return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in names}
 
 
-def rows(model_dir):
-    """Returns the rows of `metrics.jsonl` without their times."""
-    return [{k: v for k, v in row.items() if k != "time"} for row in read_rows(f"{model_dir}/metrics.jsonl")]
+def id_lines(model_dir):
+    """Returns (process, step, what the replicas saw) for each line of the log of ids, in its order."""
+    path = Path(f"{model_dir}.ids")
+    lines = [line.split(" ", 2) for line in path.read_text().splitlines()] if path.exists() else []
+    return [(int(process), int(step), seen) for process, step, seen in lines]
 
 
-def differences(ours, theirs):
-    """Returns what differs between the newest checkpoints, and between the rows, of two runs."""
-    steps = max(committed_steps(ours)), max(committed_steps(theirs))
-    if steps[0] != steps[1]:
-        return [f"newest checkpoint: {steps[0]}, not {steps[1]}"]
-    left, right = values(ours, steps[0]), values(theirs, steps[1])
-    found = [name for name in sorted(left.keys() | right.keys()) if _bits(left, name) != _bits(right, name)]
-    ours, theirs = rows(ours), rows(theirs)
-    found += [f"metrics.jsonl: {row}" for row in ours if row not in theirs]
-    found += [f"metrics.jsonl: not {row}" for row in theirs if row not in ours]
-    if not found and ours != theirs:
-        found.append("metrics.jsonl: other order, or rows that are there twice")
-    return found
+def ids(model_dir):
+    """Returns everything that was ever seen at each step: one set of numbers for each replica, if all agree."""
+    seen = collections.defaultdict(set)
+    for _, step, what in id_lines(model_dir):
+        seen[step].add(what)
+    return seen
 
 
-def _bits(values, name):
-    return values[name].tobytes() if name in values else None
+def _unequal(left, right):
+    return [f"{key}: {_short(left.get(key))} != {_short(right.get(key))}" for key in left.keys() | right.keys()
+            if left.get(key) != right.get(key)]  # fmt: skip
+
+
+def _short(value):
+    return f"{value!r:.80}"
+
+
+def _variables(broken, unbroken):
+    steps = committed_steps(str(broken)), committed_steps(str(unbroken))
+    if not steps[0] or steps[0][-1] != steps[1][-1]:
+        return [f"steps {steps[0]} != {steps[1]}"]
+    return _unequal(*(values(model_dir / f"ckpt-{steps[0][-1]}") for model_dir in (broken, unbroken)))
+
+
+def _ids(broken, unbroken):
+    return _unequal(ids(broken), ids(unbroken))
+
+
+def _rows(broken, unbroken):
+    listed = [list(map(_without_time, read_rows(f"{model_dir}/metrics.jsonl"))) for model_dir in (broken, unbroken)]
+    keys = [[(row["step"], row["split"]) for row in rows] for rows in listed]
+    if keys[0] != keys[1]:
+        return [f"rows {keys[0]} != {keys[1]}"]
+    return _unequal(*(dict(zip(keys[0], rows, strict=True)) for rows in listed))
+
+
+def _without_time(row):
+    return {name: value for name, value in row.items() if name != "time"}
+
+
+def _events(broken, unbroken):
+    return _unequal(_points(broken), _points(unbroken))
+
+
+def _points(model_dir):
+    """Returns all values of each (folder, tag, step)."""
+    points = collections.defaultdict(list)
+    for path in sorted(model_dir.rglob("*.tfevents.*")):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                is_text = value.metadata.plugin_data.plugin_name == "text"  # the config, in which settings differ
+                content = "text" if is_text else tf.make_ndarray(value.tensor).tobytes()
+                points[str(path.parent.relative_to(model_dir)), value.tag, event.step].append(content)
+    return points
+
+
+def _best(broken, unbroken):
+    found = []
+    for model_dir in (broken, unbroken):
+        folder = model_dir / "best"
+        steps = committed_steps(str(folder))
+        best = {"steps": steps, "info": json.loads((folder / "info.json").read_text())}
+        for step in steps:
+            best |= {"record": read(str(folder), step).extra, **values(folder / f"ckpt-{step}")}
+        found.append(best)
+    return _unequal(*found)
+
+
+def _exports(broken, unbroken):
+    found = []
+    for model_dir in (broken, unbroken):
+        folder = model_dir / "export"
+        names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        export = {"names": names, "about": [path.read_text() for path in sorted(folder.rglob("export.json"))]}
+        for index in sorted(folder.rglob("variables.index")):
+            saved = values(index.with_suffix("")).items()
+            # What a generator was last set to says which step this process ran last, not what the model is.
+            export |= {f"{index}{name}": value for name, value in saved if "_random_generator" not in name}
+        found.append({key.removeprefix(str(model_dir)): value for key, value in export.items()})
+    return _unequal(*found)
+
+
+def _record(broken, unbroken):
+    kept = ("status", "best", "final_metrics")
+    runs = [json.loads((model_dir / "run.json").read_text()) for model_dir in (broken, unbroken)]
+    return _unequal(*({name: run[name] for name in kept} for run in runs))

@@ -4,15 +4,18 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from official_trainer.manifest import committed_steps
-from tests.chaos.compare import differences
 from tests.forked import Command
+from tests.runs import differences
 
 WORKSPACE = pathlib.Path(__file__).parent / "workspace"
+ROOT = pathlib.Path(__file__).parents[2]
 # Where a run is held, the steps it may then end at, and a piece of what it says. The first window that is long enough
 # to be cut short begins at step 1, and data is held back from step 25 on.
 PHASES = {
@@ -124,6 +127,75 @@ def test_sigterm_while_a_checkpoint_is_written_waits_for_it(unbroken, tmp_path):
     assert committed_steps(run.model_dir)[0] == 20
     assert HeldRun(tmp_path / "run").command.wait().code == 0
     assert differences(run.model_dir, unbroken) == []
+
+
+def test_a_pipeline_that_hangs_does_not_keep_a_stopped_process(tmp_path):
+    """N5: Python would wait at its end for the thread that waits for data; a real process, not a forked one."""
+    held = tmp_path / "held"
+    env = {**os.environ, "HOLD": "evaluate_input", "HOLD_HARD": "1", "HELD": str(held), "CUDA_VISIBLE_DEVICES": "-1"}
+    argv = [sys.executable, "-m", "official_trainer", "train", "held", f"--model_dir={tmp_path}/run"]
+    process = subprocess.Popen(argv, cwd=WORKSPACE, env={**env, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    while not held.exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert b"stopped: SIGTERM at step 30, which is saved" in process.stderr.read()
+
+
+def test_a_run_directory_has_one_writer(unbroken, tmp_path):
+    """N11, N6: a second process is told who is there, and touches nothing; a dead one's place is free."""
+    first = HeldRun(tmp_path / "run", "input")
+    first.wait_until_held()
+    before = {path: path.stat().st_mtime_ns for path in pathlib.Path(first.model_dir).rglob("ckpt-*")}
+    folder = tmp_path / "second"
+    folder.mkdir()
+    argv = ["train", "--experiment=held", f"--model_dir={first.model_dir}"]
+    refused = Command(argv, cwd=WORKSPACE, folder=folder).wait()
+    assert refused.code == 75
+    assert f"--model_dir={first.model_dir} is in use by pid {first.command.process.pid} on " in refused.err
+    assert "command: official-trainer train --experiment=held" in refused.err
+    assert {path: path.stat().st_mtime_ns for path in pathlib.Path(first.model_dir).rglob("ckpt-*")} == before
+    assert first.status()["exit_code"] is None
+    first.send(signal.SIGKILL)
+    first.command.wait()
+    assert Command(argv, cwd=WORKSPACE, folder=folder).wait().code == 0
+    assert differences(first.model_dir, unbroken) == []
+
+
+STALLS = {
+    "input": "while waiting for the next batch at step 2",
+    "step": "while computing training steps at step 2",
+    "evaluate_input": "while evaluating at step 30",
+    "save": "while saving a checkpoint at step 4",
+}
+
+
+@pytest.mark.parametrize("phase", STALLS)
+def test_a_stall_ends_the_process_with_the_stacks_of_all_threads(phase, unbroken, tmp_path):
+    """N12, N6: exit code 5, on record; the same command continues from the last checkpoint."""
+    limits = ("--set=runtime.stall_floor_seconds=2", "--set=runtime.stall_startup_seconds=60")
+    run = HeldRun(tmp_path / "run", phase, *limits, HOLD_HARD="1")
+    done = run.command.wait()
+    assert done.code == 5, done
+    assert STALLS[phase] in done.err
+    report = pathlib.Path(run.model_dir, "stall-1.txt").read_text()
+    assert "in hold\n" in report.replace('"', "")
+    assert "MainThread" in report
+    assert run.status()["exit_code"] == 5
+    assert HeldRun(tmp_path / "run").command.wait().code == 0
+    assert differences(run.model_dir, unbroken) == []
+
+
+def test_the_first_time_of_everything_has_its_own_limit(tmp_path):
+    """N12: a build that hangs is a stall too, but later."""
+    run = HeldRun(
+        tmp_path / "run", "build", "--set=runtime.stall_startup_seconds=3", "--set=runtime.stall_floor_seconds=1"
+    )
+    done = run.command.wait()
+    assert done.code == 5
+    assert "while building the run" in done.err
+    assert "raise runtime.stall_startup_seconds" in done.err
 
 
 def test_the_time_limit_is_a_stop_like_any_other(unbroken, tmp_path):

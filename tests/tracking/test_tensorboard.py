@@ -166,6 +166,30 @@ def test_text_is_shown_as_markdown(tmp_path):
     assert tf.make_ndarray(event.tensor_proto).item() == b"# digits\n\n    a: 1"
 
 
+def test_text_is_there_once_however_often_a_run_is_restarted(tmp_path):
+    """B8: a restart says the same again, or something else."""
+    for markdown in ("a: 1", "a: 1", "a: 2"):
+        tracker = TensorBoardTracker(str(tmp_path))
+        tracker.rewind(0)
+        tracker.text("config", markdown)
+        tracker.close()
+    accumulator = event_accumulator.EventAccumulator(str(tmp_path / "train")).Reload()
+    assert [tf.make_ndarray(event.tensor_proto).item() for event in accumulator.Tensors("config")] == [b"a: 1", b"a: 2"]
+
+
+def test_starts_that_write_no_point_leave_no_files(tmp_path):
+    """T18: each start begins new files; those in which nothing was said go away at the next."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.log("train", 10, {"loss": 10})
+    tracker.close()
+    for _ in range(5):
+        tracker = TensorBoardTracker(str(tmp_path))
+        tracker.rewind(10)
+        tracker.close()
+    assert len(list((tmp_path / "train").iterdir())) == 2
+    assert points(tmp_path / "train", "loss") == [(10, 10.0)]
+
+
 def test_scalars_have_the_form_that_tf_summary_gives_them(tmp_path):
     tracker = TensorBoardTracker(str(tmp_path))
     tracker.log("train", 1, {"loss": 0.5})
