@@ -16,7 +16,7 @@ from official_trainer.config import ConfigError, Problem
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.job import Job
 from official_trainer.lease import LeasedSteps
-from official_trainer.trainer import Trainer
+from official_trainer.trainer import REPLICA_VALUES, Trainer
 
 
 def build(job: Job, *, trains: bool = False, keeps_best: bool = False) -> Trainer:
@@ -53,7 +53,7 @@ def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
         keep_every_steps=settings.keep_checkpoint_every_n_steps,
         metadata=job.metadata,
     )
-    store.allow_mismatch = settings.restore_allow_mismatch
+    store.allow_mismatch = (*settings.restore_allow_mismatch, f"{REPLICA_VALUES}*")
     if settings.async_checkpoint:
         store.write_in_background()
     store.in_use = LeasedSteps(job.model_dir)

@@ -115,3 +115,17 @@ def _split_cpu(num_logical_cpus: int | None) -> None:
             raise DeviceError(
                 f"runtime.num_logical_cpus: asks for {num_logical_cpus}, but TensorFlow has already started with {have}"
             ) from None
+
+
+def check_xla(strategy: tf.distribute.Strategy) -> None:
+    """Refuses a strategy whose steps XLA cannot compile.
+
+    Raises:
+      DeviceError: it sums gradients over devices that are no GPUs.
+    """
+    devices = strategy.extended.worker_devices
+    if strategy.num_replicas_in_sync > 1 and not all("GPU" in device for device in devices):
+        raise DeviceError(
+            f"runtime.enable_xla: XLA cannot compile a step that sums gradients over {len(devices)} CPU devices; "
+            "set it to false, or use one device"
+        )

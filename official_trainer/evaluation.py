@@ -21,6 +21,7 @@ from official_trainer.feed import Feed
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
+from official_trainer.replicas import share_out
 from official_trainer.stopping import StopRequest
 
 _logger = logging.getLogger(__name__)
@@ -138,12 +139,9 @@ class Evaluator(orbit.StandardEvaluator):
     def synchronize(self) -> None:
         """Gives all replicas their part of what each of them keeps for itself (batch-norm statistics, metrics).
 
-        A checkpoint holds one mean or one sum, which a restored run gives to its replicas again. Doing so before it is
-        saved, too, leaves the run that goes on with the same bits.
+        Whoever evaluates or saves then sees what a run on one replica would have.
         """
-        for variable in self._kept_per_replica():
-            if hasattr(variable, "values") and variable.aggregation in _SHARED_OUT and variable.dtype.is_floating:
-                variable.assign(tf.identity(variable.read_value()))
+        share_out(self._kept_per_replica())
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
         return self._model.variables
@@ -261,7 +259,6 @@ class Evaluator(orbit.StandardEvaluator):
 
 
 _IS_BUSY = "replica had examples"
-_SHARED_OUT = (tf.VariableAggregation.MEAN, tf.VariableAggregation.SUM)
 
 
 def _drop_idle_replicas(outputs: dict[str, Any]) -> dict[str, Any]:

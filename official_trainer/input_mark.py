@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from official_trainer.lazy import tf
+from official_trainer.stopping import StopRequest
 
 
 class InputMark:
@@ -30,6 +31,17 @@ class InputMark:
     def _add_one(self) -> tf.Operation:
         with tf.device("CPU:0"):
             return self._count.assign_add(1, read_value=False)
+
+    def rescuer(self, stop: StopRequest) -> Callable[[], bool]:
+        """Returns a function that, called again and again, has the state saved once a step is stuck without data."""
+        seen: list[int] = []
+
+        def rescue() -> bool:
+            seen.append(self.count)
+            is_stuck = len(seen) > 1 and seen[-1] == seen[-2] and self.is_waiting
+            return is_stuck and stop.save_state(lambda: self.count == seen[-1])
+
+        return rescue
 
     def reset(self) -> None:
         """Marks that no step waits, whatever became of the last one."""

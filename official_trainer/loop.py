@@ -183,6 +183,7 @@ class Loop:
         if report is None:
             self._trainer.initialize()
         else:
+            self._trainer.after_restore(report)
             self._recovery.load(self._store.manifest(state.step).extra)
         self._journal.rewind(state.step)
 
@@ -298,7 +299,9 @@ class Loop:
         if names := self._trainer.non_finite_weights():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             raise NonFiniteError(f"weights are not finite at step {step}: {shown}; {self._last_good()}")
-        self._trainer.synchronize()
+        if self._save.is_due(step) or self._is_done():
+            self._trainer.synchronize()  # not where nobody planned to save: that would round what goes on from here
+        self._trainer.before_save()
         self._hooks.before_save(step)
         self._store.save(step, self._recovery.state())
         self._report_saves()
@@ -331,6 +334,7 @@ class Loop:
             return True
         if self._trainer.non_finite_weights():
             return False
+        self._trainer.before_save()
         self._hooks.before_save(step)
         self._store.save(step, self._recovery.state(), only_if=is_unchanged)
         self._store.wait()

@@ -124,8 +124,7 @@ class Recovery:
 
     def _restore(self) -> int:
         """Goes back to the newest checkpoint; returns its step."""
-        self._store.restore()
-        self._trainer.feed.reset()
+        self._trainer.after_restore(self._store.restore())
         step = int(self._trainer.global_step.numpy())
         self.load(self._store.manifest(step).extra)
         return step

@@ -14,13 +14,18 @@ from typing import Any
 import orbit
 
 from official_trainer import metrics, optimization, windows
-from official_trainer.distribute import DeviceError
+from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
 from official_trainer.input_mark import InputMark
 from official_trainer.lazy import keras, tf
+from official_trainer.matching import RestoreReport
 from official_trainer.random_streams import RandomStreams
+from official_trainer.replicas import ReplicaValues
 from official_trainer.stopping import StopRequest
+
+REPLICA_VALUES = "training/replicas/"
+"""Where a checkpoint holds what each replica had; nothing is lost if a run goes on with another number of them."""
 
 
 class Trainer(orbit.StandardTrainer, Evaluator):
@@ -70,7 +75,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         self._optimizer = optimization.without_averaging(optimizer)
         self._checkpoint_exporter = checkpoint_exporter
         self._enable_xla = _runtime(config, "enable_xla", False)
-        self._check_xla()
+        if self._enable_xla:
+            check_xla(self._strategy)
         self.stop = StopRequest()  # nobody asks, until somebody else's is put here
         self._input_mark = InputMark()
         self._global_step = orbit.utils.create_global_step()
@@ -120,12 +126,15 @@ class Trainer(orbit.StandardTrainer, Evaluator):
             items["optimizer"] = self._optimizer
         if self._average is not None:
             items["average"] = self._average.state
+        self._replica_values = ReplicaValues(self._kept_per_replica())
         training = tf.train.Checkpoint(
             loss=self._train_loss,
             loss_trace=self._loss_trace,
             position=self._feed.position,
             metrics=list(self._train_metrics),
         )
+        if self._replica_values.state is not None:
+            training.replicas = self._replica_values.state
         return tf.train.Checkpoint(
             global_step=self._global_step,
             model=self._model,
@@ -208,6 +217,17 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         if self._average is not None:
             self._average.reset()
 
+    def before_save(self) -> None:
+        """Brings what is saved up to date; called before values are taken for a checkpoint."""
+        self._replica_values.take()
+
+    def after_restore(self, report: RestoreReport) -> None:
+        """Continues what a restored checkpoint holds: the data, and what each replica had if there are as many."""
+        self._feed.reset()
+        lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
+        if not any(spec.key.startswith(REPLICA_VALUES) for spec in lacking):
+            self._replica_values.give()
+
     def use_configured_optimizer(self) -> None:
         """Gives the optimizer the settings of the config again, in place of those that a checkpoint has brought."""
         for variable, value in self._configured:
@@ -278,14 +298,7 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         """
         if not self._train_options.use_tf_function:
             return contextlib.nullcontext()
-        seen: list[int] = []
-
-        def rescue() -> bool:
-            seen.append(self._input_mark.count)
-            is_stuck = len(seen) > 1 and seen[-1] == seen[-2] and self._input_mark.is_waiting
-            return is_stuck and self.stop.save_state(lambda: self._input_mark.count == seen[-1])
-
-        return self.stop.leaving(rescue)
+        return self.stop.leaving(self._input_mark.rescuer(self.stop))
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`, or over compiled windows under XLA."""
@@ -306,16 +319,6 @@ class Trainer(orbit.StandardTrainer, Evaluator):
             and type(self).train_step is Trainer.train_step
             and type(self).next_train_inputs is Trainer.next_train_inputs
         )
-
-    def _check_xla(self) -> None:
-        if not self._enable_xla or self._strategy.num_replicas_in_sync == 1:
-            return
-        devices = self._strategy.extended.worker_devices
-        if not all("GPU" in device for device in devices):
-            raise DeviceError(
-                f"runtime.enable_xla: XLA cannot compile a step that sums gradients over {len(devices)} CPU devices; "
-                "set it to false, or use one device"
-            )
 
     def train_loop_begin(self) -> None:
         """Called eagerly before the first step after a summary. Does nothing by default."""

@@ -114,6 +114,7 @@ def no_flock(monkeypatch, number):
 
 
 def test_a_second_process_is_refused_and_told_by_whom(run_dir):
+    """N11: the first goes on undisturbed."""
     with process(HOLD + SAY_AND_WAIT, run_dir) as holder:
         assert holder.first_line == "held"
         before = content(run_dir)

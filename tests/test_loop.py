@@ -73,6 +73,12 @@ class FakeTrainer:
         self.windows = []
         self.in_loop = False
 
+    def before_save(self):
+        pass
+
+    def after_restore(self, report):
+        assert report == "report"
+
     def non_finite_weights(self):
         return []
 
