@@ -10,7 +10,10 @@ from official.core import base_task, base_trainer, config_definitions
 from official.modeling import optimization as garden_optimization
 
 from official_trainer import random_streams
+from official_trainer.checkpoints import CheckpointStore
 from official_trainer.lazy import keras
+from official_trainer.manifest import CheckpointError
+from official_trainer.restore import read_exactly, read_init_checkpoint
 from official_trainer.trainer import Trainer
 from tests import toy
 
@@ -114,3 +117,50 @@ def test_our_task_trains_under_gardens_trainer():
     before = trainer.evaluate(tf.constant(-1))["validation_loss"]
     trainer.train(tf.constant(60))
     assert float(trainer.evaluate(tf.constant(-1))["validation_loss"]) < float(before)
+
+
+def garden_trainer():
+    keras.backend.clear_session()
+    config = garden_config()
+    task = GardenTask(config.task)
+    model = task.build_model()
+    factory = garden_optimization.OptimizerFactory(config.trainer.optimizer_config)
+    return base_trainer.Trainer(config, task, model, factory.build_optimizer(factory.build_learning_rate()))
+
+
+def test_our_checkpoints_continue_in_gardens_trainer(tmp_path):
+    """T20: step, weights and slots, all that Model Garden's own checkpoint has; found by TensorFlow's pointer."""
+    ours = build(garden_config())
+    ours.train(tf.constant(7))
+    CheckpointStore(str(tmp_path), ours.checkpoint, max_to_keep=1).save(7)
+    theirs = garden_trainer()
+    theirs.train(tf.constant(1))  # creates the slots
+    status = theirs.checkpoint.read(tf.train.latest_checkpoint(str(tmp_path)))
+    status.assert_existing_objects_matched()
+    assert int(theirs.global_step.numpy()) == 7
+    toy.assert_bitwise_equal(toy.weights(theirs), toy.weights(ours))
+
+
+def test_gardens_checkpoints_start_our_runs(tmp_path):
+    """T20, N4: weights by `init_checkpoint`, from the directory that Model Garden's driver leaves."""
+    theirs = garden_trainer()
+    theirs.train(tf.constant(7))
+    tf.train.CheckpointManager(theirs.checkpoint, str(tmp_path), max_to_keep=3).save()
+    ours = build(garden_config())
+    report = read_init_checkpoint(str(tmp_path), {"model": ours.model})
+    assert report.is_exact
+    toy.assert_bitwise_equal([v.numpy() for v in ours.model.variables], [v.numpy() for v in theirs.model.variables])
+
+
+def test_gardens_checkpoints_continue_in_our_trainer(tmp_path):
+    """T20: step, weights and slots; what only ours has begins afresh, as the pattern allows."""
+    theirs = garden_trainer()
+    theirs.train(tf.constant(7))
+    prefix = tf.train.CheckpointManager(theirs.checkpoint, str(tmp_path), max_to_keep=3).save()
+    ours = build(garden_config())
+    items = tf.train.TrackableView.children(ours.checkpoint)
+    with pytest.raises(CheckpointError, match=r"missing: in the program, not in the checkpoint"):
+        read_exactly(prefix, items)
+    read_exactly(prefix, items, allow_mismatch=["training/*"])
+    assert int(ours.global_step.numpy()) == 7
+    toy.assert_bitwise_equal(toy.weights(ours), toy.weights(theirs))
