@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.modes import Evaluates
 from official_trainer.recovery import Diagnosis, NonFiniteError, Recovery
-from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
+from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.triggers import Every
 
 _logger = logging.getLogger(__name__)
@@ -137,7 +137,8 @@ class Loop:
         with contextlib.closing(self._store):
             try:
                 return self._run()
-            except PreemptedError as error:
+            except (PreemptedError, Interrupted) as error:
+                self._stop.regain()
                 raise self._stopped() from error
 
     def _run(self) -> dict[str, Any]:

@@ -10,16 +10,20 @@ computes. The operating system's part of the handler writes to a pipe at once, a
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 from official_trainer.errors import ExitCode, UserError
+
+_logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 """How often, once the run is asked to stop, what may hang is looked at again."""
@@ -33,8 +37,12 @@ class PreemptedError(UserError, RuntimeError):
     exit_code = ExitCode.PREEMPTED
 
 
-class _Interrupt(BaseException):
-    """Raised by the signal handler; no `except Exception` on its way, of Keras or of a user, takes it for its own."""
+class Interrupted(BaseException):
+    """Raised once, by the signal handler; no `except Exception` on its way, of Keras or a user, takes it for its own.
+
+    It mostly becomes a `PreemptedError` where the block ends that may be interrupted. It may also come up as that block
+    begins or ends and leave it as it is.
+    """
 
 
 class StopRequest:
@@ -61,9 +69,10 @@ class StopRequest:
         self._began = time.monotonic()
         self._previous: dict[signal.Signals, object] = {}
         self._pipe: tuple[int, int] | None = None
+        self._previous_pipe = -1
         self._watcher: threading.Thread | None = None
         self._rescue: Callable[[], bool] | None = None
-        self._python = threading.Lock()  # held by the main thread except where it may hang
+        self._python = threading.RLock()  # held by the main thread except where it may hang
         self._python.acquire()
         self._interruptible = 0
         self._has_interrupted = False
@@ -74,16 +83,29 @@ class StopRequest:
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._previous_pipe = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in _SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
         self._watcher = threading.Thread(target=self._watch, args=(self._pipe[0],), name="stop-watcher", daemon=True)
         self._watcher.start()
+        _be_forgotten_by_children(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._pipe is not None:
+            pipe = self._pipe
+            self._let_go()
+            os.close(pipe[1])  # ends the watcher
+            assert self._watcher is not None
+            self._watcher.join()
+            os.close(pipe[0])
+        if isinstance(error, Interrupted):
+            raise self.explained(error) from error
+
+    def _let_go(self) -> None:
+        """Gives signals back to whoever had them; in a forked child, that is all of it."""
         if self._pipe is None:
             return
         if signal.SIGALRM in self._previous:
@@ -91,12 +113,8 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         self._previous.clear()
-        signal.set_wakeup_fd(-1)
-        (reading, writing), self._pipe = self._pipe, None
-        os.close(writing)  # ends the watcher
-        assert self._watcher is not None
-        self._watcher.join()
-        os.close(reading)
+        signal.set_wakeup_fd(self._previous_pipe)
+        self._pipe = None
 
     def set_limits(self, *, grace_seconds: float, max_wall_seconds: float | None) -> None:
         """Takes the limits of a run, once they are known.
@@ -115,7 +133,11 @@ class StopRequest:
     def check(self) -> None:
         """Raises `PreemptedError` if the run was asked to stop."""
         if self.reason is not None:
-            raise PreemptedError(f"{self.reason}; {NOTHING_LOST}")
+            raise self.explained(Interrupted())
+
+    def explained(self, error: BaseException) -> BaseException:
+        """Returns a `PreemptedError` for an `Interrupted`, and any other error as it is."""
+        return PreemptedError(f"{self.reason}; {NOTHING_LOST}") if isinstance(error, Interrupted) else error
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -128,10 +150,16 @@ class StopRequest:
         self._interruptible += 1
         try:
             yield
-        except _Interrupt:
+        except Interrupted:
             self.check()
         finally:
             self._interruptible -= 1
+
+    def regain(self) -> None:
+        """Makes sure that the main thread, from which this is called, is interrupted and rescued no more."""
+        self._has_interrupted = True
+        self._python.acquire()
+        self._rescue = None
 
     @contextlib.contextmanager
     def leaving(self, rescue: Callable[[], bool]) -> Iterator[None]:
@@ -155,7 +183,7 @@ class StopRequest:
         self._ask(number)
         if self._interruptible and not self._has_interrupted:
             self._has_interrupted = True
-            raise _Interrupt
+            raise Interrupted
 
     def _ask(self, number: int) -> None:
         if self.reason is None:
@@ -193,6 +221,9 @@ class StopRequest:
         try:
             if self._rescue is not None and self._rescue():
                 self._end(" ")
+        except Exception:
+            _logger.exception("the state could not be saved while the main thread hangs")
+            self._rescue = None
         finally:
             self._python.release()
 
@@ -204,6 +235,17 @@ class StopRequest:
         what, code = outcome[0] if outcome else ("what is saved cannot be told", ExitCode.RETRY)
         print(f"stopped: {self.reason}{joint}{what}", file=sys.stderr, flush=True)
         self._leave(int(code))
+
+
+def _be_forgotten_by_children(stop: StopRequest) -> None:
+    """Lets forked processes have their own signals: a worker that is ended by SIGTERM must not stop this run."""
+    reference = weakref.ref(stop)
+
+    def forget() -> None:
+        if (found := reference()) is not None:
+            found._let_go()
+
+    os.register_at_fork(after_in_child=forget)
 
 
 _GRACE_SECONDS = 25.0

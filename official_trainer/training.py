@@ -59,7 +59,7 @@ def _train(job: Job, stop: StopRequest, lock: DirectoryLock) -> dict[str, float]
         workspace=None if workspace is None else str(workspace),
     )
     session = _Session(job, RunRecord(job.model_dir, launch), lock)
-    with session.outcome_recorded():
+    with session.outcome_recorded(stop):
         session.run(stop)
     return session.metrics
 
@@ -85,13 +85,13 @@ class _Session:
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def outcome_recorded(self) -> Iterator[None]:
+    def outcome_recorded(self, stop: StopRequest) -> Iterator[None]:
         """Writes how the process began and how it ended, whatever way it ended."""
         self._record.start()
         try:
             yield
         except BaseException as error:
-            failure = files.as_storage_error(error, self._job.model_dir) or error
+            failure = files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
                 self._record.finish(exit_code) if self._has_started else self._record.refuse(exit_code)
