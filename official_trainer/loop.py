@@ -123,7 +123,7 @@ class Loop:
         self._good_step = self._summarized_step = 0
         self._window_steps = 1
         self._phase = ""
-        self._has_state = False
+        self._has_state = self._is_repeating = False
         self._logs: dict[str, Any] = {}
         self.state = LoopState()
 
@@ -277,7 +277,9 @@ class Loop:
     def _recover(self, error: NonFiniteError) -> None:
         """Goes back and on from there, or raises what cannot be recovered from."""
         state = self.state
+        self._is_repeating = True
         done = self._recovery.recover(error, self._good_step, state.step, step_seconds=state.median_step_seconds or 0.0)
+        self._is_repeating = False
         state.step = int(self._trainer.global_step.numpy())
         self._journal.rewind(state.step)
         self._trainer.train_loop_begin()
@@ -344,6 +346,8 @@ class Loop:
     def outcome(self) -> tuple[str, ExitCode]:
         """Says what a process that has to end now leaves behind, and with which exit code; any thread may ask."""
         step, saved = self._sync_step(), self._store.latest_step()
+        if self._is_repeating:
+            return f"while steps were repeated to find one that failed; {NOTHING_LOST}", ExitCode.PREEMPTED
         if step == 0:
             return f"before the first step; {NOTHING_LOST}", ExitCode.PREEMPTED
         if saved == step:
@@ -351,10 +355,11 @@ class Loop:
         return f"at step {step}, which is not saved; {self._last_good()}", ExitCode.RETRY
 
     def _sync_step(self) -> int:
-        """Brings the step up to date, which a call that was left has not; 0 before there is a state to save."""
-        if self._has_state:
-            self.state.step = int(self._trainer.global_step.numpy())
-        return self.state.step if self._has_state else 0
+        """Brings the step up to date, which a call that was left has not; 0 while there is no state to save."""
+        if not self._has_state or self._is_repeating:
+            return 0
+        self.state.step = int(self._trainer.global_step.numpy())
+        return self.state.step
 
     def _last_good(self) -> str:
         try:

@@ -13,6 +13,7 @@ from official_trainer.lazy import keras
 from official_trainer.loop import Loop
 from official_trainer.manifest import committed_steps
 from official_trainer.recovery import NonFiniteError
+from official_trainer.stopping import PreemptedError
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
 from tests.runs import differences, values
@@ -184,6 +185,27 @@ def test_a_failure_that_does_not_come_again_is_the_machines(model_dir, tmp_path,
     do(tmp_path / "clean")
     assert differences(model_dir, tmp_path / "clean") == []
     monkeypatch.undo()
+
+
+def test_a_stop_while_the_batch_is_looked_for_loses_nothing(model_dir, tmp_path, stream, monkeypatch):
+    """N5, T12: the same command finds it again, and ends as if nobody had stopped it."""
+    sets = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    run_to = Loop._run_to
+
+    def run_to_and_stop(loop, step):
+        if step >= 35:
+            loop._stop.reason = "SIGTERM"
+        run_to(loop, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_run_to", run_to_and_stop)
+        with pytest.raises(PreemptedError, match="SIGTERM while steps were repeated .*nothing is lost"):
+            do(model_dir, *sets)
+    assert committed_steps(model_dir) == (10, 20, 30)
+    do(model_dir, *sets)
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean")
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
 
 
 def test_weights_that_are_not_finite_are_never_saved(model_dir, stream, monkeypatch):
