@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import shlex
 import sys
 import time
@@ -27,14 +26,13 @@ from official_trainer.loop import Hooks, Loop, LoopState
 from official_trainer.modes import TRAINING_MODES
 from official_trainer.nonfinite import Diagnosis
 from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, claim
-from official_trainer.stalls import Stall, dump_and_exit
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Trackers, flatten
 from official_trainer.tracking.console import Console, format_number
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.trainer import Trainer
-from official_trainer.watchdog import Reading, Watchdog
+from official_trainer.watchdog import watchdog_of
 
 
 def train(job: Job, stop: StopRequest) -> dict[str, float]:
@@ -81,7 +79,12 @@ class _Session:
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
         self._has_started = False
         self._changes: dict[str, resume.Change] = {}
-        self._watchdog = self._build_watchdog(job.config.runtime)
+        self._watchdog = watchdog_of(
+            job.config.runtime,
+            job.model_dir,
+            lambda: None if self._trainer is None else self._trainer.progress(),
+            record=lambda stall: self._record.finish(ExitCode.STALLED),
+        )
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -102,8 +105,7 @@ class _Session:
 
     def run(self, stop: StopRequest) -> None:
         """Builds the parts and runs the loop."""
-        is_watched = self._job.config.runtime.stall_floor_seconds is not None
-        with self._watchdog if is_watched else contextlib.nullcontext():
+        with self._watchdog:
             self._run(stop)
 
     def _run(self, stop: StopRequest) -> None:
@@ -139,17 +141,6 @@ class _Session:
             has_evaluation=lambda step: self._rows.has_row(step, "validation"),
             export=functools.partial(self._on_end, trainer),
             diagnosis=Diagnosis(self._job.model_dir, trainer),
-        )
-
-    def _build_watchdog(self, runtime: Any) -> Watchdog:
-        def on_stall(stall: Stall) -> None:
-            dump_and_exit(stall, self._job.model_dir, lambda stall: self._record.finish(ExitCode.STALLED))
-
-        return Watchdog(
-            floor_seconds=runtime.stall_floor_seconds or math.inf,
-            startup_seconds=runtime.stall_startup_seconds,
-            on_stall=on_stall,
-            probe=lambda: None if self._trainer is None else Reading(**self._trainer.progress()),
         )
 
     def _enter(self, phase: str, step: int | None = None) -> None:

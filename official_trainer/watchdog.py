@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from types import TracebackType
+from typing import Any
 
-from official_trainer.stalls import Stall
+from official_trainer.stalls import Stall, dump_and_exit
 
 _logger = logging.getLogger(__name__)
 
@@ -239,6 +241,34 @@ class Watchdog:
         either, so the excess counts neither as a stall nor as a gap that was healthy.
         """
         return self._watched_seconds + min(self._clock() - self._polled_at, 2 * self.poll_seconds)
+
+
+def watchdog_of(
+    runtime: Any,
+    model_dir: str,
+    progress: Callable[[], Mapping[str, Any] | None],
+    *,
+    record: Callable[[Stall], object] | None = None,
+) -> Watchdog:
+    """Returns the watchdog of a run, which ends the process when the run stalls.
+
+    Args:
+      runtime: the config's section; without `stall_floor_seconds` nothing is ever a stall.
+      model_dir: where the stacks are written.
+      progress: what a `Reading` holds, or None while there is nothing to read.
+      record: puts a stall on record.
+    """
+
+    def probe() -> Reading | None:
+        values = progress()
+        return None if values is None else Reading(**values)
+
+    return Watchdog(
+        floor_seconds=runtime.stall_floor_seconds or math.inf,
+        startup_seconds=runtime.stall_startup_seconds,
+        on_stall=lambda stall: dump_and_exit(stall, model_dir, record),
+        probe=probe,
+    )
 
 
 class _Prober:

@@ -199,7 +199,7 @@ def test_a_stop_while_the_batch_is_looked_for_loses_nothing(model_dir, tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_run_to", run_to_and_stop)
-        with pytest.raises(PreemptedError, match="SIGTERM while steps were repeated .*nothing is lost"):
+        with pytest.raises(PreemptedError, match=r"SIGTERM while steps were repeated .*nothing is lost"):
             do(model_dir, *sets)
     assert committed_steps(model_dir) == (10, 20, 30)
     do(model_dir, *sets)

@@ -16,6 +16,7 @@ from official_trainer.config import schema
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
+from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.modes import ModeError
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
@@ -655,3 +656,13 @@ def test_after_step_changes_the_model_each_step(model_dir, monkeypatch):
     do(model_dir, "trainer.train_steps=3", "trainer.export.at_end=false")
     kernel = checkpoint_values(model_dir, 3)["model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"]
     assert np.abs(kernel).max() == np.float32(0.01)
+
+
+def test_a_second_evaluator_is_refused(model_dir):
+    """N14, N11: two would evaluate the same checkpoints, and write to the same files."""
+    do(model_dir)
+    with DirectoryLock(model_dir, name="continuous_eval"):
+        with pytest.raises(LockedError, match=r"is in use by pid \d+"):
+            do(model_dir, mode="continuous_eval")
+        assert do(model_dir, mode="eval")
+    do(model_dir, mode="continuous_eval")
