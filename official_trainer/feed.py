@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,6 +65,11 @@ class Feed:
         self._strategy = tf.distribute.get_strategy()
         self._seed = seed
         self._built: tuple[Any, InputContext] | None = None
+
+    @property
+    def has_started_there(self) -> bool:
+        """Whether the data built last began at its start step by itself, instead of being read over up to there."""
+        return self._built is not None and self._built[1].starts_at_step
 
     @property
     def source(self) -> str:
@@ -167,6 +173,7 @@ class TrainingFeed:
         self._window_steps = window_steps
         self._given = given
         self._iterator: Any = None
+        self._to_read_over = 0
 
     @property
     def given(self) -> Any:
@@ -181,7 +188,9 @@ class TrainingFeed:
     def iterator(self) -> Any:
         """Returns the iterator whose next batch is that of the current step."""
         if self._iterator is None:
-            dataset = self._dataset(int(self._global_step.numpy()), self._window_steps)
+            step = int(self._global_step.numpy())
+            dataset = self._dataset(step, self._window_steps)
+            self._to_read_over = 0 if self._feed.has_started_there else self.position.start_step(step)
             self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
 
@@ -246,9 +255,16 @@ class TrainingFeed:
                 return (step + int(self.position.skipped_steps.numpy())) / steps
         return float(done) if done else None
 
-    def errors_explained(self) -> contextlib.AbstractContextManager[None]:
-        """See `Feed.errors_explained`."""
-        return self._feed.errors_explained()
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """For a window that reads from the iterator: explains errors, and says what it took to get to the data."""
+        began = time.monotonic()
+        with self._feed.errors_explained():
+            yield
+        if self._to_read_over:
+            seconds = time.monotonic() - began
+            _logger.warning("reading over %d batches, and the first step, took %.1f s", self._to_read_over, seconds)
+            self._to_read_over = 0
 
     def steps_per_epoch(self) -> float | None:
         """Returns the steps of a pass over the task's data, or None if that takes a pass to know.
@@ -270,7 +286,9 @@ def skip(dataset: Any, num_elements: int) -> Any:
     """Returns `dataset` from element `num_elements` on; reads over the elements before, and says so."""
     if num_elements == 0:
         return dataset
-    _logger.info("reading over %d batches to reach the restored step: this pipeline cannot start there", num_elements)
+    _logger.warning(
+        "reading over %d batches to reach the restored step: this pipeline cannot start there", num_elements
+    )
     if isinstance(dataset, tf.data.Dataset):
         return dataset.skip(num_elements)
     return _SkippedDistributed(dataset, num_elements)

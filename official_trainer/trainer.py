@@ -287,7 +287,7 @@ class Trainer(orbit.StandardTrainer, Evaluator):
             self._train_loop_fn = self.create_train_loop_fn()
         iterator, count = self._feed.iterator(), tf.constant(num_steps, tf.int32)
         self._input_mark.reset()
-        with self._feed.errors_explained(), self._may_be_left():
+        with self._feed.reading(), self._may_be_left():
             self._train_loop_fn(iterator, count)
 
     def _may_be_left(self) -> contextlib.AbstractContextManager[None]:

@@ -1,6 +1,7 @@
 """The Trainer's contract: Model Garden's constructor, override points, exact numbers."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -477,3 +478,13 @@ def test_epochs_are_counted():
     endless = build()
     endless.run_steps(4)
     assert endless.feed.epoch(4) is None
+
+
+def test_a_pipeline_that_is_read_over_says_what_that_took(caplog):
+    """N1: a foreign pipeline cannot start at a step; ours can, and says nothing."""
+    trainer = build(experiment(steps_per_loop=5))
+    trainer.global_step.assign(7)
+    trainer.run_steps(5)
+    trainer.run_steps(5)
+    assert "reading over 7 batches to reach the restored step" in caplog.text
+    assert len([line for line in caplog.messages if re.match(r"reading over 7 batches, .* took \d+\.\d s", line)]) == 1
