@@ -123,8 +123,10 @@ def check_xla(strategy: tf.distribute.Strategy) -> None:
     Raises:
       DeviceError: it sums gradients over devices that are no GPUs.
     """
+    if strategy.num_replicas_in_sync == 1:
+        return
     devices = strategy.extended.worker_devices
-    if strategy.num_replicas_in_sync > 1 and not all("GPU" in device for device in devices):
+    if not all("GPU" in device for device in devices):
         raise DeviceError(
             f"runtime.enable_xla: XLA cannot compile a step that sums gradients over {len(devices)} CPU devices; "
             "set it to false, or use one device"

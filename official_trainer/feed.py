@@ -286,9 +286,7 @@ def skip(dataset: Any, num_elements: int) -> Any:
     """Returns `dataset` from element `num_elements` on; reads over the elements before, and says so."""
     if num_elements == 0:
         return dataset
-    _logger.warning(
-        "reading over %d batches to reach the restored step: this pipeline cannot start there", num_elements
-    )
+    _logger.warning("reading over %d batches up to the restored step: this pipeline cannot start there", num_elements)
     if isinstance(dataset, tf.data.Dataset):
         return dataset.skip(num_elements)
     return _SkippedDistributed(dataset, num_elements)

@@ -486,5 +486,5 @@ def test_a_pipeline_that_is_read_over_says_what_that_took(caplog):
     trainer.global_step.assign(7)
     trainer.run_steps(5)
     trainer.run_steps(5)
-    assert "reading over 7 batches to reach the restored step" in caplog.text
+    assert "reading over 7 batches up to the restored step" in caplog.text
     assert len([line for line in caplog.messages if re.match(r"reading over 7 batches, .* took \d+\.\d s", line)]) == 1
