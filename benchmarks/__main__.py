@@ -19,7 +19,7 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "cli": (commands.compare, 15),
     "saves": (saves.compare, 21),
     "resume": (resume.compare, 15),
-    "bookkeeping": (bookkeeping.compare, 24),
+    "bookkeeping": (bookkeeping.compare, 10),
 }
 """What each part measures, and its rounds by default."""
 
