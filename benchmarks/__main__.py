@@ -1,6 +1,6 @@
 """`python -m benchmarks`: runs everything side by side and prints what it took, with ratios, spread and targets.
 
-Owns: the command. Each part measures in children of this process; see `steps.py`, `job.py` and `commands.py`.
+Owns: the command. Each part measures in children of this process; see the modules in `PARTS`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from benchmarks import commands, job, processes, report, steps
+from benchmarks import bookkeeping, commands, job, processes, report, resume, saves, steps
 from benchmarks.report import Comparison
 
 README = processes.ROOT / "benchmarks" / "README.md"
@@ -17,6 +17,9 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "steps": (steps.compare, 15),
     "job": (job.compare, 7),
     "cli": (commands.compare, 15),
+    "saves": (saves.compare, 21),
+    "resume": (resume.compare, 15),
+    "bookkeeping": (bookkeeping.compare, 10),
 }
 """What each part measures, and its rounds by default."""
 

@@ -5,13 +5,17 @@ Owns: starting and measuring them. Does not own: which commands are compared.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,3 +55,21 @@ def run(argv: Sequence[str], *, exit_code: int = 0) -> Usage:
             said.seek(0)
             raise RuntimeError(f"{' '.join(argv)} ended with {child.returncode}:\n{said.read()[-4000:]}")
     return Usage(seconds, usage.ru_maxrss * 1024)
+
+
+def results_of(module: str, num_rounds: int) -> Any:
+    """Returns what `write_results` writes in a child `python -m module`, which imports TensorFlow in our place."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results.json")
+        argv = [sys.executable, "-m", module, str(results), f"--rounds={num_rounds}"]
+        subprocess.run(argv, cwd=ROOT, env=environment(), check=True)
+        return json.loads(results.read_text())
+
+
+def write_results(measure_all: Callable[[int], Any]) -> None:
+    """The command of such a child: writes what `measure_all(num_rounds)` returns to the file it is told."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=Path, help="JSON file to write")
+    parser.add_argument("--rounds", type=int, required=True)
+    arguments = parser.parse_args()
+    arguments.results.write_text(json.dumps(measure_all(arguments.rounds)))

@@ -6,6 +6,7 @@ Owns: tables, as text and as Markdown, and the machine they were measured on. Do
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 import platform
 import statistics
@@ -41,6 +42,8 @@ class Comparison:
       baseline: variant that the others are shown as multiples of; None shows values only.
       targets: what is promised.
       digits: decimals of the values.
+      ratio_digits: decimals of ratios.
+      quartiles: whether the spread is shown as quartiles, for what takes many rounds to see; else as the extremes.
     """
 
     title: str
@@ -49,6 +52,8 @@ class Comparison:
     baseline: str | None = None
     targets: Sequence[Target] = ()
     digits: int = 0
+    ratio_digits: int = 2
+    quartiles: bool = False
 
     def ratios(self, name: str, against: str | None) -> list[float]:
         """Returns `name` as a multiple of `against`, round by round; its own values if there is no `against`."""
@@ -62,28 +67,34 @@ class Comparison:
 
     def rows_of_values(self) -> list[list[str]]:
         """Returns a header and a row for each variant."""
-        header = [self.title, self.unit, "min to max"]
-        rows = [[name, *_spread(values, self.digits)] for name, values in self.values.items()]
+        header = [self.title, self.unit, self._spread_name]
+        rows = [[name, *self._spread(values, self.digits)] for name, values in self.values.items()]
         if self.baseline is None:
             return [header, *rows]
-        header += [f"× {self.baseline}", "min to max"]
-        return [header, *([*row, *_spread(self.ratios(row[0], self.baseline), 2)] for row in rows)]
+        header += [f"× {self.baseline}", self._spread_name]
+        return [header, *([*row, *self._spread(self.ratios(row[0], self.baseline), self.ratio_digits)] for row in rows)]
 
     def rows_of_targets(self) -> list[list[str]]:
         """Returns a header and a row for each target."""
-        rows = [["promise", "against", "median", "min to max", "at most", "met"]]
+        rows = [["promise", "against", "median", self._spread_name, "at most", "met"]]
         for target in self.targets:
-            spread = _spread(self.ratios(target.name, target.against), 2)
+            spread = self._spread(self.ratios(target.name, target.against), self.ratio_digits)
             unit = f" {self.unit}" if target.against is None else " ×"
-            limit = f"{target.at_most:.2f}{unit}"
+            limit = f"{target.at_most:.{self.ratio_digits}f}{unit}"
             rows.append(
                 [target.name, target.against or "–", *spread, limit, "yes" if self.is_met(target) else "**no**"]
             )
         return rows
 
+    @property
+    def _spread_name(self) -> str:
+        return "quartiles" if self.quartiles else "min to max"
 
-def _spread(values: Sequence[float], digits: int) -> list[str]:
-    return [f"{statistics.median(values):.{digits}f}", f"{min(values):.{digits}f} to {max(values):.{digits}f}"]
+    def _spread(self, values: Sequence[float], digits: int) -> list[str]:
+        low, high = min(values), max(values)
+        if self.quartiles and len(values) > 1:
+            low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+        return [f"{statistics.median(values):.{digits}f}", f"{low:.{digits}f} to {high:.{digits}f}"]
 
 
 def print_text(comparisons: Sequence[Comparison], console: Console | None = None) -> None:
@@ -119,7 +130,7 @@ def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def machine() -> str:
-    """Returns what a reader needs to know of this machine, in a sentence."""
+    """Returns what a reader needs to know of this machine, and the date, in a sentence."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     parts = [
         f"{_cpu_model()}, {os.cpu_count()} cores",
@@ -127,6 +138,7 @@ def machine() -> str:
         f"{platform.system()} {platform.release()}",
         f"Python {platform.python_version()}",
         *(f"{name} {metadata.version(name)}" for name in ("tensorflow", "tf-keras", "tf-models-official")),
+        datetime.date.today().isoformat(),
     ]
     return "; ".join(parts)
 

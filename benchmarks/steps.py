@@ -12,16 +12,10 @@ Run as a process of its own (`python -m benchmarks.steps FILE --rounds=N`), beca
 
 from __future__ import annotations
 
-import argparse
 import functools
 import gc
-import json
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from benchmarks import processes, rounds
@@ -298,21 +292,9 @@ def _build_all() -> dict[str, rounds.Measure]:
 
 def compare(num_rounds: int) -> list[Comparison]:
     """Measures in a child process, so that this one stays small."""
-    with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder, "steps.json")
-        argv = [sys.executable, "-m", "benchmarks.steps", str(results), f"--rounds={num_rounds}"]
-        subprocess.run(argv, cwd=processes.ROOT, env=processes.environment(), check=True)
-        values = json.loads(results.read_text())
+    values = processes.results_of("benchmarks.steps", num_rounds)
     return [Comparison(title="training a small model", unit="µs/step", values=values, baseline=HAND, targets=TARGETS)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("results", type=Path, help="JSON file to write")
-    parser.add_argument("--rounds", type=int, required=True)
-    arguments = parser.parse_args()
-    arguments.results.write_text(json.dumps(measure_all(arguments.rounds)))
-
-
 if __name__ == "__main__":
-    main()
+    processes.write_results(measure_all)

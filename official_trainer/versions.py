@@ -6,6 +6,7 @@ Does not own: what is installed, or whether that is right; `official-trainer doc
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 
@@ -17,6 +18,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {key: _version(name) for key, name in _DISTRIBUTIONS.items()}
 
 
+@functools.cache  # every checkpoint asks, and looking takes tens of milliseconds while the disk is busy
 def _version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)

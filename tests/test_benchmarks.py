@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import benchmarks.__main__ as command
-from benchmarks import commands, processes, report, rounds, steps
+from benchmarks import bookkeeping, commands, processes, report, resume, rounds, saves, steps
 
 
 @pytest.mark.parametrize("name", list(steps.VARIANTS))
@@ -111,6 +111,12 @@ def test_tables_as_markdown():
     )
 
 
+def test_quartiles_as_spread():
+    values = {"only": [1.0, 2.0, 3.0, 4.0, 100.0]}
+    table = report.markdown([report.Comparison(title="work", unit="s", values=values, quartiles=True)])
+    assert "| work | s | quartiles |" in table and "| only | 3 | 2 to 4 |" in table
+
+
 def test_tables_on_a_terminal():
     console = Console(width=120, record=True, file=io.StringIO())
     report.print_text([COMPARISON], console)
@@ -142,7 +148,7 @@ def test_the_command_writes_tables_and_says_what_was_missed(monkeypatch, tmp_pat
 def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
-    assert "no such part: stpes; parts are steps, job, cli" in capsys.readouterr().err
+    assert "no such part: stpes; parts are steps, job, cli, saves, resume, bookkeeping" in capsys.readouterr().err
 
 
 def test_usage_of_a_process():
@@ -157,3 +163,88 @@ def test_commands_are_measured():
     (comparison,) = commands.compare(1)
     assert set(comparison.values) == set(commands.COMMANDS)
     assert {target.name for target in comparison.targets} == set(commands.COMMANDS)
+
+
+def _as_measured_by_a_child(monkeypatch, module):
+    """Has `module.compare` measure in this process."""
+    monkeypatch.setattr(processes, "results_of", lambda name, num_rounds: module.measure_all(num_rounds))
+
+
+def test_saves_are_measured_apart_from_the_steps_beside_them(monkeypatch):
+    monkeypatch.setattr(saves, "UNITS", 8)
+    _as_measured_by_a_child(monkeypatch, saves)
+    call, extra, _, parts, restoring = saves.compare(2)
+    savers = {saves.OURS, saves.OURS_ASYNC, saves.OURS_UNSYNCED, saves.MANAGER, saves.MANAGER_ASYNC}
+    assert set(call.values) == set(extra.values) == savers
+    named = (saves.VALUES, saves.WRITE, saves.SYNC, saves.DELETE, saves.REST)
+    for number, whole in enumerate(parts.values[saves.WHOLE]):
+        assert all(parts.values[name][number] > 0 for name in named), "each part was seen"
+        assert sum(parts.values[name][number] for name in named) == pytest.approx(whole)
+    assert len(restoring.values) == 3
+    assert all(
+        len(values) == 2 for comparison in (call, extra, parts, restoring) for values in comparison.values.values()
+    )
+
+
+def test_savers_that_are_compared_save_the_same(monkeypatch, tmp_path):
+    """Every way to save leaves the values of the moment it was called, though training went on."""
+    monkeypatch.setattr(saves, "UNITS", 8)
+    trainer = saves.build_trainer()
+    trainer.run_steps(3)
+    expected = trainer.model.get_weights()
+    savers = {
+        "ours": saves.Ours(f"{tmp_path}/ours", trainer),
+        "ours_async": saves.Ours(f"{tmp_path}/ours_async", trainer, asynchronous=True),
+        "manager": saves.Manager(f"{tmp_path}/manager", trainer),
+        "manager_async": saves.Manager(f"{tmp_path}/manager_async", trainer, asynchronous=True),
+    }
+    for saver in savers.values():
+        saver.save(7)
+    waiting = set(savers)
+    while waiting:
+        trainer.run_steps(1)
+        assert trainer.global_step < 10_000, f"never done: {waiting}"
+        waiting -= {name for name in waiting if savers[name].is_done(7)}
+    for name in savers:
+        saves.tf.train.Checkpoint(model=trainer.model).read(f"{tmp_path}/{name}/ckpt-7").expect_partial()
+        for value, was in zip(trainer.model.get_weights(), expected, strict=True):
+            assert (value == was).all(), name
+
+
+def test_starts_at_a_step_are_measured(monkeypatch):
+    whole = resume.NUM_RECORDS * resume.RECORD_BYTES
+    assert (resume.BATCH * (resume.LATE - resume.EARLY)) % resume.NUM_RECORDS == 0, "the same place of an epoch"
+    assert resume.BATCH * resume.EPOCH_FIRST % resume.NUM_RECORDS < resume.BATCH
+    left = resume.NUM_RECORDS - resume.BATCH * resume.EPOCH_LAST % resume.NUM_RECORDS
+    assert resume.BATCH <= left < 2 * resume.BATCH
+    assert whole < 100e6, "the records fit into memory"
+    monkeypatch.setattr(resume, "NUM_RECORDS", 27 * 8)
+    monkeypatch.setattr(resume, "FOREIGN_STEPS", (2, 4))
+    _as_measured_by_a_child(monkeypatch, resume)
+    starts, reading_over = resume.compare(1)
+    assert {target.name for target in starts.targets} == {
+        resume.name(kind, resume.LATE) for kind in (resume.MEMORY, resume.CACHED, resume.RECORDS)
+    }
+    assert resume.name(resume.FOREIGN, 4) in starts.values
+    assert list(reading_over.values) == [resume.FOREIGN]
+
+
+def test_bookkeeping_left_out_or_done_more_often_trains_the_same():
+    """Random streams depend on the step and nothing else; the mark and the trace change no result."""
+    weights = []
+    for times in ((1, 1, 1), (3, 3, 0)):
+        trainer = bookkeeping.build_trainer("digits_mlp", *times)
+        trainer.run_steps(5)
+        assert trainer.progress()["waiting_for_input"] is False
+        weights.append(trainer.model.get_weights())
+    for once, often in zip(*weights, strict=True):
+        assert (once == often).all()
+
+
+def test_bookkeeping_is_measured(monkeypatch):
+    monkeypatch.setattr(bookkeeping, "WINDOW_STEPS", {"digits_mlp": 2, "digits_cnn": 2})
+    monkeypatch.setattr(bookkeeping, "WINDOWS", 2)
+    _as_measured_by_a_child(monkeypatch, bookkeeping)
+    comparisons = bookkeeping.compare(1)
+    assert [target.name for each in comparisons for target in each.targets] == [bookkeeping.ALL]
+    assert all(list(each.values) == list(bookkeeping.VARIANTS) for each in comparisons)
