@@ -20,25 +20,32 @@ def enable(seed: int) -> None:
     keras.utils.set_random_seed(seed % 2**32)
 
 
+_GOLDEN = 0x9E3779B97F4A7C15  # odd, so that no two seeds share a key
+
+
 class RandomStreams:
-    """The generators of one model, one stream each."""
+    """The generators of one model, one stream each.
+
+    The generators are counters put through a keyed function (Philox; Salmon et al., 2011): streams are apart if their
+    counters are. The key comes from the seed; a counter's high word says step, replica and generator, and draws count
+    up its low word.
+    """
 
     def __init__(self, model: Any, seed: int) -> None:
-        self._seed = seed
+        self._key = (seed * _GOLDEN + 1) % 2**64 - 2**63  # seeds that are near each other have keys that are not
         self._generators = find_generators(model)
 
     def begin_step(self, step: tf.Tensor) -> None:
         """Sets every generator's state for `step` (scalar int64); called in replica context, traced."""
         if not self._generators:
             return
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        fold_in = tf.random.experimental.stateless_fold_in
-        key = fold_in(tf.constant([self._seed, 0], tf.int64), tf.cast(step, tf.int64))
-        key = fold_in(key, tf.cast(replica, tf.int64))
+        context = tf.distribute.get_replica_context()
+        place = tf.cast(step, tf.int64) * context.num_replicas_in_sync
+        if context.num_replicas_in_sync > 1:
+            place += tf.cast(context.replica_id_in_sync_group, tf.int64)
         for index, generator in enumerate(self._generators):
-            # A Philox state is a counter of two words and a key of one: start at the stream's own place.
-            state = fold_in(key, tf.constant(index, tf.int64))
-            generator.state.assign(tf.concat([state, tf.zeros([1], tf.int64)], axis=0))
+            stream = place * len(self._generators) + index
+            generator.state.assign(tf.stack([tf.constant(0, tf.int64), stream, tf.constant(self._key, tf.int64)]))
 
 
 def find_generators(model: Any) -> list[tf.random.Generator]:
