@@ -152,6 +152,11 @@ class StopRequest:
             yield
         except Interrupted:
             self.check()
+        except Exception as error:
+            if not self._has_interrupted:
+                raise
+            # TensorFlow's C code does not hand on every exception that comes up in a call it makes: it may fail itself.
+            raise self.explained(Interrupted()) from error
         finally:
             self._interruptible -= 1
 

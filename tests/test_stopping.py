@@ -52,6 +52,18 @@ def test_an_interruptible_block_is_left_at_once_and_others_are_not():
             raise AssertionError from error
 
 
+def test_what_the_interruption_breaks_is_not_an_error_of_its_own():
+    """N5: C code that calls Python may turn the exception into another one."""
+    with StopRequest() as stop, pytest.raises(PreemptedError), stop.interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)
+        except BaseException:
+            raise SystemError("bad argument to internal function") from None
+    with StopRequest() as stop, pytest.raises(SystemError), stop.interruptible():
+        raise SystemError("of somebody else's")
+
+
 def test_the_second_signal_ends_the_process():
     """N5."""
     codes = []

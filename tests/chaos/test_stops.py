@@ -145,7 +145,7 @@ def test_a_pipeline_that_hangs_does_not_keep_a_stopped_process(tmp_path):
 
 def test_a_run_directory_has_one_writer(unbroken, tmp_path):
     """N11, N6: a second process is told who is there, and touches nothing; a dead one's place is free."""
-    first = HeldRun(tmp_path / "run", "input")
+    first = HeldRun(tmp_path / "run", "input", "--set=trainer.async_checkpoint=false")
     first.wait_until_held()
     before = {path: path.stat().st_mtime_ns for path in pathlib.Path(first.model_dir).rglob("ckpt-*")}
     folder = tmp_path / "second"
