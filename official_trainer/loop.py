@@ -146,6 +146,7 @@ class Loop:
         with self._stop.interruptible():
             self._restore_or_initialize()
             self._hooks.on_restore(state)
+            self._journal.rewind(state.step)
             state.end_step = self._planned_end()
         self._hooks.on_start(state)
         self._has_state = True
@@ -186,7 +187,6 @@ class Loop:
         else:
             self._trainer.after_restore(report)
             self._recovery.load(self._store.manifest(state.step).extra)
-        self._journal.rewind(state.step)
 
     def _planned_end(self) -> int | None:
         """Returns the last step; None if it takes an epoch of data to know."""

@@ -139,6 +139,7 @@ class RunRecord:
             "finished": None,
             "restarts": before.get("restarts", 0) + is_restart,
             "steps": before.get("steps", {"start": 0, "current": 0, "end": None}),
+            "last_checkpoint_step": before.get("last_checkpoint_step"),
             "best": before.get("best"),
             "final_metrics": before.get("final_metrics"),
             "versions": versions(),
@@ -157,6 +158,11 @@ class RunRecord:
         }
         self._write_run()
         self._write_status()
+
+    @property
+    def last_checkpoint_step(self) -> int | None:
+        """Step of the newest checkpoint that this run has committed, in whichever process."""
+        return self._run["last_checkpoint_step"]
 
     def describe(
         self, *, devices: Sequence[str] | None = None, start_step: int | None = None, end_step: int | None = None
@@ -178,7 +184,7 @@ class RunRecord:
 
     def checkpoint(self, step: int) -> None:
         """Says that the checkpoint of `step` is committed."""
-        self._status["last_checkpoint_step"] = step
+        self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = step
         self._set_step(step)
         self._write_status()
         self._write_run()

@@ -48,8 +48,9 @@ class Interrupted(BaseException):
 class StopRequest:
     """Set by the first SIGTERM or SIGINT inside its `with` block, or when the time is up.
 
-    A second signal ends the process at once. So does the end of the grace period: something hangs that cannot be ended,
-    and whoever asked would soon kill the process anyway.
+    A second signal, half a second later or more, ends the process at once. (`timeout` and some schedulers signal a
+    process and its group, so the first one comes twice.) So does the end of the grace period: something hangs that
+    cannot be ended, and whoever asked would soon kill the process anyway.
 
     Attributes:
       reason: what asked, `SIGTERM` for example; None while nobody did.
@@ -199,7 +200,7 @@ class StopRequest:
     def _watch(self, pipe: int) -> None:
         """Reads which signals came, in a thread of its own, until the pipe is closed."""
         deadline: float | None = None
-        signals_seen = 0
+        first_signal: float | None = None
         while True:
             ready, _, _ = select.select([pipe], [], [], None if deadline is None else POLL_SECONDS)
             numbers = os.read(pipe, 64) if ready else b""
@@ -209,9 +210,12 @@ class StopRequest:
                 if number not in self._previous:
                     continue
                 self._ask(number)
-                deadline = deadline or time.monotonic() + self._grace_seconds
-                signals_seen += number != signal.SIGALRM
-                if signals_seen > 1:
+                now = time.monotonic()
+                deadline = deadline or now + self._grace_seconds
+                if number == signal.SIGALRM:
+                    continue
+                first_signal = first_signal or now
+                if now - first_signal > _SAME_SIGNAL_SECONDS:
                     self._leave(128 + number)
             if deadline is not None and not ready:
                 self._try_rescue()
@@ -254,6 +258,7 @@ def _be_forgotten_by_children(stop: StopRequest) -> None:
 
 
 _GRACE_SECONDS = 25.0
+_SAME_SIGNAL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 3.0
 
 NOTHING_LOST = "nothing is lost, the same command continues"

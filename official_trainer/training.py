@@ -23,6 +23,7 @@ from official_trainer.job import Job
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.loop import Hooks, Loop, LoopState
+from official_trainer.manifest import CheckpointError
 from official_trainer.modes import TRAINING_MODES
 from official_trainer.nonfinite import Diagnosis
 from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, claim
@@ -155,6 +156,12 @@ class _Session:
     def _on_restore(self, trainer: Trainer, state: LoopState) -> None:
         """Does what a changed config asks for beside another value: a checkpoint brings the old one back."""
         if state.step == 0:
+            if (step := self._record.last_checkpoint_step) is not None:
+                raise CheckpointError(
+                    f"{self._job.model_dir} holds no checkpoint, but this run has saved one at step {step} "
+                    f"({self._job.path(RUN_FILE)}). Starting again from step 0 would hide that. Put the checkpoints "
+                    "back, or name another --model_dir, or delete this directory to start from nothing here."
+                )
             return
         changes = self._changes = {change.path: change for change in self._job.check_changes(state.step)}
         if any(path.startswith("trainer.optimizer_config.") for path in changes):

@@ -46,6 +46,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "finished": None,
         "restarts": 0,
         "steps": {"start": 0, "current": 0, "end": None},
+        "last_checkpoint_step": None,
         "best": None,
         "final_metrics": None,
         "versions": read(model_dir)["versions"],

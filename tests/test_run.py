@@ -666,3 +666,16 @@ def test_a_second_evaluator_is_refused(model_dir):
             do(model_dir, mode="continuous_eval")
         assert do(model_dir, mode="eval")
     do(model_dir, mode="continuous_eval")
+
+
+def test_a_run_whose_checkpoints_were_all_taken_away_does_not_begin_again_unasked(model_dir):
+    """N3: never a silent step 0."""
+    do(model_dir, "trainer.train_steps=40")
+    rows = read_rows(f"{model_dir}/metrics.jsonl")
+    for name in files.list_dir(model_dir):
+        if name.startswith("ckpt-"):
+            files.remove(files.join(model_dir, name))
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"holds no checkpoint, but this run has saved one at step 40"):
+            do(model_dir, "trainer.train_steps=40")
+    assert read_rows(f"{model_dir}/metrics.jsonl") == rows

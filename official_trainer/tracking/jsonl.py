@@ -90,7 +90,7 @@ class JsonlTracker:
 
     def _keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> None:
         self.close()
-        text = files.read_text(self.path)
+        text = _read(self.path)
         rows = [(line, row) for line, row in _parse(self.path, text) if is_kept(row)]
         self._known = {(row["step"], row["split"]) for _, row in rows}
         kept = "".join(f"{line}\n" for line, _ in rows)
@@ -101,16 +101,22 @@ class JsonlTracker:
 def read_rows(path: str) -> list[dict[str, Any]]:
     """Returns the rows of a `metrics.jsonl`, numbers as floats; lines that are not whole are left out."""
     rows = []
-    for _, row in _parse(path, files.read_text(path)):
+    for _, row in _parse(path, _read(path)):
         rows.append({name: float(value) if value in _NOT_FINITE else value for name, value in row.items()})
     return rows
+
+
+def _read(path: str) -> str:
+    """Returns the text, with a mark in place of bytes that are none: they spoil their row, not the file."""
+    return files.read_bytes(path).decode("utf-8", "replace")
 
 
 def _parse(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             row = json.loads(line)
-            row["step"], row["split"]
+            if not isinstance(row["step"], int) or not isinstance(row["split"], str):
+                raise TypeError("step, split")
         except (ValueError, KeyError, TypeError):
             _logger.warning("%s:%d: not a whole row, left out: %.60s", path, number, line)
             continue

@@ -113,7 +113,7 @@ def test_a_second_signal_ends_the_process_at_once(number, code, tmp_path):
     run = HeldRun(tmp_path / "run", "step", HOLD_HARD="1")
     run.wait_until_held()
     run.send(number)
-    time.sleep(0.2)
+    time.sleep(0.7)
     run.send(number)
     assert run.command.wait().code == code
 

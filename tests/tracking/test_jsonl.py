@@ -116,3 +116,17 @@ def test_metrics_on_a_url():
     tracker.log("train", 3, {"loss": 2.0})
     tracker.close()
     assert [(row["step"], row["loss"]) for row in read_rows(tracker.path)] == [(1, 1.0), (2, 1.0), (3, 2.0)]
+
+
+@pytest.mark.parametrize("harm", [b"\xff\xfe", b'{"step": "20", "split": "train", "time": 1.0}\n', b"[1]\n", b"7\n"])
+def test_a_damaged_row_spoils_itself_alone(path, tracker, caplog, harm):
+    """N15: bytes that are no text, or a row that is none."""
+    tracker.log("train", 10, {"loss": 1.0})
+    tracker.close()
+    path.write_bytes(path.read_bytes() + harm)
+    again = JsonlTracker(str(path), clock=lambda: 0)
+    again.rewind(15)
+    again.log("train", 20, {"loss": 2.0})
+    again.close()
+    assert places(path) == [(10, "train"), (20, "train")]
+    assert "metrics.jsonl:2: not a whole row, left out" in caplog.text
