@@ -170,7 +170,7 @@ class CheckpointStore:
         self._background.close()
 
     def _write(self, step: int, snapshot: Snapshot, extra: Mapping[str, Any], *, replaces: bool) -> None:
-        saving = files.join(self.directory, f"ckpt-{step}.saving")
+        saving = files.join(self.directory, manifest.saving_mark(step))
         with self._faults_explained(step):
             files.make_dirs(self.directory)
             if not replaces:
@@ -195,7 +195,7 @@ class CheckpointStore:
             with contextlib.suppress(OSError, tf.errors.OpError):
                 names = files.list_dir(self.directory)
                 saved = manifest.name(step) in names
-                if not saved and f"ckpt-{step}.saving" in names:  # the mark says that what is there is ours
+                if not saved and manifest.saving_mark(step) in names:  # the mark says that what is there is ours
                     self._delete(step)  # on a full disk these files would keep the next start from beginning
             reason = files.reason_of(error)
             done = "was saved, but not everything after it was done" if saved else "could not be saved"

@@ -1,12 +1,16 @@
 """The exit-code contract, and the base of every error that a user is meant to read.
 
-Owns: what a process's exit code means, and `UserError`, which the command line prints without a traceback.
+Owns: what a process's exit code means, `UserError`, which the command line prints without a traceback, and how many
+names a message shows.
 Does not own: the errors themselves. Each is defined where it is raised and subclasses the nearest builtin.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+
+_SHOWN = 3
 
 
 class ExitCode(enum.IntEnum):
@@ -26,3 +30,8 @@ class UserError(Exception):
     """An error the user can act on: printed as its message alone, and ends the process with `exit_code`."""
 
     exit_code: ExitCode = ExitCode.FAILED
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Returns the first names of what may be many, and how many more there are."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -252,7 +252,7 @@ class TrainingFeed:
         if self._given is None and self._iterator is not None:
             steps = self._feed.steps_per_epoch(count=False)
             if steps is not None and steps != math.inf:
-                return (step + int(self.position.skipped_steps.numpy())) / steps
+                return (step + self.skipped_steps) / steps
         return float(done) if done else None
 
     @contextlib.contextmanager

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 import logging
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from official_trainer import files, manifest, restore
 from official_trainer.build import best_checkpoint, build, export_best
 from official_trainer.job import Job
 from official_trainer.lease import EvaluatorLease
-from official_trainer.lock import DirectoryLock
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.record import read_run
 from official_trainer.stopping import PreemptedError, StopRequest
@@ -29,7 +27,7 @@ from official_trainer.tracking import Trackers, flatten
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardTracker
-from official_trainer.training import train
+from official_trainer.training import lock_of, train
 
 if TYPE_CHECKING:
     from official_trainer.trainer import Trainer
@@ -133,8 +131,7 @@ def _evaluate_each(
     def is_done(step: int) -> bool:
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
-    description = {"command": shlex.join(job.argv), "mode": job.mode}
-    lock, has_lock = DirectoryLock(job.model_dir, name="continuous_eval", description=description), False
+    lock, has_lock = lock_of(job, name="continuous_eval"), False
     with contextlib.closing(trackers), contextlib.ExitStack() as held:
         for step in follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done):
             if not has_lock:  # not earlier: the run directory is the trainer's to make

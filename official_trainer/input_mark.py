@@ -38,7 +38,7 @@ class InputMark:
 
         def rescue() -> bool:
             seen.append(self.count)
-            is_stuck = len(seen) > 1 and seen[-1] == seen[-2] and self.is_waiting
+            is_stuck = len(seen) > 1 and seen[-1] == seen[-2] and is_waiting(seen[-1])
             return is_stuck and stop.save_state(lambda: self.count == seen[-1])
 
         return rescue
@@ -52,7 +52,7 @@ class InputMark:
         """How often steps have begun and ended to wait since the last reset; any thread may ask."""
         return int(self._count.numpy())
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a step waits for data now; any thread may ask."""
-        return self.count % 2 == 1
+
+def is_waiting(count: int) -> bool:
+    """Whether a step waits for data while the mark is at `count`."""
+    return count % 2 == 1

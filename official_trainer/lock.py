@@ -244,9 +244,7 @@ class DirectoryLock:
         """Removes what holders left that were killed in the middle of a renewal."""
         if self._descriptor is None:
             return  # it may be a newcomer's that is writing just now
-        for name in files.list_dir(self._directory):
-            if name.startswith(f"{os.path.basename(self._path)}.tmp-"):
-                files.remove(files.join(self._directory, name))
+        files.remove_temporaries(self._directory, os.path.basename(self._path))
 
     def _read(self) -> bytes | None:
         try:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, first_few
 from official_trainer.modes import Evaluates
 from official_trainer.recovery import Diagnosis, NonFiniteError, Recovery
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
@@ -178,15 +178,11 @@ class Loop:
 
     def _restore_or_initialize(self) -> None:
         self._enter("restore")
-        report = self._store.restore()
+        if not self._recovery.restore():
+            self._trainer.initialize()
         state = self.state
         state.step = state.start_step = int(self._trainer.global_step.numpy())
         self._good_step = self._summarized_step = state.step
-        if report is None:
-            self._trainer.initialize()
-        else:
-            self._trainer.after_restore(report)
-            self._recovery.load(self._store.manifest(state.step).extra)
 
     def _planned_end(self) -> int | None:
         """Returns the last step; None if it takes an epoch of data to know."""
@@ -300,14 +296,16 @@ class Loop:
         step = self.state.step
         self._enter("save")
         if names := self._trainer.non_finite_weights():
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            raise NonFiniteError(f"weights are not finite at step {step}: {shown}; {self._last_good()}")
+            raise NonFiniteError(f"weights are not finite at step {step}: {first_few(names)}; {self._last_good()}")
         if self._save.is_due(step) or self._is_done():
             self._trainer.synchronize()  # not where nobody planned to save: that would round what goes on from here
+        self._begin_save(step)
+        self._report_saves()
+
+    def _begin_save(self, step: int, only_if: Callable[[], bool] = lambda: True) -> None:
         self._trainer.before_save()
         self._hooks.before_save(step)
-        self._store.save(step, self._recovery.state())
-        self._report_saves()
+        self._store.save(step, self._recovery.state(), only_if=only_if)
 
     def _report_saves(self) -> None:
         """Tells of checkpoints committed meanwhile; the error of one that could not be written is raised here."""
@@ -337,9 +335,7 @@ class Loop:
             return True
         if self._trainer.non_finite_weights():
             return False
-        self._trainer.before_save()
-        self._hooks.before_save(step)
-        self._store.save(step, self._recovery.state(), only_if=is_unchanged)
+        self._begin_save(step, is_unchanged)
         self._store.wait()
         return self._store.latest_step() == step
 

@@ -91,6 +91,11 @@ def name(step: int) -> str:
     return f"ckpt-{step}.manifest.json"
 
 
+def saving_mark(step: int) -> str:
+    """Returns the name of the file that is there while a save is on its way."""
+    return f"ckpt-{step}.saving"
+
+
 def prefix(directory: str, step: int) -> str:
     """Returns the path of a checkpoint as TensorFlow takes it: without suffix."""
     return files.join(directory, f"ckpt-{step}")

@@ -46,14 +46,14 @@ def build_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
         optimizer._create_all_weights(variables)
 
 
-def hyperparameters(optimizer: Any) -> dict[str, tf.Variable]:
-    """Returns the variables, by name, in which an optimizer keeps its settings: learning rate, decay, momentum."""
+def hyperparameters(optimizer: Any) -> list[tf.Variable]:
+    """Returns the variables in which an optimizer keeps its settings: learning rate, decay, momentum."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
-        settings = optimizer._hyper  # there is no public way to ask
+        settings = list(optimizer._hyper.values())  # there is no public way to ask
     else:
-        settings = {"learning_rate": getattr(optimizer, "_learning_rate", None)}
-    return {name: value for name, value in settings.items() if isinstance(value, tf.Variable)}
+        settings = [getattr(optimizer, "_learning_rate", None)]
+    return [value for value in settings if isinstance(value, tf.Variable)]
 
 
 def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:

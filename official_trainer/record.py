@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, first_few
 from official_trainer.tracking.jsonl import encode
 from official_trainer.versions import versions
 
@@ -262,9 +262,8 @@ def _check_owner(model_dir: str, experiment: str) -> None:
     run = read_run(model_dir)
     if run is None:
         if others := [name for name in files.list_dir(model_dir) if not _is_harmless(name)]:
-            shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
             raise ModelDirError(
-                f"--model_dir={model_dir} holds {shown}, but no run of this program (no {RUN_FILE}). "
+                f"--model_dir={model_dir} holds {first_few(others)}, but no run of this program (no {RUN_FILE}). "
                 "Name a new or an empty directory, so that nothing of yours is overwritten."
             )
     elif run.get("experiment") != experiment:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from official_trainer.errors import ExitCode, UserError
@@ -66,13 +66,8 @@ class Recovery:
         self._left_out: int | None = None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint's manifest has to say, so that a restart goes on alike."""
+        """What a checkpoint's manifest has to say, so that `restore` goes on alike."""
         return {"recoveries": self._count, "batch_left_out": self._left_out} if self._count else {}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continues with what `state` returned."""
-        self._count = state.get("recoveries", 0)
-        self._left_out = state.get("batch_left_out")
 
     def next_step(self, step: int) -> int | float:
         """Returns the step after `step` before which a batch is to be left out; infinity if there is none."""
@@ -107,7 +102,7 @@ class Recovery:
         for step in steps:
             if step > target:
                 self._store.delete(step)  # they are what led here; a restart must not take them up
-        self._restore()
+        self.restore()
         self._count, self._left_out = count, None
         policy = self._config.recovery_data
         if policy == "skip":
@@ -122,24 +117,27 @@ class Recovery:
         limit = self._config.recovery_max_trials
         return f"{error}\n{found}\nrecovery {count} of {limit}: back at step {target}, {data}"
 
-    def _restore(self) -> int:
-        """Goes back to the newest checkpoint; returns its step."""
-        self._trainer.after_restore(self._store.restore())
-        step = int(self._trainer.global_step.numpy())
-        self.load(self._store.manifest(step).extra)
-        return step
+    def restore(self) -> bool:
+        """Restores the newest checkpoint, and what it knows of recoveries; returns whether there is one."""
+        report = self._store.restore()
+        if report is None:
+            return False
+        self._trainer.after_restore(report)
+        extra = self._store.manifest(int(self._trainer.global_step.numpy())).extra
+        self._count, self._left_out = extra.get("recoveries", 0), extra.get("batch_left_out")
+        return True
 
     def _find(self, good_step: int, failed_step: int, step_seconds: float) -> int | None:
         """Returns the step whose batch brings up the failure again, with the trainer just before it."""
         start = self._store.latest_step()
         if start is None or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
             return None if self._diagnosis is None else self._diagnosis.first_bad_batch(good_step, failed_step)
-        self._restore()
+        self.restore()
         self._run_to(max(good_step, start))
         for step in range(max(good_step, start) + 1, failed_step + 1):
             self._run_to(step)
             if not math.isfinite(self._trainer.mean_loss):
-                self._restore()
+                self.restore()
                 self._run_to(step - 1)
                 return step
         return None

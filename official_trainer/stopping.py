@@ -10,6 +10,7 @@ computes. The operating system's part of the handler writes to a pipe at once, a
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import select
@@ -89,7 +90,8 @@ class StopRequest:
             self._previous[number] = signal.signal(number, self._handle)
         self._watcher = threading.Thread(target=self._watch, args=(self._pipe[0],), name="stop-watcher", daemon=True)
         self._watcher.start()
-        _be_forgotten_by_children(self)
+        _unknown_to_children.add(self)
+        _hook_fork()
         return self
 
     def __exit__(
@@ -246,15 +248,18 @@ class StopRequest:
         self._leave(int(code))
 
 
-def _be_forgotten_by_children(stop: StopRequest) -> None:
+_unknown_to_children: weakref.WeakSet[StopRequest] = weakref.WeakSet()
+
+
+@functools.cache
+def _hook_fork() -> None:
     """Lets forked processes have their own signals: a worker that is ended by SIGTERM must not stop this run."""
-    reference = weakref.ref(stop)
+    os.register_at_fork(after_in_child=_forget)
 
-    def forget() -> None:
-        if (found := reference()) is not None:
-            found._let_go()
 
-    os.register_at_fork(after_in_child=forget)
+def _forget() -> None:
+    for stop in list(_unknown_to_children):
+        stop._let_go()
 
 
 _GRACE_SECONDS = 25.0

@@ -17,7 +17,7 @@ from official_trainer import metrics, optimization, windows
 from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
-from official_trainer.input_mark import InputMark
+from official_trainer.input_mark import InputMark, is_waiting
 from official_trainer.lazy import keras, tf
 from official_trainer.matching import RestoreReport
 from official_trainer.random_streams import RandomStreams
@@ -86,8 +86,8 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         self._average = None if ema is None else optimization.WeightAverage(model, ema)
         if optimizer is not None and model.built:
             optimization.build_slots(self._optimizer, model.trainable_variables)
-        settings = optimization.hyperparameters(self._optimizer) if optimizer is not None else {}
-        self._configured = [(variable, variable.numpy()) for variable in settings.values()]
+        settings = optimization.hyperparameters(self._optimizer) if optimizer is not None else []
+        self._configured = [(variable, variable.numpy()) for variable in settings]
         self._init_training(self._feed_of("train_data", seed), train_dataset, train=train)
         self._init_evaluation(self._feed_of("validation_data", seed), validation_dataset, evaluate=evaluate)
         self._checkpoint = self._build_checkpoint()
@@ -341,7 +341,7 @@ class Trainer(orbit.StandardTrainer, Evaluator):
         count = self._input_mark.count
         return {
             "step": int(self._global_step.numpy()),
-            "waiting_for_input": self._input_mark.is_waiting,
+            "waiting_for_input": is_waiting(count),
             "detail": (count, int(self._examples_evaluated.numpy())),
         }
 

@@ -39,11 +39,16 @@ from official_trainer.watchdog import watchdog_of
 def train(job: Job, stop: StopRequest) -> dict[str, float]:
     """Trains, in the modes that do, from where the run directory stands to the end, or until `stop`."""
     claim(job.model_dir, job.experiment)
-    lock = DirectoryLock(job.model_dir, description={"command": shlex.join(job.argv), "mode": job.mode})
+    lock = lock_of(job)
     with contextlib.ExitStack() as held:
         with stop.interruptible():
             held.enter_context(lock)
         return _train(job, stop, lock)
+
+
+def lock_of(job: Job, **options: Any) -> DirectoryLock:
+    """Returns a lock on the run directory that tells others what this process does there."""
+    return DirectoryLock(job.model_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, **options)
 
 
 def _train(job: Job, stop: StopRequest, lock: DirectoryLock) -> dict[str, float]:

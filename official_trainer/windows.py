@@ -76,7 +76,7 @@ class CompiledLoop:
                 i += 1
 
         self._run = run
-        self._fetch = tf.function(lambda iterator: mark.next(lambda: next(iterator)))  # traced, so that it can be ended
+        self._mark = mark
 
     def __call__(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> None:
         """Runs `num_steps` steps; a block that is not used up is kept for the next call on the same iterator."""
@@ -85,7 +85,7 @@ class CompiledLoop:
         remaining = int(num_steps)
         while remaining > 0:
             if self._next_step == self._block_steps:
-                self._block = self._fetch(iterator)
+                self._block = self._mark.next(lambda: next(iterator))
                 self._next_step, self._block_steps = 0, int(tf.nest.flatten(self._block)[0].shape[0])
             stop = min(self._block_steps, self._next_step + remaining)
             self._run(self._block, tf.constant(self._next_step), tf.constant(stop))

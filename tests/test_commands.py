@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
 from official_trainer import registry
 from official_trainer.manifest import committed_steps
 from official_trainer.tracking.jsonl import read_rows
 from tests.forked import Command, run_command
+from tests.runs import rows, values
 
 ROOT = Path(__file__).parents[1]
 
@@ -127,12 +127,6 @@ def long_run(model_dir, tmp_path):
     return Command(argv, cwd=ROOT, folder=tmp_path)
 
 
-def values(model_dir, step):
-    reader = tf.train.load_checkpoint(f"{model_dir}/ckpt-{step}")
-    names = [n for n in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in n]
-    return {name: reader.get_tensor(name) for name in names}
-
-
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
@@ -156,9 +150,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(number, code, unbroken, mo
     ours, theirs = values(model_dir, 600), values(unbroken, 600)
     assert ours.keys() == theirs.keys()
     assert [n for n in ours if ours[n].tobytes() != theirs[n].tobytes()] == []
-    rows = [[{k: v for k, v in row.items() if k != "time"} for row in read_rows(f"{d}/metrics.jsonl")]
-            for d in (model_dir, unbroken)]  # fmt: skip
-    assert rows[0] == rows[1]
+    assert rows(model_dir) == rows(unbroken)
 
 
 def test_eval_and_export_of_a_run(unbroken, tmp_path):

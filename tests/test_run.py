@@ -22,6 +22,7 @@ from official_trainer.modes import ModeError
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests import toy
+from tests.runs import values
 
 
 class ShuffledConfig(schema.TaskConfig):
@@ -58,14 +59,8 @@ def do(model_dir, *sets, mode="train_and_eval", **kwargs):
     return run.run("toy_run", resolve(*sets), mode=mode, model_dir=model_dir, quiet=True, **kwargs)
 
 
-def checkpoint_values(model_dir, step):
-    reader = tf.train.load_checkpoint(f"{model_dir}/ckpt-{step}")
-    names = reader.get_variable_to_shape_map()
-    return {name: reader.get_tensor(name) for name in names if "OBJECT_GRAPH" not in name}
-
-
 def assert_same_checkpoint(left, right, step, ignore=()):
-    a, b = checkpoint_values(left, step), checkpoint_values(right, step)
+    a, b = values(left, step), values(right, step)
     assert a.keys() == b.keys()
     different = [n for n in a if np.asarray(a[n]).tobytes() != np.asarray(b[n]).tobytes() and not n.startswith(ignore)]
     assert not different
@@ -398,7 +393,7 @@ def test_init_checkpoint_gives_a_fresh_run_its_weights(finished, model_dir):
     """T6: the model starts from the other run's weights, step and optimizer from nothing."""
     do(model_dir, f"task.init_checkpoint={finished[0]}", "trainer.train_steps=1",
        "trainer.optimizer_config.learning_rate.constant.learning_rate=1e-30")  # fmt: skip
-    ours, theirs = checkpoint_values(model_dir, 1), checkpoint_values(finished[0], 80)
+    ours, theirs = values(model_dir, 1), values(finished[0], 80)
     name = next(name for name in theirs if name.endswith("kernel/.ATTRIBUTES/VARIABLE_VALUE"))
     np.testing.assert_array_equal(ours[name], theirs[name])
 
@@ -596,8 +591,8 @@ def test_gradients_are_clipped(model_dir, tmp_path):
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     start = ShuffledTask(None).build_model().layers[1].kernel.numpy()
-    np.testing.assert_allclose(checkpoint_values(model_dir, 1)[name], start, atol=1e-8)
-    assert np.abs(checkpoint_values(tmp_path / "free", 1)[name] - start).max() > 1e-4
+    np.testing.assert_allclose(values(model_dir, 1)[name], start, atol=1e-8)
+    assert np.abs(values(tmp_path / "free", 1)[name] - start).max() > 1e-4
 
 
 def test_metrics_that_create_variables_late_are_restored(model_dir, tmp_path, monkeypatch):
@@ -654,7 +649,7 @@ def test_after_step_changes_the_model_each_step(model_dir, monkeypatch):
 
     monkeypatch.setattr(ShuffledTask, "after_step", after_step)
     do(model_dir, "trainer.train_steps=3", "trainer.export.at_end=false")
-    kernel = checkpoint_values(model_dir, 3)["model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"]
+    kernel = values(model_dir, 3)["model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"]
     assert np.abs(kernel).max() == np.float32(0.01)
 
 

@@ -7,12 +7,11 @@ import collections
 import json
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from official_trainer.manifest import committed_steps, read
-from official_trainer.tracking.jsonl import read_rows
+from tests.runs import bits, rows
 
 
 def differences(broken, unbroken):
@@ -28,13 +27,6 @@ def differences(broken, unbroken):
         "record": _record(broken, unbroken),
     }
     return {kind: sorted(items)[:5] for kind, items in found.items() if items}
-
-
-def values(prefix):
-    """Returns the variables of a checkpoint as bytes, by name."""
-    reader = tf.train.load_checkpoint(str(prefix))
-    names = [name for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name]
-    return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in names}
 
 
 def id_lines(model_dir):
@@ -65,7 +57,7 @@ def _variables(broken, unbroken):
     steps = committed_steps(str(broken)), committed_steps(str(unbroken))
     if not steps[0] or steps[0][-1] != steps[1][-1]:
         return [f"steps {steps[0]} != {steps[1]}"]
-    return _unequal(*(values(model_dir / f"ckpt-{steps[0][-1]}") for model_dir in (broken, unbroken)))
+    return _unequal(*(bits(model_dir / f"ckpt-{steps[0][-1]}") for model_dir in (broken, unbroken)))
 
 
 def _ids(broken, unbroken):
@@ -73,15 +65,11 @@ def _ids(broken, unbroken):
 
 
 def _rows(broken, unbroken):
-    listed = [list(map(_without_time, read_rows(f"{model_dir}/metrics.jsonl"))) for model_dir in (broken, unbroken)]
-    keys = [[(row["step"], row["split"]) for row in rows] for rows in listed]
+    listed = [rows(model_dir) for model_dir in (broken, unbroken)]
+    keys = [[(row["step"], row["split"]) for row in found] for found in listed]
     if keys[0] != keys[1]:
         return [f"rows {keys[0]} != {keys[1]}"]
-    return _unequal(*(dict(zip(keys[0], rows, strict=True)) for rows in listed))
-
-
-def _without_time(row):
-    return {name: value for name, value in row.items() if name != "time"}
+    return _unequal(*(dict(zip(keys[0], found, strict=True)) for found in listed))
 
 
 def _events(broken, unbroken):
@@ -107,7 +95,7 @@ def _best(broken, unbroken):
         steps = committed_steps(str(folder))
         best = {"steps": steps, "info": json.loads((folder / "info.json").read_text())}
         for step in steps:
-            best |= {"record": read(str(folder), step).extra, **values(folder / f"ckpt-{step}")}
+            best |= {"record": read(str(folder), step).extra, **bits(folder / f"ckpt-{step}")}
         found.append(best)
     return _unequal(*found)
 
@@ -119,7 +107,7 @@ def _exports(broken, unbroken):
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         export = {"names": names, "about": [path.read_text() for path in sorted(folder.rglob("export.json"))]}
         for index in sorted(folder.rglob("variables.index")):
-            saved = values(index.with_suffix("")).items()
+            saved = bits(index.with_suffix("")).items()
             # What a generator was last set to says which step this process ran last, not what the model is.
             export |= {f"{index}{name}": value for name, value in saved if "_random_generator" not in name}
         found.append({key.removeprefix(str(model_dir)): value for key, value in export.items()})

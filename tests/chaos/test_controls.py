@@ -7,8 +7,9 @@ import pytest
 
 from tests.chaos import inside
 from tests.chaos.campaign import Tally, newest
-from tests.chaos.compare import differences, ids, values
+from tests.chaos.compare import differences, ids
 from tests.chaos.runs import SOURCES, STRATEGIES, Variant
+from tests.runs import bits
 
 STOP_STEP = 18  # three steps after a summary, four before the end of the first epoch
 STOPPED = 143
@@ -98,4 +99,4 @@ def test_every_edge_of_an_epoch(edge_variant, workspace, tmp_path, tallied):
 
 
 def trained(model_dir):
-    return values(model_dir / f"ckpt-{newest(model_dir)}")
+    return bits(model_dir / f"ckpt-{newest(model_dir)}")
