@@ -6,16 +6,17 @@ package knows contracts only. Does not own: what happens with the parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer import distribute, export, files, registry, tracking
+from official_trainer import distribute, export, files, manifest, registry, restore, tracking
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
 from official_trainer.config import ConfigError, Problem
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.job import Job
 from official_trainer.lease import LeasedSteps
+from official_trainer.schedule import Schedule
 from official_trainer.trainer import REPLICA_VALUES, Trainer
 
 
@@ -72,6 +73,40 @@ def best_checkpoint(job: Job) -> BestCheckpoint | None:
         max_to_keep=trainer.best_checkpoint_max_to_keep,
         metadata=job.metadata,
     )
+
+
+def load_weights(trainer: Trainer, directory: str, step: int) -> None:
+    """Gives `trainer` the step, the weights and the averages of a checkpoint.
+
+    A best checkpoint holds weights that are averages already, so there the average is the weights.
+    """
+    saved = manifest.read(directory, step).variables
+    items = {"global_step": trainer.global_step, "model": trainer.model}
+    average = trainer.average
+    if average is not None and any(key.startswith("average/") for key in saved):
+        items["average"] = average.state
+    restore.read_items(manifest.prefix(directory, step), items)
+    if average is not None and "average" not in items:
+        average.reset()
+
+
+def schedule_of(job: Job, trainer: Trainer) -> Schedule:
+    """Returns the actions of a run: those of the config, of the task, and those put on the trainer."""
+    return Schedule([*job.config.trainer.actions, *_of_task(trainer), *trainer.actions])
+
+
+def _of_task(trainer: Trainer) -> Sequence[Any]:
+    build_actions = getattr(trainer.task, "build_actions", None)  # Model Garden's tasks have none
+    return () if build_actions is None else build_actions(trainer)
+
+
+def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
+    """Returns the metrics that an evaluation has to produce, each with who wants it."""
+    best = job.config.trainer.best_checkpoint_eval_metric
+    wanted = {best: "trainer.best_checkpoint_eval_metric"} if best else {}
+    for metric, name in schedule.monitored().items() if schedule is not None else ():
+        wanted.setdefault(metric, f"action '{name}'")
+    return wanted
 
 
 def _check_batch_sizes(job: Job, num_replicas: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orbit
@@ -28,16 +28,15 @@ _logger = logging.getLogger(__name__)
 
 
 class MonitoredMetricError(UserError, LookupError):
-    """The metric that decides which checkpoint is best is none that evaluation produces."""
+    """A metric that something depends on is none that evaluation produces."""
 
     exit_code = ExitCode.CONFIG
 
-    def __init__(self, name: str, produced: Sequence[str]) -> None:
+    def __init__(self, name: str, wanted_by: str, produced: Sequence[str]) -> None:
         near = nearest(name, produced)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         super().__init__(
-            f"trainer.best_checkpoint_eval_metric: evaluation does not produce {name!r}; "
-            f"it produces {', '.join(sorted(produced))}{hint}"
+            f"{wanted_by}: evaluation does not produce {name!r}; it produces {', '.join(sorted(produced))}{hint}"
         )
 
 
@@ -116,25 +115,32 @@ class Evaluator(orbit.StandardEvaluator):
                 )
             return self.eval_end(state) if state is not None else self.eval_end()
 
-    def check_monitored_metric(self) -> None:
-        """Refuses a `best_checkpoint_eval_metric` that evaluations do not produce.
+    def evaluate_aside(self, num_steps: int) -> dict[str, Any]:
+        """Evaluates like `evaluate`, but for somebody else than the run: its best checkpoint stays."""
+        exporter, self._checkpoint_exporter = self._checkpoint_exporter, None
+        try:
+            return self.evaluate(num_steps)
+        finally:
+            self._checkpoint_exporter = exporter
+
+    def check_monitored(self, wanted: Mapping[str, str]) -> None:
+        """Refuses metrics that evaluations do not produce.
 
         Names that only the task knows are found out by evaluating one batch, which changes nothing.
+
+        Args:
+          wanted: names of metrics, each with who wants it.
 
         Raises:
           MonitoredMetricError: lists what evaluations do produce.
         """
-        name = self._config.trainer.best_checkpoint_eval_metric
-        produced = [metric.name for metric in [*self._validation_metrics, self._validation_loss]]
-        if not name or name in produced:
+        known = {metric.name for metric in [*self._validation_metrics, self._validation_loss]}
+        if not wanted.keys() - known:
             return
-        exporter, self._checkpoint_exporter = self._checkpoint_exporter, None
-        try:
-            logs = self.evaluate(1)
-        finally:
-            self._checkpoint_exporter = exporter
-        if metrics.find_metric(logs, name) is None:
-            raise MonitoredMetricError(name, metrics.names(logs))
+        logs = self.evaluate_aside(1)
+        for name, wanted_by in wanted.items():
+            if metrics.find_metric(logs, name) is None:
+                raise MonitoredMetricError(name, wanted_by, metrics.names(logs))
 
     def synchronize(self) -> None:
         """Gives all replicas their part of what each of them keeps for itself (batch-norm statistics, metrics).

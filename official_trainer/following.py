@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from official_trainer import files, manifest, restore
-from official_trainer.build import best_checkpoint, build, export_best
+from official_trainer import files, manifest
+from official_trainer.build import best_checkpoint, build, export_best, load_weights, monitored
 from official_trainer.job import Job
 from official_trainer.lease import EvaluatorLease
 from official_trainer.manifest import CheckpointError, committed_steps
@@ -81,21 +81,6 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
     return directory, step
 
 
-def load_weights(trainer: Trainer, directory: str, step: int) -> None:
-    """Gives `trainer` the step, the weights and the averages of a checkpoint.
-
-    A best checkpoint holds weights that are averages already, so there the average is the weights.
-    """
-    saved = manifest.read(directory, step).variables
-    items = {"global_step": trainer.global_step, "model": trainer.model}
-    average = trainer.average
-    if average is not None and any(key.startswith("average/") for key in saved):
-        items["average"] = average.state
-    restore.read_items(manifest.prefix(directory, step), items)
-    if average is not None and "average" not in items:
-        average.reset()
-
-
 def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     """Evaluates every checkpoint that appears in the run directory, each once, until training has ended.
 
@@ -109,7 +94,7 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     with EvaluatorLease(job.model_dir, done=rows.steps("validation")) as lease:
         with stop.interruptible():
             trainer = build(job, keeps_best=True)
-            trainer.check_monitored_metric()
+            trainer.check_monitored(monitored(job))
         trainer.stop = stop
         best = trainer.checkpoint_exporter
         if best is not None:

@@ -14,19 +14,19 @@ The order is part of correctness:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
-import statistics
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from official_trainer.action import LoopState, Request, Rollback, Run, Save, Stop
 from official_trainer.errors import ExitCode, UserError, first_few
+from official_trainer.hooks import Hooks, Journal
 from official_trainer.modes import Evaluates
-from official_trainer.recovery import Diagnosis, NonFiniteError, Recovery
+from official_trainer.recovery import DivergedError, NonFiniteError, Recovery
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
+from official_trainer.tracking import flatten
 from official_trainer.triggers import Every
 
 _logger = logging.getLogger(__name__)
@@ -36,56 +36,6 @@ MAX_WINDOW_SECONDS = 1.0
 
 WINDOW_GROWTH = 10
 """A window is at most this many times as long as the last one: the first, which traces, says little about speed."""
-
-
-class Journal(Protocol):
-    """What the loop needs of the trackers: rows of numbers that can be taken back."""
-
-    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        """Records numbers of `split` at `step`."""
-
-    def rewind(self, step: int) -> None:
-        """Drops everything after `step`."""
-
-
-@dataclasses.dataclass
-class LoopState:
-    """Where a run stands.
-
-    Attributes:
-      step: global step.
-      start_step: step at which this process started.
-      end_step: step at which training ends; None until the first epoch of data of unknown size has ended.
-      epoch: passes over the data so far; None if the data does not say.
-      shared: a place for actions to leave things for each other.
-    """
-
-    step: int = 0
-    start_step: int = 0
-    end_step: int | None = None
-    epoch: float | None = None
-    shared: dict[str, Any] = dataclasses.field(default_factory=dict)
-    step_seconds: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=100))
-
-    @property
-    def median_step_seconds(self) -> float | None:
-        """Median over the last windows of the seconds a step took; None before the first window."""
-        return statistics.median(self.step_seconds) if self.step_seconds else None
-
-
-@dataclasses.dataclass(kw_only=True)
-class Hooks:
-    """What happens outside the numbers: the run record, progress, export. Every field may be left out."""
-
-    on_restore: Callable[[LoopState], None] = lambda state: None
-    on_start: Callable[[LoopState], None] = lambda state: None
-    on_phase: Callable[[str, int], None] = lambda phase, step: None
-    on_window: Callable[[LoopState, int, float, float], None] = lambda state, steps, seconds, loss: None
-    before_save: Callable[[int], None] = lambda step: None
-    on_save: Callable[[int], None] = lambda step: None
-    has_evaluation: Callable[[int], bool] = lambda step: False
-    export: Callable[[int, Mapping[str, Any]], None] = lambda step, logs: None
-    diagnosis: Diagnosis | None = None
 
 
 class Loop:
@@ -119,13 +69,18 @@ class Loop:
         self._summary = Every(self._config.summary_interval)
         self._save = Every(self._config.checkpoint_interval)
         self._validation = Every(self._config.validation_interval)
+        self._actions = self._hooks.actions
         self._recovery = Recovery(trainer, store, run_to=self._run_to, diagnosis=self._hooks.diagnosis)
         self._good_step = self._summarized_step = 0
         self._window_steps = 1
         self._phase = ""
         self._has_state = self._is_repeating = False
         self._logs: dict[str, Any] = {}
+        self._saved_step: int | None = None
+        self._wants_save = False
+        self._stopped_by: Stop | None = None
         self.state = LoopState()
+        self._run_view = Run(state=self.state, trainer=trainer, model_dir=self._hooks.model_dir, tracker=journal)
 
     def run(self) -> dict[str, Any]:
         """Trains to the end and returns the last results: of the evaluation if there was one, else of training.
@@ -136,10 +91,19 @@ class Loop:
         """
         with contextlib.closing(self._store):
             try:
-                return self._run()
-            except (PreemptedError, Interrupted) as error:
-                self._stop.regain()
-                raise self._stopped() from error
+                logs = self._run_or_save()
+            except BaseException as error:
+                self._actions.end(error)
+                raise
+            self._actions.end(None)
+            return logs
+
+    def _run_or_save(self) -> dict[str, Any]:
+        try:
+            return self._run()
+        except (PreemptedError, Interrupted) as error:
+            self._stop.regain()
+            raise self._stopped() from error
 
     def _run(self) -> dict[str, Any]:
         state = self.state
@@ -151,21 +115,24 @@ class Loop:
         self._hooks.on_start(state)
         self._has_state = True
         self._trainer.train_loop_begin()
+        self._obey(self._actions.start(self._run_view))
         self._evaluate_if_due()  # an evaluation that a crash cut off
         while not self._is_done():
             try:
-                self._train_to(self._next_due_step())
-                if self._save.is_due(state.step) or self._is_done():
-                    self._save_checkpoint()
+                self._train_window()
+                self._obey(self._actions.step(summarized=self._summarized_step == state.step, ended=self._is_done()))
+                self._save_if_due()
+                self._evaluate_if_due()
+                self._save_if_due()  # training may have been ended by what the evaluation says
             except NonFiniteError as error:
                 self._recover(error)
-                continue
-            self._evaluate_if_due()
         self._enter("save")
         self._store.wait()
         self._report_saves()
         self._enter("export")
         with self._stop.interruptible():
+            if self._stopped_by is not None and self._stopped_by.weights is not None:
+                self._hooks.load_weights(*self._stopped_by.weights)
             self._hooks.export(state.step, self._logs)
         return self._logs
 
@@ -183,6 +150,7 @@ class Loop:
         state = self.state
         state.step = state.start_step = int(self._trainer.global_step.numpy())
         self._good_step = self._summarized_step = state.step
+        self._actions.restore(self._recovery.extra)
 
     def _planned_end(self) -> int | None:
         """Returns the last step; None if it takes an epoch of data to know."""
@@ -199,26 +167,27 @@ class Loop:
 
     def _next_due_step(self) -> int:
         step = self.state.step
-        due = [self._summary.next_step(step), self._save.next_step(step)]
+        due = [self._summary.following(step), self._save.following(step)]
         if self._evaluates == "interval":
-            due.append(self._validation.next_step(step))
+            due.append(self._validation.following(step))
         if self.state.end_step is not None:
             due.append(self.state.end_step)
-        return min(due)
+        acts = self._actions.next_step(step, min(due) - 1)
+        return min(due) if acts is None else acts
 
-    def _train_to(self, due_step: int) -> None:
-        """Runs windows until `due_step` (or the end of the data), and writes the summary if one is due."""
-        state = self.state
+    def _train_window(self) -> None:
+        """Runs a window up to where something is due, at most, and writes the summary if one is due."""
+        state, start = self.state, self.state.step
         self._enter("train")
-        while state.step < due_step and not self._is_done():
+        while state.step == start and not self._is_done():  # none ran where an epoch ended
             self._good_step = state.step
-            self._run_window(due_step)
+            self._run_window(self._next_due_step())
             if problem := self._loss_problem():
                 self._summarize()
                 raise NonFiniteError(problem)
             self._report_saves()
             self._stop.check()
-        if self._summary.is_due(state.step) or self._is_done():
+        if self._summary.is_due_at(state.step) or self._is_done():
             self._summarize()
 
     def _run_to(self, step: int) -> None:
@@ -233,8 +202,13 @@ class Loop:
         self._recovery.leave_out_if_due(state.step)
         until = min(due_step, self._recovery.next_step(state.step))
         num_steps = min(int(until) - state.step, self._config.steps_per_loop, self._window_steps)
+        published = self._actions.next_published_step(state.step, state.step + num_steps)
+        options = {}
+        if published is not None:
+            num_steps = max(1, published - 1 - state.step)
+            options = {"publish": True} if published == state.step + 1 else {}
         start = time.monotonic()
-        ran = self._trainer.run_steps(num_steps)
+        ran = self._trainer.run_steps(num_steps, **options)
         seconds = time.monotonic() - start
         state.step += ran
         if ran:
@@ -278,6 +252,8 @@ class Loop:
         self._is_repeating = False
         state.step = int(self._trainer.global_step.numpy())
         self._journal.rewind(state.step)
+        self._saved_step = None
+        self._actions.restore(self._recovery.extra)
         self._trainer.train_loop_begin()
         _logger.warning("%s", done)
 
@@ -286,10 +262,38 @@ class Loop:
         self._summarized_step = state.step
         self._logs = self._trainer.train_loop_end()
         self._journal.log("train", state.step, self._logs)
+        self._run_view.train_logs, self._run_view.summary_step = flatten(self._logs), state.step
         if not self._is_done():
             self._trainer.train_loop_begin()
 
+    # Actions.
+
+    def _obey(self, requests: Sequence[Request]) -> None:
+        """Does what actions ask for; a rollback first, because what else was asked for is about a state that goes."""
+        for request in requests:
+            if isinstance(request, Rollback):
+                raise DivergedError(f"{request.reason}; {self._last_good()}")
+        self._wants_save = self._wants_save or any(isinstance(request, Save) for request in requests)
+        for request in requests:
+            if isinstance(request, Stop) and self._stopped_by is None:
+                self._end_here(request)
+
+    def _end_here(self, stop: Stop) -> None:
+        state, self._stopped_by = self.state, stop
+        if state.step == 0:
+            return  # there is nothing to end with
+        state.end_step = state.step
+        if self._summarized_step != state.step:
+            self._summarize()
+        self._hooks.on_stop(stop.reason)
+
     # Saving.
+
+    def _save_if_due(self) -> None:
+        step = self.state.step
+        if (self._save.is_due_at(step) or self._wants_save or self._is_done()) and self._saved_step != step:
+            self._save_checkpoint()
+        self._wants_save = False
 
     def _save_checkpoint(self) -> None:
         """Saves the state as it is, or begins to; a state that is not finite is refused."""
@@ -297,15 +301,16 @@ class Loop:
         self._enter("save")
         if names := self._trainer.non_finite_weights():
             raise NonFiniteError(f"weights are not finite at step {step}: {first_few(names)}; {self._last_good()}")
-        if self._save.is_due(step) or self._is_done():
+        if self._save.is_due_at(step) or self._is_done():
             self._trainer.synchronize()  # not where nobody planned to save: that would round what goes on from here
         self._begin_save(step)
         self._report_saves()
 
     def _begin_save(self, step: int, only_if: Callable[[], bool] = lambda: True) -> None:
+        self._saved_step = step
         self._trainer.before_save()
         self._hooks.before_save(step)
-        self._store.save(step, self._recovery.state(), only_if=only_if)
+        self._store.save(step, {**self._recovery.state(), **self._actions.state()}, only_if=only_if)
 
     def _report_saves(self) -> None:
         """Tells of checkpoints committed meanwhile; the error of one that could not be written is raised here."""
@@ -317,7 +322,7 @@ class Loop:
         if (step := self._sync_step()) > 0:
             if problem := self._loss_problem():
                 raise NonFiniteError(problem)
-            if self._summary.is_due(step) and self._summarized_step != step:
+            if self._summary.is_due_at(step) and self._summarized_step != step:
                 self._summarize()  # the window that was left may have ended where this is due
             self._save_checkpoint()
             self._store.wait()
@@ -369,11 +374,20 @@ class Loop:
 
     def _evaluate_if_due(self) -> None:
         step = self.state.step
-        at_interval = self._evaluates == "interval" and self._validation.is_due(step)
+        at_interval = self._evaluates == "interval" and self._validation.is_due_at(step)
         at_end = self._evaluates != "never" and self._is_done()
-        if not (at_interval or at_end) or self._hooks.has_evaluation(step):
+        if not (at_interval or at_end):
             return
-        self._enter("evaluate")
-        self._logs = self._trainer.evaluate(self._config.validation_steps)
-        self._journal.log("validation", step, self._logs)
-        self._stop.check()
+        found = self._hooks.find_evaluation(step)
+        if found is None:
+            self._enter("evaluate")
+            self._logs = self._trainer.evaluate(self._config.validation_steps)
+            found = flatten(self._logs)
+            self._react(found)
+            self._journal.log("validation", step, self._logs)
+            self._stop.check()
+        elif not self._actions.has_seen_evaluation(step):
+            self._react(found)  # the process died after the row, and the checkpoint is older than that
+
+    def _react(self, logs: Mapping[str, float]) -> None:
+        self._obey(self._actions.evaluation(logs, ended=self._is_done()))

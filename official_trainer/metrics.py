@@ -70,11 +70,14 @@ def check_names(metrics: Sequence[Any], split: str) -> None:
 
 
 def find_metric(logs: Mapping[str, Any], name: str) -> float | None:
-    """Returns the number under `name`, where `a|b` is `b` inside `a`; None if it is not there."""
+    """Returns the number under `name`, where `a|b` is `b` inside `a`; None if it is not there.
+
+    In flat logs, as actions get them, `b` inside `a` is `a/b`.
+    """
     found: Any = logs
-    for key in name.split("|"):
+    for key in [name] if name in logs else name.split("|"):
         if not isinstance(found, Mapping) or key not in found:
-            return None
+            return logs.get(name.replace("|", "/"))
         found = found[key]
     return None if isinstance(found, Mapping) else float(found)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import export, files
-from official_trainer.build import build, store_of
+from official_trainer.build import build, monitored, schedule_of, store_of
 from official_trainer.errors import UserError
 from official_trainer.job import Job, check_ready
 from official_trainer.record import claim
@@ -106,8 +106,9 @@ class _Session:
         return "one step, " + ", ".join(sorted(logs))
 
     def _monitored_metric(self) -> str:
-        self.trainer.check_monitored_metric()
-        return self._job.config.trainer.best_checkpoint_eval_metric or "none is set"
+        wanted = monitored(self._job, schedule_of(self._job, self.trainer))
+        self.trainer.check_monitored(wanted)
+        return ", ".join(wanted) or "none is set"
 
     def _save(self) -> str:
         store = store_of(self._scratch, self.trainer)

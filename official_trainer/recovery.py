@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from official_trainer.errors import ExitCode, UserError
@@ -23,6 +23,10 @@ class NonFiniteError(UserError, ArithmeticError):
     """The loss or a weight is not a number, not finite, or above `trainer.loss_upper_bound`."""
 
     exit_code = ExitCode.NON_FINITE
+
+
+class DivergedError(NonFiniteError):
+    """An action asks to go back; numbers are finite, so there is no batch to be found."""
 
 
 class Diagnosis(Protocol):
@@ -64,6 +68,8 @@ class Recovery:
         self._run_to, self._diagnosis = run_to, diagnosis
         self._count = 0
         self._left_out: int | None = None
+        self.extra: Mapping[str, Any] = {}
+        """What the manifest of the checkpoint that was restored says beside numbers; empty for a fresh run."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint's manifest has to say, so that `restore` goes on alike."""
@@ -93,8 +99,9 @@ class Recovery:
         """
         self._store.wait()
         count = self._count + 1
-        culprit = self._find(good_step, failed_step, step_seconds)
-        found = self._describe(culprit, good_step, failed_step)
+        has_cause = not isinstance(error, DivergedError)
+        culprit = self._find(good_step, failed_step, step_seconds) if has_cause else None
+        found = self._describe(culprit, good_step, failed_step) if has_cause else "an action asks to go back"
         steps = self._store.steps()
         if count > self._config.recovery_max_trials or not steps:
             raise NonFiniteError(f"{error}\n{found}") from error
@@ -123,8 +130,8 @@ class Recovery:
         if report is None:
             return False
         self._trainer.after_restore(report)
-        extra = self._store.manifest(int(self._trainer.global_step.numpy())).extra
-        self._count, self._left_out = extra.get("recoveries", 0), extra.get("batch_left_out")
+        self.extra = self._store.manifest(int(self._trainer.global_step.numpy())).extra
+        self._count, self._left_out = self.extra.get("recoveries", 0), self.extra.get("batch_left_out")
         return True
 
     def _find(self, good_step: int, failed_step: int, step_seconds: float) -> int | None:

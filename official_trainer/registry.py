@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, fields, nearest
+from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, components, fields, nearest
 
 _FOLDER = "experiments"
 _DECORATOR = "register_config_factory"
@@ -278,8 +278,9 @@ def _is_same(place: Path | None, workspace: Path) -> bool:
 
 
 def enter(workspace: Path) -> None:
-    """Makes `experiments` mean the folder of this workspace, for imports from now on."""
+    """Makes `experiments`, `actions` and `tracking` mean the folders of this workspace, for imports from now on."""
     workspace = workspace.resolve()
+    components.use_workspace(workspace)
     folder = workspace / _FOLDER
     package = sys.modules.get(_FOLDER)
     current = [Path(path).resolve() for path in getattr(package, "__path__", [])]
@@ -305,7 +306,7 @@ def enter(workspace: Path) -> None:
 
 
 def _own_modules() -> list[str]:
-    return [name for name in sys.modules if name == _FOLDER or name.startswith(f"{_FOLDER}.")]
+    return [name for name in sys.modules if name.partition(".")[0] in (_FOLDER, *components.FOLDERS)]
 
 
 def _call(name: str, registered: _Registered, workspace: Path | None = None) -> ExperimentConfig:

@@ -54,6 +54,9 @@ KINDS: Mapping[str, Kind] = {
     "trainer.keep_checkpoint_every_n_steps": "safe",
     "trainer.best_checkpoint_*": "safe",
     "trainer.export.*": "safe",
+    "trainer.max_traces": "safe",
+    "trainer.actions*": "safe",
+    "trainer.trackers*": "safe",
     # When a run gives up.
     "trainer.loss_upper_bound": "safe",
     "trainer.recovery_*": "safe",

@@ -40,7 +40,7 @@ class Retention:
         newest = set(rising if self.newest is None else rising[-self.newest :])
         forever = None if self.every_steps is None else Every(self.every_steps)
         return tuple(
-            step for step in rising if step in newest or step in protected or (forever and forever.is_due(step))
+            step for step in rising if step in newest or step in protected or (forever and forever.is_due_at(step))
         )
 
 

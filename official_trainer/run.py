@@ -102,11 +102,11 @@ def export(
     load("tensorflow")
     from official_trainer import export as exports
     from official_trainer import following
-    from official_trainer.build import build
+    from official_trainer.build import build, load_weights
 
     directory, step = following.find_checkpoint(job, checkpoint)
     trainer = build(job)
-    following.load_weights(trainer, directory, step)
+    load_weights(trainer, directory, step)
     output_dir = output_dir or job.path("export", "saved_model")
     with trainer.weights_averaged():
         exports.save(output_dir, trainer.task, trainer.model, step=step)

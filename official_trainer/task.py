@@ -11,7 +11,7 @@ against this class runs in Model Garden's own driver.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_trainer.lazy import keras, tf
@@ -168,6 +168,16 @@ class Task:
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> dict[str, Any]:
         """Turns the folded state of a whole evaluation into metrics, which may be nested by name."""
         return {}
+
+    # What else happens while it is trained.
+
+    def build_actions(self, trainer: Any) -> Sequence[Any]:
+        """Returns actions of this task, beside those of `trainer.actions`: `action.Action`s, their configs, callables.
+
+        Args:
+          trainer: has `model`, `optimizer`, `strategy`, `config`.
+        """
+        return ()
 
     # What is exported.
 

@@ -17,20 +17,24 @@ from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files, registry, resume
-from official_trainer.build import build, export_best, export_last, store_of
+from official_trainer.action import LoopState
+from official_trainer.build import build, export_best, export_last, load_weights, monitored, schedule_of, store_of
+from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.hooks import Hooks
 from official_trainer.job import Job
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.loop import Hooks, Loop, LoopState
+from official_trainer.loop import Loop
 from official_trainer.manifest import CheckpointError
-from official_trainer.modes import TRAINING_MODES
+from official_trainer.modes import TRAINING_MODES, Evaluates
 from official_trainer.nonfinite import Diagnosis
 from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, claim
+from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Trackers, flatten
 from official_trainer.tracking.console import Console, format_number
-from official_trainer.tracking.jsonl import JsonlTracker, read_rows
+from official_trainer.tracking.jsonl import JsonlTracker, numbers_of, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.trainer import Trainer
 from official_trainer.watchdog import watchdog_of
@@ -122,19 +126,29 @@ class _Session:
         evaluates = TRAINING_MODES[job.mode]
         with stop.interruptible():
             trainer = build(job, trains=True, keeps_best=evaluates != "never")
-            if evaluates != "never":
-                trainer.check_monitored_metric()
+            schedule = schedule_of(job, trainer)
+            self._check_monitored(trainer, schedule, evaluates)
         trainer.stop, self._trainer = stop, trainer
         with contextlib.closing(self._trackers):
             store = store_of(job, trainer)
-            loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=self._hooks(trainer), stop=stop)
+            hooks = self._hooks(trainer, schedule)
+            loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
             stop.save_state = loop.save_beside
             stop.on_leave = functools.partial(self._on_leave, loop)
             logs = loop.run()
         self._console.message(self._closing_line(loop.state.step))
         self.metrics = flatten(logs) or _last_row(self._rows.path)
 
-    def _hooks(self, trainer: Trainer) -> Hooks:
+    def _check_monitored(self, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
+        """Refuses before the first step what would fail at the first evaluation."""
+        if evaluates != "never":
+            trainer.check_monitored(monitored(self._job, schedule))
+            return
+        for metric, name in schedule.monitored().items():
+            what = f"action '{name}' needs {metric!r} of an evaluation, and mode {self._job.mode} makes none"
+            raise ConfigError([Problem(what, "trainer.actions", fix="use --mode=train_and_eval, or leave it out")])
+
+    def _hooks(self, trainer: Trainer, schedule: Schedule) -> Hooks:
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.on_new_best = functools.partial(self._on_new_best, trainer)
         return Hooks(
@@ -144,9 +158,13 @@ class _Session:
             on_window=self._on_window,
             before_save=lambda step: self._trackers.flush(),
             on_save=self._record.checkpoint,
-            has_evaluation=lambda step: self._rows.has_row(step, "validation"),
+            find_evaluation=lambda step: self._rows.row(step, "validation"),
+            on_stop=self._console.message,
+            load_weights=functools.partial(load_weights, trainer),
             export=functools.partial(self._on_end, trainer),
             diagnosis=Diagnosis(self._job.model_dir, trainer),
+            model_dir=self._job.model_dir,
+            actions=schedule,
         )
 
     def _enter(self, phase: str, step: int | None = None) -> None:
@@ -252,4 +270,4 @@ def _last_row(path: str) -> dict[str, float]:
     if not rows:
         return {}
     newest = max(rows, key=lambda row: (row["step"], row["split"] == "validation"))
-    return {name: value for name, value in newest.items() if name not in ("step", "split", "time")}
+    return numbers_of(newest)

@@ -1,24 +1,339 @@
-"""When: pure values that say at which steps something is due.
+"""When: frozen values that say at which steps something is due.
 
-Owns: the arithmetic of intervals on the global step, so that what fires when never depends on restarts or windows.
-Does not own: what is done (`loop.py`).
+Owns: the arithmetic of the global step, so that what fires when depends on the step alone: not on restarts, not on how
+steps are cut into windows. Does not own: what is done (`schedule.py`, `loop.py`), or how a trigger is written in YAML
+(`config/when.py`).
+
+A trigger answers two questions. `next_step` says where a window has to end. `is_due` is asked after every window and
+after every evaluation; a step that a window jumped over counts too. Time and evaluations cannot be foreseen: triggers
+on them have no next step, and are asked only.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import functools
+from typing import Literal
+
+FIRST_UNPLANNED_STEP = 128
+"""Where `NTimes` begins when nobody knows the end: at 128, 256, 512, …"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+    """What a trigger may know of a run in advance.
+
+    Attributes:
+      start_step: global step at which this process began.
+      end_step: the last step; None while it is not known.
+    """
+
+    start_step: int = 0
+    end_step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A point between two steps, at which triggers are asked.
+
+    Attributes:
+      after: the step at which they were asked before.
+      step: steps done.
+      span: of the run.
+      evaluated: whether an evaluation of this step has just ended.
+      summarized: whether a summary of training was written at this step.
+      ended: whether this is the last step.
+      since_end_seconds: time since what the trigger is for ended last, or else since the first step.
+      since_start_seconds: time since it began last, or else since the first step.
+    """
+
+    after: int
+    step: int
+    span: Span = Span()
+    evaluated: bool = False
+    summarized: bool = False
+    ended: bool = False
+    since_end_seconds: float = 0.0
+    since_start_seconds: float = 0.0
+
+
+class Trigger:
+    """When something is due. Immutable; equal triggers are due at the same steps. Never due at step 0."""
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether the steps at which this is due follow from the span alone."""
+        return True
+
+    def next_step(self, after: int, until: int, span: Span) -> int | None:
+        """Returns the first step in `(after, until]` at which this is due; None if there is none, or none foreseeable.
+
+        Of a combination with something that cannot be foreseen: the first step at which it may be due.
+        """
+        step = self._first_after(max(after, 0), span)
+        return step if step is not None and step <= until else None
+
+    def is_due(self, moment: Moment) -> bool:
+        """Whether this is due now, or was at a step since it was asked before."""
+        return self.next_step(moment.after, moment.step, moment.span) is not None
+
+    def is_due_at(self, step: int) -> bool:
+        """Whether this is due at `step` of any run."""
+        return self.next_step(step - 1, step, Span()) is not None
+
+    def _first_after(self, after: int, span: Span) -> int | None:
+        raise NotImplementedError
+
+
+class _Unforeseeable(Trigger):
+    @property
+    def is_foreseeable(self) -> bool:
+        return False
+
+    def next_step(self, after: int, until: int, span: Span) -> int | None:
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
-class Every:
-    """Due at the multiples of `steps`; never at step 0."""
+class Every(Trigger):
+    """Due at the multiples of `steps`."""
 
     steps: int
 
-    def is_due(self, step: int) -> bool:
-        """Whether this is due at `step`."""
-        return step > 0 and step % self.steps == 0
+    def __post_init__(self) -> None:
+        _check(self.steps >= 1, "every", self.steps, "at least 1")
 
-    def next_step(self, step: int) -> int:
-        """Returns the first step after `step` at which this is due."""
+    def following(self, step: int) -> int:
+        """Returns the first multiple after `step`."""
         return (step // self.steps + 1) * self.steps
+
+    def _first_after(self, after: int, span: Span) -> int | None:
+        return self.following(after)
+
+
+@dataclasses.dataclass(frozen=True)
+class AtSteps(Trigger):
+    """Due at these steps."""
+
+    steps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check(all(step >= 1 for step in self.steps), "at_steps", self.steps, "steps from 1 on")
+
+    def _first_after(self, after: int, span: Span) -> int | None:
+        return min((step for step in self.steps if step > after), default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstSteps(Trigger):
+    """Due at the first `count` steps of the run: 1, 2, …, `count`."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _check(self.count >= 1, "first_steps", self.count, "at least 1")
+
+    def _first_after(self, after: int, span: Span) -> int | None:
+        return after + 1 if after < self.count else None
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstStepsOfProcess(Trigger):
+    """Due at the first `count` steps after each start, for what should be looked at closely then."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _check(self.count >= 1, "first_steps_of_process", self.count, "at least 1")
+
+    def _first_after(self, after: int, span: Span) -> int | None:
+        after = max(after, span.start_step)
+        return after + 1 if after < span.start_step + self.count else None
+
+
+@dataclasses.dataclass(frozen=True)
+class NTimes(Trigger):
+    """Due `count` times, evenly over the run, the last time at its last step; at every step of a shorter run.
+
+    While nobody knows the end, in the first epoch of data of unknown size, at 128, 256, 512, …
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _check(self.count >= 1, "n_times", self.count, "at least 1")
+
+    def _first_after(self, after: int, span: Span) -> int | None:
+        end = span.end_step
+        if end is None:
+            step = FIRST_UNPLANNED_STEP
+            while step <= after:
+                step *= 2
+            return step
+        if after >= end:
+            return None
+        number = after * self.count // end + 1  # the first of ceil(number * end / count) that may be after `after`
+        while (step := -(-number * end // self.count)) <= after:
+            number += 1
+        return step
+
+
+@dataclasses.dataclass(frozen=True)
+class Exponential(Trigger):
+    """Due at steps that lie further and further apart: `start`, then each distance `factor` times the one before.
+
+    With 100 and 1.2: 100, 220, 364, 537, 745, … A distance is a whole number of steps, and at least one more than the
+    one before.
+    """
+
+    start: int = 100
+    factor: float = 1.2
+
+    def __post_init__(self) -> None:
+        _check(self.start >= 1, "exponential.start", self.start, "at least 1")
+        _check(self.factor > 1, "exponential.factor", self.factor, "greater than 1")
+
+    def _first_after(self, after: int, span: Span) -> int | None:
+        steps = _exponential_steps(self.start, self.factor)
+        distance = steps[-1] - steps[-2]
+        while steps[-1] <= after:
+            distance = max(distance + 1, round(distance * self.factor))
+            steps.append(steps[-1] + distance)
+        return steps[bisect.bisect_right(steps, max(after, 0))]
+
+
+@functools.cache
+def _exponential_steps(start: int, factor: float) -> list[int]:
+    """Returns the steps known so far, after a 0; the list grows."""
+    return [0, start]
+
+
+@dataclasses.dataclass(frozen=True)
+class EverySeconds(_Unforeseeable):
+    """Due at the first window that ends when `seconds` have passed. Depends on the clock, so restarts move it.
+
+    The clock starts at the first step of the process.
+
+    Attributes:
+      seconds: the pause.
+      measure_from: whether it is counted from the `end` of what was done last, so that its own time does not count, or
+        from its `start`.
+    """
+
+    seconds: float
+    measure_from: Literal["end", "start"] = "end"
+
+    def __post_init__(self) -> None:
+        _check(self.seconds > 0, "every_seconds", self.seconds, "greater than 0")
+
+    def is_due(self, moment: Moment) -> bool:
+        passed = moment.since_end_seconds if self.measure_from == "end" else moment.since_start_seconds
+        return passed >= self.seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class AfterEval(_Unforeseeable):
+    """Due after each evaluation."""
+
+    def is_due(self, moment: Moment) -> bool:
+        return moment.evaluated
+
+
+@dataclasses.dataclass(frozen=True)
+class AfterSummary(_Unforeseeable):
+    """Due with each summary of training (`trainer.summary_interval`, and the last step)."""
+
+    def is_due(self, moment: Moment) -> bool:
+        return moment.summarized
+
+
+@dataclasses.dataclass(frozen=True)
+class AtEnd(Trigger):
+    """Due at the last step, wherever training ends."""
+
+    def _first_after(self, after: int, span: Span) -> int | None:
+        return span.end_step if span.end_step is not None and span.end_step > after else None
+
+    def is_due(self, moment: Moment) -> bool:
+        return moment.ended
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyOf(Trigger):
+    """Due when one of the parts is; all of them are asked."""
+
+    parts: tuple[Trigger, ...]
+
+    def __post_init__(self) -> None:
+        _check(bool(self.parts), "any", "nothing", "at least one trigger")
+
+    @property
+    def is_foreseeable(self) -> bool:
+        return all(part.is_foreseeable for part in self.parts)
+
+    def next_step(self, after: int, until: int, span: Span) -> int | None:
+        steps = (part.next_step(after, until, span) for part in self.parts)
+        return min((step for step in steps if step is not None), default=None)
+
+    def is_due(self, moment: Moment) -> bool:
+        return any(part.is_due(moment) for part in self.parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class AllOf(Trigger):
+    """Due at the steps at which every part is."""
+
+    parts: tuple[Trigger, ...]
+
+    def __post_init__(self) -> None:
+        _check(bool(self.parts), "all", "nothing", "at least one trigger")
+
+    @property
+    def is_foreseeable(self) -> bool:
+        return all(part.is_foreseeable for part in self.parts)
+
+    def next_step(self, after: int, until: int, span: Span) -> int | None:
+        parts = [part for part in self.parts if part.is_foreseeable]
+        if not parts:
+            return None
+        step = after
+        while True:  # each part moves the step on to where it is due, until none moves it
+            start = step
+            for part in parts:
+                found = part.next_step(max(after, step - 1), until, span)
+                if found is None:
+                    return None
+                step = found
+            if step == start and step > after:
+                return step
+
+    def is_due(self, moment: Moment) -> bool:
+        if any(part.is_foreseeable for part in self.parts) and not super().is_due(moment):
+            return False
+        return all(part.is_due(moment) for part in self.parts if not part.is_foreseeable)
+
+
+@dataclasses.dataclass(frozen=True)
+class Not(Trigger):
+    """Due at the steps at which `part` is not."""
+
+    part: Trigger
+
+    @property
+    def is_foreseeable(self) -> bool:
+        return self.part.is_foreseeable
+
+    def next_step(self, after: int, until: int, span: Span) -> int | None:
+        for step in range(after + 1, until + 1):
+            if not self.is_foreseeable or self.part.next_step(step - 1, step, span) is None:
+                return step
+        return None
+
+    def is_due(self, moment: Moment) -> bool:
+        return super().is_due(moment) if self.is_foreseeable else not self.part.is_due(moment)
+
+
+def _check(is_allowed: bool, name: str, value: object, allowed: str) -> None:
+    if not is_allowed:
+        raise ValueError(f"{name} is {value}; it must be {allowed}")

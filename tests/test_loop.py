@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer.config.schema import TrainerConfig
-from official_trainer.loop import Hooks, Loop, NonFiniteError
+from official_trainer.hooks import Hooks
+from official_trainer.loop import Loop, NonFiniteError
 from official_trainer.stopping import PreemptedError, StopRequest
 
 
@@ -173,7 +174,7 @@ class FakeJournal:
 
 def start(disk, config, evaluate="interval", stop=None, hooks=None, **kwargs):
     trainer = FakeTrainer(disk, config, **kwargs)
-    hooks = hooks or Hooks(has_evaluation=lambda step: ("validation", step) in disk.rows)
+    hooks = hooks or Hooks(find_evaluation=lambda step: {} if ("validation", step) in disk.rows else None)
     loop = Loop(trainer, FakeStore(disk, trainer), FakeJournal(disk), evaluate=evaluate, hooks=hooks, stop=stop)
     return loop, trainer
 

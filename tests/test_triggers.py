@@ -20,15 +20,15 @@ from official_trainer.triggers import Every
 )
 def test_every(interval, step, is_due, next_step):
     """G2: due at multiples, never at step 0."""
-    assert Every(interval).is_due(step) is is_due
-    assert Every(interval).next_step(step) == next_step
+    assert Every(interval).is_due_at(step) is is_due
+    assert Every(interval).following(step) == next_step
 
 
 @given(st.integers(1, 50), st.integers(0, 500))
 def test_next_step_is_the_first_due_step(interval, step):
     """G2: no due step lies between."""
     every = Every(interval)
-    following = every.next_step(step)
+    following = every.following(step)
     assert following > step
-    assert every.is_due(following)
-    assert not any(every.is_due(s) for s in range(step + 1, following))
+    assert every.is_due_at(following)
+    assert not any(every.is_due_at(s) for s in range(step + 1, following))

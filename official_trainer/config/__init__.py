@@ -4,6 +4,7 @@ Owns: everything between what a user writes (YAML, flags, an experiment's Python
 Does not own: which experiments there are (`registry.py`), or what the fields do.
 """
 
+from official_trainer.config.components import ActionConfig, TrackerConfig
 from official_trainer.config.declaration import (
     Above,
     Between,
@@ -32,9 +33,11 @@ from official_trainer.config.schema import (
     TrainerConfig,
 )
 from official_trainer.config.text import flow
+from official_trainer.config.when import When
 
 __all__ = [
     "Above",
+    "ActionConfig",
     "Between",
     "Config",
     "ConfigError",
@@ -54,7 +57,9 @@ __all__ = [
     "Resolved",
     "RuntimeConfig",
     "TaskConfig",
+    "TrackerConfig",
     "TrainerConfig",
+    "When",
     "digest",
     "dump",
     "explain",

@@ -62,7 +62,7 @@ class _Comparison:
     def value(self, before: Any, now: Any, path: str) -> Iterator[Difference]:
         if isinstance(now, OneOf) and isinstance(before, dict) and before.get("type") != now.type:
             yield from self._choice(before, now, path)
-        elif fields.is_section(now) and isinstance(before, dict):
+        elif fields.is_section(now) and isinstance(before, dict) and not now.IS_WHOLE:
             yield from self._section(before, now, path)
         elif _has_matching_sections(before, now):
             for key, part in fields.children(now):
@@ -75,7 +75,7 @@ class _Comparison:
         for key, part in parts(now):
             old = before[key] if key in before else _default(now, key)
             yield from self.value(old, part, fields.join(path, key))
-        for key in before.keys() - fields.hints(type(now)).keys():
+        for key in before.keys() - {name for name, _ in fields.children(now)}:
             yield Difference(path=fields.join(path, str(key)), before=before[key], after=Ellipsis)
 
     def _choice(self, before: dict[Any, Any], now: OneOf, path: str) -> Iterator[Difference]:
@@ -111,6 +111,7 @@ class _Comparison:
 
 def _default(section: Config, key: str) -> Any:
     """Returns what the class of `section` says about a field, plain; Ellipsis if it has no default."""
+    key = str(fields.field_name(key))
     part, default = getattr(section, key), values.class_default(type(section))
     if fields.is_section(part):
         return _plain(values.class_default(type(part)) or {})

@@ -19,8 +19,9 @@ Does not own: reading values (`decode.py`), where they come from (`layers.py`), 
 from __future__ import annotations
 
 import dataclasses
+import keyword
 from collections.abc import Iterator
-from typing import Annotated, Any, NoReturn, Self
+from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 
 class FrozenDict(dict[str, Any]):
@@ -45,8 +46,14 @@ class Config:
 
     Fields may be `int, float, bool, str`, `None` unions, `Literal`, `tuple[X, ...]`, fixed tuples, `dict[str, X]`
     (default: a `FrozenDict`), other `Config` classes, and `Annotated[X, …]` with the ranges of this module. Give every
-    field a default, or the section cannot be written from YAML alone.
+    field a default, or the section cannot be written from YAML alone. A field whose name is a Python keyword is
+    declared with an underscore after it, and written without.
     """
+
+    WORDS: ClassVar[tuple[str, ...]] = ()
+    """Fields that are true or false of which one alone, as a word, stands for the section."""
+    IS_WHOLE: ClassVar[bool] = False
+    """Whether a mapping replaces the section that is there instead of being merged into it."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yields `(field, what is wrong and how to mend it)` for rules that one field's type cannot say."""
@@ -58,7 +65,7 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns nested plain dicts and lists, the selected branch of a one-of only."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {spelling(f.name): _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +85,11 @@ class OneOf(Config):
         if self.type is None:
             return {"type": None}
         return {"type": self.type, self.type: _plain(self.get())}
+
+
+def spelling(name: str) -> str:
+    """Returns a field's name as it is written: `not` for `not_`."""
+    return name[:-1] if name.endswith("_") and keyword.iskeyword(name[:-1]) else name
 
 
 def _plain(value: Any) -> Any:

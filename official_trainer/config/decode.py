@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from official_trainer.config import fields, scalars, values
+from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf
-from official_trainer.config.errors import Problem, nearest
+from official_trainer.config.errors import ConfigError, Problem, nearest
 from official_trainer.config.nodes import Assignment, Node
 from official_trainer.config.provenance import Trail
 
@@ -190,13 +191,14 @@ class Decoder:
     # Sections.
 
     def _section(self, node: Node, tp: type[Config], current: Any, path: str) -> Any:
+        if node.kind == "scalar" and not _is_null(node):
+            node = _written_out(node, tp)
+        if issubclass(tp, Component) and (tp := self._component(node, tp, current, path)) is FAILED:
+            return FAILED
         cls = type(current) if isinstance(current, tp) else tp
-        if node.kind == "scalar" and issubclass(cls, OneOf) and not _is_null(node):
-            word = dataclasses.replace(node, value="type", quoted=False)
-            node = dataclasses.replace(node, kind="mapping", value=((word, dataclasses.replace(node, op="=")),))
         if node.kind != "mapping":
             return self._not_a_section(node, cls, path)
-        start = current if isinstance(current, tp) else None
+        start = current if isinstance(current, tp) and not cls.IS_WHOLE else None
         if node.op == ":=":
             start = None
             self.trail.replace(path, node.origin)
@@ -212,6 +214,21 @@ class Decoder:
             self._set_field(cls, start, changes, Assignment(keys, key, item), path)
         return self._build(cls, start, changes, path, node)
 
+    def _component(self, node: Node, tp: type[Component], current: Any, path: str) -> Any:
+        """Returns the class that `type` chooses; without it, the one that is there."""
+        named = [item for key, item in node.value if key.value == "type"] if node.kind == "mapping" else []
+        known = type(current) if isinstance(current, tp) else tp
+        if not named or named[-1].kind != "scalar":
+            if node.kind != "mapping" or known is not tp.family():
+                return known
+            return self._fail(node, path, "needs type", fix=f"one of {', '.join(sorted(tp.names()))}")
+        try:
+            return tp.family().named(named[-1].value)
+        except ConfigError as error:
+            place = fields.join(path, "type")
+            self.problems += [dataclasses.replace(problem, path=place, **_at(named[-1])) for problem in error.problems]
+            return FAILED
+
     def _not_a_section(self, node: Node, cls: type[Config], path: str) -> Any:
         if node.kind == "scalar" and node.value == "" and not node.quoted:
             fix = "set its fields" if node.origin.kind == "flag" else "indent its fields below it, or remove the line"
@@ -219,14 +236,14 @@ class Decoder:
         if _is_null(node):
             fix = "write type: null for none" if issubclass(cls, OneOf) else "remove it to keep the defaults"
             return self._fail(node, path, "a section cannot be null", fix=fix)
-        fix = "put a space after ':'" if node.kind == "scalar" and _glued(node) else ""
+        fix = "put a space after ':'" if node.kind == "scalar" and node.is_glued else ""
         return self._fail(node, path, f"must be {fields.describe(cls)}", got=_got(node), fix=fix)
 
     def _set_field(
         self, cls: type[Config], start: Config | None, changes: dict[str, Any], item: Assignment, path: str
     ) -> None:
         """Reads one field of a section into `changes`."""
-        name = item.keys[0]
+        name = fields.field_name(item.keys[0])
         if name not in fields.hints(cls):
             self._unknown(cls, item, path)
             return
@@ -236,7 +253,7 @@ class Decoder:
             tp = Literal[tuple(fields.choices(cls))] | None
         base = start if start is not None else values.class_default(cls)
         now = changes.get(name, getattr(base, name, None))
-        changes[name] = self._descend(item.inside(), tp, now, fields.join(path, name))
+        changes[name] = self._descend(item.inside(), tp, now, fields.join(path, item.keys[0]))
 
     def _build(self, cls: type[Config], start: Config | None, changes: Mapping[str, Any], path: str, node: Node) -> Any:
         good = {name: value for name, value in changes.items() if value is not FAILED}
@@ -302,7 +319,7 @@ class Decoder:
 
     def _refuse_glued(self, key: Node, item: Node, path: str) -> bool:
         """Reports `name:value` without the space, which YAML takes for a name alone."""
-        if item.value != "" or item.quoted or not _glued(key):
+        if item.value != "" or item.quoted or not key.is_glued:
             return False
         place = fields.join(path, key.value.partition(":")[0])
         self._fail(key, place, f"'{key.value}' is a name without a value", fix="put a space after ':'")
@@ -311,6 +328,18 @@ class Decoder:
     def _fail(self, node: Node, path: str, what: str, **parts: str) -> Any:
         self.problems.append(Problem(what, path, **parts, **_at(node)))  # type: ignore[arg-type]
         return FAILED
+
+
+def _written_out(node: Node, cls: type[Config]) -> Node:
+    """Returns the mapping that a single word stands for, or the word if it stands for none."""
+    plain = dataclasses.replace(node, quoted=False, op="=")
+    if issubclass(cls, OneOf | Component):
+        pair = dataclasses.replace(plain, value="type"), dataclasses.replace(node, op="=")
+    elif node.value in cls.WORDS:
+        pair = plain, dataclasses.replace(plain, value="true")
+    else:
+        return node
+    return dataclasses.replace(node, kind="mapping", value=(pair,))
 
 
 def _at(node: Node) -> dict[str, Any]:
@@ -328,12 +357,6 @@ def _got(node: Node) -> str:
     return "a list" if node.kind == "list" else "a mapping"
 
 
-def _glued(node: Node) -> bool:
-    """Whether text looks like a name and a value without the space between."""
-    name, colon, value = node.value.partition(":")
-    return bool(colon and value and not node.quoted and fields.is_path(name))
-
-
 def _fits(arm: Any, node: Node) -> bool:
     """Whether a member of a union is written the way that `node` is."""
     bare, _ = fields.strip(arm)
@@ -344,7 +367,7 @@ def _fits(arm: Any, node: Node) -> bool:
     if node.kind == "mapping":
         return fields.is_section_type(bare) or fields.is_mapping(bare)
     if fields.is_section_type(bare):
-        return issubclass(bare, OneOf)
+        return issubclass(bare, OneOf | Component) or bool(bare.WORDS)
     if node.quoted and bare in (int, float, bool):
         return False
     return not fields.is_list(bare) and not fields.is_mapping(bare)

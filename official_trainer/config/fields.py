@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import keyword
 import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeGuard, Union
 
-from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.declaration import Config, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Origin, Problem, nearest, shorten
 
 NoneType = type(None)
@@ -74,6 +75,11 @@ def _hints(cls: Any) -> Mapping[str, Any]:
     for name in names:
         _check_readable(cls, name, found[name])
     return types.MappingProxyType({name: found[name] for name in names})
+
+
+def field_name(key: Key) -> Key:
+    """Returns the name of the field that is written as `key`: `not_` for `not`."""
+    return f"{key}_" if isinstance(key, str) and keyword.iskeyword(key) else key
 
 
 def rebuild(cls: type[Config], start: Config | None, changes: Mapping[str, Any]) -> Config:
@@ -256,7 +262,7 @@ def path_of(keys: tuple[Key, ...]) -> str:
 def children(value: Any) -> Iterator[tuple[Key, Any]]:
     """Yields the parts of a section, list or mapping; nothing for other values."""
     if is_section(value):
-        yield from ((name, getattr(value, name)) for name in hints(type(value)))
+        yield from ((spelling(name), getattr(value, name)) for name in hints(type(value)))
     elif isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, tuple | list):
@@ -308,7 +314,7 @@ def find(config: Any, path: str) -> Any:
 def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin | None = None) -> Problem:
     """Returns the problem that `section` (a value, or the class of one), at `path` below `root`, has no part `key`."""
     cls = section if isinstance(section, type) else type(section)
-    parts = list(hints(cls)) if is_section_type(cls) else [str(name) for name, _ in children(section)]
+    parts = list(map(spelling, hints(cls))) if is_section_type(cls) else [str(name) for name, _ in children(section)]
     if isinstance(section, tuple):
         what, allowed = "there is no such item", f"0 to {len(section) - 1}" if section else "none, the list is empty"
         return Problem(what, join(path, key), allowed=allowed, origin=origin)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
+from official_trainer.config import fields
 from official_trainer.config.errors import Origin, Problem, nearest
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -54,6 +55,12 @@ class Node:
     length: int = 1
     quoted: bool = False
     op: str = "="
+
+    @property
+    def is_glued(self) -> bool:
+        """Whether text looks like a name and a value without the space between."""
+        name, colon, value = self.value.partition(":")
+        return bool(colon and value and not self.quoted and fields.is_path(name))
 
     def called(self, op: str) -> Node:
         """Returns the node with another operation; `=` keeps the one it has."""

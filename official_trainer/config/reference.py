@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from official_trainer.config import fields, values
-from official_trainer.config.declaration import Config
+from official_trainer.config.components import ActionConfig, Component, TrackerConfig
+from official_trainer.config.declaration import Config, spelling
 from official_trainer.config.schema import ExperimentConfig
 from official_trainer.config.text import flow
+from official_trainer.config.when import ExponentialWhen, When
 
 _HEAD = """\
 # Configuration
@@ -86,7 +88,25 @@ def page() -> str:
     for path, cls in _sections(ExperimentConfig, ""):
         places.setdefault(cls, []).append(path)
     blocks = ["\n".join(_section(cls, paths)) for cls, paths in places.items() if cls is not ExperimentConfig]
-    return "\n\n".join([_HEAD.rstrip(), *blocks]) + "\n"
+    families = ["\n\n".join(_family(root, path)) for root, path in _FAMILIES.items()]
+    return "\n\n".join([_HEAD.rstrip(), *blocks, *families]) + "\n"
+
+
+_FAMILIES = {ActionConfig: "trainer.actions", TrackerConfig: "trainer.trackers"}
+
+
+def _family(root: type[Component], path: str) -> Iterator[str]:
+    """Yields the fields that all types of a family of components have, and then each type."""
+    yield f"## Types of `{path}`"
+    yield "\n".join(_section(root, [f"{path}[…]"]))
+    if root is ActionConfig:
+        yield "\n".join(_section(When, [f"{path}[…].when"]))
+        yield "\n".join(_section(ExponentialWhen, [f"{path}[…].when.exponential"]))
+    for name in sorted(root.names()):
+        cls = root.named(name)
+        own = [field for field in fields.hints(cls) if field not in fields.hints(root)]
+        changed = [field for field in fields.hints(root) if getattr(cls, field, None) != getattr(root, field)]
+        yield "\n".join(_section(cls, [f"type: {name}"], only=[*own, *changed]))
 
 
 def _sections(cls: type[Config], path: str) -> Iterator[tuple[str, type[Config]]]:
@@ -97,19 +117,27 @@ def _sections(cls: type[Config], path: str) -> Iterator[tuple[str, type[Config]]
                 yield from _sections(arm, fields.join(path, name))
 
 
-def _section(cls: type[Config], paths: list[str]) -> Iterator[str]:
+def _section(cls: type[Config], paths: list[str], only: list[str] | None = None) -> Iterator[str]:
     yield f"### {', '.join(f'`{path}`' for path in paths)}"
     yield ""
     yield fields.summary(cls)
     yield ""
+    names = [name for name in fields.hints(cls) if only is None or name in only]
+    if not names:
+        return
     yield "| field | type | default | allowed | meaning |"
     yield "|---|---|---|---|---|"
     default, docs = values.class_default(cls), fields.docs(cls)
-    for name, tp in fields.hints(cls).items():
-        shown = getattr(default, name, None)
-        text = "" if fields.is_section(shown) else f"`{flow(shown)}`"
+    for name in names:
+        tp, shown = fields.hints(cls)[name], getattr(default, name, getattr(cls, name, None))
+        text = "" if name in fields.required(cls) or _is_whole(shown) else f"`{flow(shown)}`"
         meaning = docs.get(name, "").replace("|", "\\|")
-        yield f"| `{name}` | {_type(tp)} | {text} | {_allowed(tp)} | {meaning} |"
+        yield f"| `{spelling(name)}` | {_type(tp)} | {text} | {_allowed(tp)} | {meaning} |"
+
+
+def _is_whole(default: Any) -> bool:
+    """Whether a default is a section with a table of its own."""
+    return fields.is_section(default) and not default.IS_WHOLE
 
 
 def _type(tp: Any) -> str:

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+from official_trainer.config.components import ActionConfig, TrackerConfig
 from official_trainer.config.declaration import (
     Between,
     Config,
@@ -155,7 +156,11 @@ class TrainerConfig(Config):
       eval_tf_function: whether evaluation steps are traced.
       eval_tf_while_loop: whether the loop over evaluation steps is traced too; not for tasks that aggregate logs on
         the host.
+      max_traces: how often training or evaluation steps may be traced, which batches of ever new shapes cause, before
+        the run fails with exit code 3.
       export: SavedModel exports.
+      actions: what else happens at a step, in the order of their priorities; each has a `type`.
+      trackers: where numbers go beside the console, `metrics.jsonl` and TensorBoard; each has a `type`.
     """
 
     optimizer_config: OptimizationConfig = OptimizationConfig()
@@ -186,7 +191,10 @@ class TrainerConfig(Config):
     train_tf_while_loop: bool = True
     eval_tf_function: bool = True
     eval_tf_while_loop: bool = False
+    max_traces: Positive = 20
     export: ExportConfig = ExportConfig()
+    actions: tuple[ActionConfig, ...] = ()
+    trackers: tuple[TrackerConfig, ...] = ()
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.train_epochs is not None and self.train_steps:
@@ -205,6 +213,10 @@ class TrainerConfig(Config):
             yield "train_tf_while_loop", "needs train_tf_function; set train_tf_while_loop=false too"
         if self.eval_tf_while_loop and not self.eval_tf_function:
             yield "eval_tf_while_loop", "needs eval_tf_function; set eval_tf_while_loop=false too"
+        names = [action.name or action.type for action in self.actions]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield f"actions[{index}]", f"is the second action called {name}; give one of them another name"
         if self.best_checkpoint_eval_metric and not self.best_checkpoint_export_subdir:
             yield "best_checkpoint_export_subdir", "must name a folder when best_checkpoint_eval_metric is set"
 

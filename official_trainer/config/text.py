@@ -33,9 +33,15 @@ def flow(value: Any) -> str:
 
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of a section or mapping that are written: of a one-of, its type and that branch."""
+    """Yields the fields of a section or mapping that are written.
+
+    Of a one-of, its type and that branch; of a section that is read as a whole, what is not null.
+    """
+    is_whole = fields.is_section(value) and value.IS_WHOLE
     for key, part in fields.children(value):
-        if not isinstance(value, OneOf) or key in ("type", value.type):
+        if isinstance(value, OneOf) and key not in ("type", value.type):
+            continue
+        if part is not None or not is_whole:
             yield str(key), part
 
 

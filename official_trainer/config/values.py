@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from official_trainer.config import fields
-from official_trainer.config.declaration import Config, FrozenDict, OneOf
+from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import Problem, nearest
 
 Report = Callable[[Problem], Any]
@@ -61,7 +61,7 @@ def _normalise_section(value: Config, tp: Any, path: str, report: Report) -> Any
     changes: dict[str, Any] = {}
     for name, hint in fields.hints(cls).items():
         old = getattr(value, name)
-        new = normalise(old, hint, fields.join(path, name), report)
+        new = normalise(old, hint, fields.join(path, spelling(name)), report)
         if new is not old:
             changes[name] = new
     if isinstance(value, OneOf):

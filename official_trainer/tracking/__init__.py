@@ -6,8 +6,9 @@ Does not own: any format or destination; each is one file beside this one. Nothi
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from official_trainer.errors import UserError
 
@@ -16,14 +17,44 @@ class MetricError(UserError, TypeError):
     """A metric that cannot be recorded: it is not one number, or its name is taken."""
 
 
-class Tracker(Protocol):
-    """A destination of metrics.
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """The distribution of the values of an array of numbers, of any shape."""
+
+    values: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """A picture: `[height, width, channels]`, one to four channels, uint8, or floats between 0 and 1."""
+
+    pixels: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A text in Markdown."""
+
+    markdown: str
+
+
+Media = Histogram | Image | Text
+
+
+class Tracker:
+    """A destination of metrics. Subclasses override what they can show; the rest is left out.
 
     `values` are flat when they come through `Trackers`: `{"loss": 0.5, "dev/accuracy": 0.9}`, Python floats.
     """
 
+    def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
+        """Takes the run's name and its flat config, once at each start, after `rewind`."""
+
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Records the metrics of `split` (`train`, `validation`) at a global step."""
+
+    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
+        """Records what is no number."""
 
     def rewind(self, step: int) -> None:
         """Drops everything after `step`: the run continues there. Called at every start, with 0 for a fresh run."""
@@ -35,7 +66,7 @@ class Tracker(Protocol):
         """Flushes and lets go; nothing is logged afterwards."""
 
 
-class Trackers:
+class Trackers(Tracker):
     """Sends everything to several trackers, in their order. A tracker itself."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
@@ -45,6 +76,14 @@ class Trackers:
         flat = flatten(values)
         for tracker in self._trackers:
             tracker.log(split, step, flat)
+
+    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
+        for tracker in self._trackers:
+            tracker.publish(split, step, media)
+
+    def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
+        for tracker in self._trackers:
+            tracker.describe(experiment, config)
 
     def rewind(self, step: int) -> None:
         for tracker in self._trackers:

@@ -15,13 +15,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TextIO
 
+from official_trainer.tracking import Tracker
+
 _logger = logging.getLogger(__name__)
 _NOT_SHOWN = ("batch_loss", "smoothed_loss", "learning_rate")  # in metrics.jsonl and TensorBoard; too much here
 _LINE_INTERVAL_SECONDS = 5.0
 _BAR_INTERVAL_SECONDS = 0.1
 
 
-class Console:
+class Console(Tracker):
     """Shows progress, metrics and messages. A tracker.
 
     Args:

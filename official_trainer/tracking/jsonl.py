@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from official_trainer import files
-from official_trainer.tracking import MetricError
+from official_trainer.tracking import MetricError, Tracker
 
 _logger = logging.getLogger(__name__)
 _RESERVED = ("step", "split", "time")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
-class JsonlTracker:
+class JsonlTracker(Tracker):
     """Appends rows to one file; each is on its way to the disk before `log` returns.
 
     Args:
@@ -61,6 +61,11 @@ class JsonlTracker:
     def has_row(self, step: int, split: str) -> bool:
         """Tells whether `split` was logged at `step`."""
         return (step, split) in self._rows_known()
+
+    def row(self, step: int, split: str) -> dict[str, float] | None:
+        """Returns the numbers of `split` at `step`, or None if it was not logged."""
+        rows = read_rows(self.path) if self.has_row(step, split) else []
+        return next((numbers_of(row) for row in rows if (row["step"], row["split"]) == (step, split)), None)
 
     def steps(self, split: str) -> set[int]:
         """Returns the steps at which `split` was logged."""
@@ -104,6 +109,11 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     for _, row in _parse(path, _read(path)):
         rows.append({name: float(value) if value in _NOT_FINITE else value for name, value in row.items()})
     return rows
+
+
+def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics of a row, without its own fields."""
+    return {name: value for name, value in row.items() if name not in _RESERVED}
 
 
 def _read(path: str) -> str:

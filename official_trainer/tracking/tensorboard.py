@@ -17,9 +17,10 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.lazy import load
+from official_trainer.tracking import Tracker
 
 
-class TensorBoardTracker:
+class TensorBoardTracker(Tracker):
     """Writes scalars and text for TensorBoard.
 
     Args:

@@ -1,0 +1,7 @@
+"""What can happen at a step, one file each; the file's name is the `type` in YAML.
+
+Owns: the actions. Does not own: their contract (`action.py`), when they are called (`schedule.py`).
+
+Each file has an `ActionConfig` with the fields of the section and the `Action` that it builds. Nothing here is imported
+until a config names it, and no file imports TensorFlow when it is. A workspace's own `actions/` is looked at too.
+"""

@@ -1,0 +1,31 @@
+"""The learning rate in a row and a curve of its own, as finely as one likes.
+
+Owns: these rows, of the split `optimizer`. Does not own: the rate in each summary of training (`steps.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official_trainer.action import Action, Run
+from official_trainer.config import ActionConfig, When
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearningRateConfig(ActionConfig):
+    """Records the learning rate that the next step will use."""
+
+    when: When | None = When(n_times=100)
+
+    def build(self) -> LearningRate:
+        return LearningRate()
+
+
+class LearningRate(Action):
+    """Records the rate of the optimizer's schedule, and the loss scale if there is one."""
+
+    def on_step(self, run: Run) -> None:
+        values = {"learning_rate": run.trainer.learning_rate}
+        if hasattr(run.trainer.optimizer, "loss_scale"):
+            values["loss_scale"] = run.trainer.optimizer.loss_scale
+        run.tracker.log("optimizer", run.step, values)

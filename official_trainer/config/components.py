@@ -1,0 +1,132 @@
+"""Sections whose class is chosen by `type`, the name of a file: actions and trackers.
+
+Owns: finding that file, in the package or in the folder of the same name in the workspace, and the class in it.
+Does not own: what components do (`actions/`, `tracking/`), which workspace it is (`registry.py`).
+
+Only the file that is named is imported; none of them imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from official_trainer.config.declaration import Config
+from official_trainer.config.errors import ConfigError, Origin, Problem, nearest
+from official_trainer.config.when import When
+
+_PACKAGE = Path(__file__).parents[1]
+FOLDERS = ("actions", "tracking")
+"""Folders of the package, and of a workspace, with a component in each file."""
+
+_workspace: list[Path] = []
+
+
+def use_workspace(folder: Path) -> None:
+    """Has components looked for in `folder` too, from now on; its modules can be imported by then."""
+    _workspace[:] = [folder]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Component(Config):
+    """A section with fields of its own for each `type`. Subclasses declare the fields and `build` what they configure.
+
+    Attributes:
+      type: which component: the name of the file that has it.
+    """
+
+    FOLDER: ClassVar[str] = ""
+    """Where the files are; set by the root of a family of components."""
+
+    type: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", type(self).__module__.rpartition(".")[2])
+
+    @classmethod
+    def family(cls) -> Any:
+        """Returns the root of the family: the class that names the folder."""
+        return next(base for base in cls.__mro__ if "FOLDER" in vars(base))
+
+    @classmethod
+    def names(cls) -> dict[str, str]:
+        """Returns the types there are, each with the module that has it."""
+        root = cls.family()
+        packaged = _files(_PACKAGE / root.FOLDER, root.__name__)
+        own = _files(_workspace[0] / root.FOLDER, root.__name__) if _workspace else []
+        return {
+            **{name: f"official_trainer.{root.FOLDER}.{name}" for name in packaged},
+            **{name: f"{root.FOLDER}.{name}" for name in own},
+        }
+
+    @classmethod
+    def named(cls, name: str) -> Any:
+        """Returns the class of a type.
+
+        Raises:
+          ConfigError: there is no such type, or its file cannot be imported.
+        """
+        root, names = cls.family(), cls.names()
+        if name not in names:
+            near, allowed = nearest(name, names), ", ".join(sorted(names))
+            fix = f"or add {root.FOLDER}/{name}.py to the workspace" if name.isidentifier() else ""
+            raise ConfigError([Problem(f"unknown type '{name}'", allowed=allowed, near="".join(near[:1]), fix=fix)])
+        try:
+            module = importlib.import_module(names[name])
+        except Exception as error:
+            what = f"cannot be imported: {type(error).__name__}: {error}"
+            raise ConfigError([Problem(what, origin=Origin("file", f"{root.FOLDER}/{name}.py"))]) from error
+        found = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and issubclass(value, root) and value.__module__ == module.__name__
+        ]
+        if len(found) != 1:
+            what = f"must define one {root.__name__}; it defines {len(found)}"
+            raise ConfigError([Problem(what, origin=Origin("file", f"{root.FOLDER}/{name}.py"))])
+        return found[0]
+
+    def build(self) -> Any:
+        """Returns what this configures."""
+        raise NotImplementedError(f"{type(self).__name__} must define build()")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActionConfig(Component):
+    """What happens at a step. `type` is the name of a file in `actions/`, here or in the workspace.
+
+    Attributes:
+      name: tells actions of one type apart, in messages and in checkpoints; unset means the type.
+      when: when it is due; unset means what the type says.
+      priority: the lowest comes first; negative ones are allowed, and of equal ones the order of the list decides.
+      on_error: what an error in it means. `fail` ends the run, `warn` says so and goes on, `disable` says so and does
+        not call it again.
+    """
+
+    FOLDER: ClassVar[str] = "actions"
+
+    name: str | None = None
+    when: When | None = None
+    priority: int = 0
+    on_error: Literal["fail", "warn", "disable"] = "fail"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrackerConfig(Component):
+    """Where numbers go, beside the console, `metrics.jsonl` and TensorBoard.
+
+    Attributes:
+      on_error: what an error in it means. `warn` says so once, and at the end how much is lost; `fail` ends the run.
+    """
+
+    FOLDER: ClassVar[str] = "tracking"
+
+    on_error: Literal["warn", "fail"] = "warn"
+
+
+def _files(folder: Path, root: str) -> list[str]:
+    """Returns the names of the files in `folder` with a subclass of `root`, by their text."""
+    paths = sorted(folder.glob("*.py")) if folder.is_dir() else []
+    return [path.stem for path in paths if f"({root})" in path.read_text(encoding="utf-8")]

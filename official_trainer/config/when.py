@@ -1,0 +1,138 @@
+"""The `when` of an action: a trigger, as it is written in YAML.
+
+Owns: the names and the spelling of triggers. Does not own: their meaning (`triggers.py`).
+
+    when: {every: 100}
+    when: after_eval
+    when: {any: [at_end, {all: [{every: 10}, {not: {first_steps: 100}}]}]}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Annotated, ClassVar, Literal
+
+from official_trainer import triggers
+from official_trainer.config.declaration import Above, Config, Positive, PositiveFloat
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExponentialWhen(Config):
+    """Steps that lie further and further apart.
+
+    Attributes:
+      start: the first of them, and the first distance.
+      factor: each distance is this many times the one before, and at least one step more.
+    """
+
+    start: Positive = 100
+    factor: Annotated[float, Above(1)] = 1.2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class When(Config):
+    """When an action is due. Exactly one of these, and with some of them what says how.
+
+    Steps are global steps: they do not depend on restarts or on `steps_per_loop`, and a window ends at each of them.
+
+    Attributes:
+      every: at the multiples of this step.
+      at_steps: at these steps.
+      first_steps: at this many steps from the beginning of the run.
+      first_steps_of_process: at this many steps after each start.
+      n_times: this many times, evenly over the run, the last time at its last step.
+      exponential: at steps that lie further and further apart.
+      every_seconds: when this many seconds have passed, at the end of the window; counted from the first step.
+      measure_from: whether `every_seconds` counts from the `end` of what the action did last, or from its `start`.
+      call_on_end: with `exponential` or `every_seconds`: whether the last step counts too.
+      after_eval: after each evaluation.
+      after_summary: with each summary of training.
+      at_end: at the last step, wherever training ends.
+      any: at the steps of any of these.
+      all: at the steps that all of these have in common.
+      not_: at the steps that this does not have; written `not`.
+    """
+
+    WORDS: ClassVar[tuple[str, ...]] = ("after_eval", "after_summary", "at_end")
+    IS_WHOLE: ClassVar[bool] = True
+
+    every: Positive | None = None
+    at_steps: tuple[Positive, ...] | None = None
+    first_steps: Positive | None = None
+    first_steps_of_process: Positive | None = None
+    n_times: Positive | None = None
+    exponential: ExponentialWhen | None = None
+    every_seconds: PositiveFloat | None = None
+    measure_from: Literal["end", "start"] | None = None
+    call_on_end: bool | None = None
+    after_eval: bool | None = None
+    after_summary: bool | None = None
+    at_end: bool | None = None
+    any: tuple[When, ...] | None = None
+    all: tuple[When, ...] | None = None
+    not_: When | None = None
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        chosen = self._chosen()
+        if not chosen:
+            yield "every", f"or another trigger must be set: {', '.join(_TRIGGERS)}"
+        elif len(chosen) > 1:
+            yield chosen[-1], f"cannot be set together with {chosen[0]}; combine them by any: […] or all: […]"
+        for name in ("any", "all"):
+            if getattr(self, name) == ():
+                yield name, "must name at least one trigger"
+        if self.at_steps == ():
+            yield "at_steps", "must name at least one step"
+        for word in self.WORDS:
+            if getattr(self, word) is False:
+                yield word, f"cannot be false; write not: {word}"
+        if self.measure_from is not None and self.every_seconds is None:
+            yield "measure_from", "has no effect without every_seconds"
+        if self.call_on_end is not None and self.every_seconds is None and self.exponential is None:
+            yield "call_on_end", "has no effect without every_seconds or exponential"
+
+    def trigger(self) -> triggers.Trigger:
+        """Returns the trigger that this describes."""
+        (name,) = self._chosen()
+        trigger = self._build(name)
+        return triggers.AnyOf((trigger, triggers.AtEnd())) if self.call_on_end else trigger
+
+    def _chosen(self) -> list[str]:
+        return [name for name in _TRIGGERS if getattr(self, f"{name}_" if name == "not" else name) not in (None, False)]
+
+    def _build(self, name: str) -> triggers.Trigger:
+        match name:
+            case "exponential":
+                assert self.exponential is not None
+                return triggers.Exponential(self.exponential.start, self.exponential.factor)
+            case "every_seconds":
+                assert self.every_seconds is not None
+                return triggers.EverySeconds(self.every_seconds, self.measure_from or "end")
+            case "any":
+                return triggers.AnyOf(tuple(part.trigger() for part in self.any or ()))
+            case "all":
+                return triggers.AllOf(tuple(part.trigger() for part in self.all or ()))
+            case "not":
+                assert self.not_ is not None
+                return triggers.Not(self.not_.trigger())
+            case "after_eval" | "after_summary" | "at_end":
+                return _TRIGGERS[name]()
+        return _TRIGGERS[name](getattr(self, name))
+
+
+_TRIGGERS: dict[str, Callable[..., triggers.Trigger]] = {
+    "every": triggers.Every,
+    "at_steps": triggers.AtSteps,
+    "first_steps": triggers.FirstSteps,
+    "first_steps_of_process": triggers.FirstStepsOfProcess,
+    "n_times": triggers.NTimes,
+    "exponential": triggers.Exponential,
+    "every_seconds": triggers.EverySeconds,
+    "after_eval": triggers.AfterEval,
+    "after_summary": triggers.AfterSummary,
+    "at_end": triggers.AtEnd,
+    "any": triggers.AnyOf,
+    "all": triggers.AllOf,
+    "not": triggers.Not,
+}

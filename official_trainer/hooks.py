@@ -1,0 +1,41 @@
+"""What the loop needs of whoever runs it: a journal for numbers, and what happens as things happen.
+
+Owns: these contracts. Does not own: when anything is called (`loop.py`), what is done then (`training.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from official_trainer import action
+from official_trainer.action import LoopState
+from official_trainer.recovery import Diagnosis
+from official_trainer.schedule import Schedule
+
+
+class Journal(action.Journal, Protocol):
+    """What the loop needs of the trackers: rows of numbers that can be taken back."""
+
+    def rewind(self, step: int) -> None:
+        """Drops everything after `step`."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Hooks:
+    """What happens outside the numbers: the run record, progress, actions, export. Every field may be left out."""
+
+    on_restore: Callable[[LoopState], None] = lambda state: None
+    on_start: Callable[[LoopState], None] = lambda state: None
+    on_phase: Callable[[str, int], None] = lambda phase, step: None
+    on_window: Callable[[LoopState, int, float, float], None] = lambda state, steps, seconds, loss: None
+    before_save: Callable[[int], None] = lambda step: None
+    on_save: Callable[[int], None] = lambda step: None
+    find_evaluation: Callable[[int], Mapping[str, float] | None] = lambda step: None
+    on_stop: Callable[[str], None] = lambda reason: None
+    load_weights: Callable[[str, int], None] = lambda directory, step: None
+    export: Callable[[int, Mapping[str, Any]], None] = lambda step, logs: None
+    diagnosis: Diagnosis | None = None
+    model_dir: str = ""
+    actions: Schedule = dataclasses.field(default_factory=Schedule)

@@ -1,0 +1,166 @@
+"""Training steps: traced windows of them, from batches to updates; the half of the Trainer that updates.
+
+Owns: Model Garden's training contract (`train`, `train_loop_begin`, `next_train_inputs`, `train_step`,
+`train_loop_end`) and the metrics of training. Does not own: the order of events (`loop.py`), where batches come from
+(`feed.py`), how steps are put into a window (`windows.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import orbit
+
+from official_trainer import metrics, optimization, windows
+from official_trainer.feed import TrainingFeed
+from official_trainer.input_mark import InputMark
+from official_trainer.lazy import keras, tf
+from official_trainer.random_streams import RandomStreams
+from official_trainer.stopping import StopRequest
+
+
+class Stepper(orbit.StandardTrainer):
+    """Trains one task's model under the strategy in scope; a part of `Trainer`, not used alone."""
+
+    stop: StopRequest
+    _strategy: tf.distribute.Strategy
+    _config: Any
+    _task: Any
+    _model: keras.Model
+    _optimizer: keras.optimizers.Optimizer
+    _enable_xla: bool
+    _global_step: tf.Variable
+    _average: optimization.WeightAverage | None
+    _streams: RandomStreams
+    _input_mark: InputMark
+    _train_loop_fn: windows.WindowLoop | None
+    _train_loss: keras.metrics.Metric
+    _train_metrics: list[keras.metrics.Metric]
+    _loss_trace: metrics.LossTrace
+    _feed: TrainingFeed
+
+    def train(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
+        """Runs `num_steps` steps between `train_loop_begin` and `train_loop_end`; returns the latter's logs."""
+        self.train_loop_begin()
+        self.run_steps(int(num_steps))
+        return self.train_loop_end()
+
+    def run_steps(self, num_steps: int) -> int:
+        """Runs `num_steps` steps in one window and returns how many ran.
+
+        Fewer run only when the training data ends and `trainer.on_data_end` is `stop`.
+
+        Raises:
+          DataError: the data ended (and `on_data_end` is `error`), holds nothing, or cannot be read.
+          PreemptedError: the run was asked to stop; `global_step` tells how many steps ran, each of them whole.
+        """
+        first = int(self._global_step.numpy())
+        goal = first + num_steps
+        while (step := int(self._global_step.numpy())) < goal:
+            try:
+                self._run_window(goal - step)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if not self._feed.handle_end():
+                    break
+            else:
+                self._check_advance(step, goal)
+        return int(self._global_step.numpy()) - first
+
+    def _check_advance(self, step: int, goal: int) -> None:
+        """Refuses to go on when steps were run that `global_step` does not know of: everything is timed by it."""
+        reached = int(self._global_step.numpy())
+        if reached != goal:
+            raise RuntimeError(
+                f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
+                f"{type(self).__name__}.train_step must add 1 to self.global_step"
+            )
+
+    def _run_window(self, num_steps: int) -> None:
+        if self._train_loop_fn is None:
+            self._train_loop_fn = self.create_train_loop_fn()
+        iterator, count = self._feed.iterator(), tf.constant(num_steps, tf.int32)
+        self._input_mark.reset()
+        with self._feed.reading(), self._may_be_left():
+            self._train_loop_fn(iterator, count)
+
+    def _may_be_left(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for a window: what can be left when the run is asked to stop is.
+
+        Python gets to it while it traces, and between calls of traced steps; a step that waits for data is left to
+        wait, and the state saved beside it. Steps that are not traced are finished.
+        """
+        if not self._train_options.use_tf_function:
+            return contextlib.nullcontext()
+        return self.stop.leaving(self._input_mark.rescuer(self.stop))
+
+    def create_train_loop_fn(self) -> windows.WindowLoop:
+        """Returns `loop(iterator, num_steps)` over `train_step`, or over compiled windows under XLA."""
+        if self._compiles_windows:
+            return windows.CompiledLoop(self._train_on_batch, self._input_mark)
+        options = self._train_options
+        return windows.stepping_loop(
+            self.train_step, traced_step=options.use_tf_function, traced_loop=options.use_tf_while_loop
+        )
+
+    @property
+    def _compiles_windows(self) -> bool:
+        """Whether XLA gets whole windows: one replica, and the step is ours, so that batches can come in blocks."""
+        return (
+            self._enable_xla
+            and self._strategy.num_replicas_in_sync == 1
+            and self._train_options.use_tf_while_loop
+            and type(self).train_step is Stepper.train_step
+            and type(self).next_train_inputs is Stepper.next_train_inputs
+        )
+
+    def train_loop_begin(self) -> None:
+        """Called eagerly before the first step after a summary. Does nothing by default."""
+
+    def train_loop_end(self) -> dict[str, Any]:
+        """Returns and resets the metrics of the steps since the last call; called eagerly."""
+        logs = {metric.name: metric.result() for metric in [*self._train_metrics, self._train_loss]}
+        for metric in [*self._train_metrics, self._train_loss]:
+            metric.reset_states()
+        trace = self._loss_trace.results(int(self._global_step.numpy()))
+        return {**logs, **trace, "learning_rate": self.learning_rate}
+
+    @property
+    def learning_rate(self) -> tf.Tensor:
+        """The rate of the next update, a scalar float32."""
+        return optimization.learning_rate(self._optimizer, self._global_step)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
+        return float(self._train_loss.result())
+
+    def next_train_inputs(self, iterator: Any) -> Any:
+        """Returns the inputs of the next training step; runs on the host, traced."""
+        return next(iterator)
+
+    def train_step(self, iterator: Any) -> None:
+        """Runs one step in cross-replica context, traced."""
+        self._train_on_batch(self._input_mark.next(lambda: self.next_train_inputs(iterator)))
+
+    def _train_on_batch(self, inputs: Any) -> None:
+        self._strategy.run(self._replica_train_step, args=(inputs,))
+        if self._average is not None:
+            self._average.update(self._global_step)
+
+    def _replica_train_step(self, inputs: Any) -> None:
+        self._streams.begin_step(self._global_step)
+        step = self._task.train_step
+        if self._enable_xla and not self._compiles_windows:
+            step = tf.function(step, jit_compile=True)
+        logs = step(inputs, model=self._model, optimizer=self._optimizer, metrics=self._train_metrics)
+        if self._task.loss not in logs:
+            raise ValueError(
+                f"{type(self._task).__name__}.train_step must return {self._task.loss!r}, got {list(logs)}"
+            )
+        loss = tf.cast(logs[self._task.loss], tf.float32)
+        loss = loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
+        self._train_loss.update_state(loss)
+        self._loss_trace.update(loss)
+        with tf.control_dependencies([loss]):  # a step whose data never came must not count
+            self._global_step.assign_add(1)
