@@ -325,7 +325,7 @@ class Not(Trigger):
         return self.part.is_foreseeable
 
     def next_step(self, after: int, until: int, span: Span) -> int | None:
-        for step in range(after + 1, until + 1):
+        for step in range(max(after, 0) + 1, until + 1):
             if not self.is_foreseeable or self.part.next_step(step - 1, step, span) is None:
                 return step
         return None

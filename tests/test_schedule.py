@@ -1,0 +1,387 @@
+"""Which actions are called when, in which order, and what an error in one means."""
+
+import logging
+import types
+
+import pytest
+
+from official_trainer.action import Action, CallAt, Callback, LoopState, Rollback, Run, Save, Stop
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.schedule import ActionError, Schedule
+from official_trainer.stopping import PreemptedError
+from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, AtEnd, Every, EverySeconds
+
+
+class Journal:
+    def __init__(self):
+        self.rows = []
+
+    def log(self, split, step, values):
+        self.rows.append((split, step, values))
+
+
+class Recorder(Action):
+    """Writes down every call in one list that all of them share."""
+
+    def __init__(self, calls, name="", priority=0, when=None, answers=()):
+        self.calls, self.name, self.priority, self.answers = calls, name, priority, dict(answers)
+        if when is not None:
+            self.when = when
+
+    def _note(self, hook, run, *more):
+        self.calls.append((self.name, hook, run.step, *more))
+        answer = self.answers.get((hook, run.step), self.answers.get(hook))
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def on_start(self, run):
+        return self._note("on_start", run)
+
+    def on_step(self, run):
+        return self._note("on_step", run)
+
+    def on_eval(self, run, logs):
+        return self._note("on_eval", run, dict(logs))
+
+    def on_trace(self, run, trace):
+        return self._note("on_trace", run, trace)
+
+    def on_end(self, run, failure):
+        return self._note("on_end", run, failure)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+def started(*actions, end_step=100, start_step=0, clock=None):
+    """Returns a schedule that has begun, and its run."""
+    schedule = Schedule(actions, **({} if clock is None else {"clock": clock}))
+    state = LoopState(step=start_step, start_step=start_step, end_step=end_step)
+    run = Run(state=state, trainer=types.SimpleNamespace(), model_dir="", tracker=Journal())
+    schedule.restore({})
+    schedule.start(run)
+    return schedule, run
+
+
+def to(schedule, run, *steps, summarized=False):
+    """Goes to each of the steps in a window of its own; returns what was asked for."""
+    asked = []
+    for step in steps:
+        run.state.step = step
+        asked += schedule.step(summarized=summarized, ended=step == run.state.end_step)
+    return asked
+
+
+def names(calls, hook):
+    return [call[0] for call in calls if call[1] == hook]
+
+
+# Order.
+
+
+def test_lowest_priority_first_then_as_given(calls):
+    """G1: negative ones are allowed; the order of the list breaks ties; in every hook."""
+    given = [("late", 100), ("a", 0), ("b", 0), ("early", -5), ("c", 0)]
+    schedule, run = started(*(Recorder(calls, name, priority, Every(1)) for name, priority in given))
+    to(schedule, run, 1)
+    schedule.evaluation({"accuracy": 1.0}, ended=False)
+    schedule.traces(["trace"])
+    schedule.end(None)
+    for hook in ("on_start", "on_step", "on_eval", "on_trace", "on_end"):
+        assert names(calls, hook) == ["early", "a", "b", "c", "late"]
+
+
+def test_two_actions_of_one_name_are_refused(calls):
+    """G1: their states could not be told apart."""
+    with pytest.raises(ValueError, match="two actions are named 'a'; give one of them another name"):
+        Schedule([Recorder(calls, "a"), Recorder(calls, "a")])
+
+
+def test_what_is_no_action_is_refused():
+    """G1: with what may be given."""
+    with pytest.raises(TypeError, match="3 is no action: it is no Action, no ActionConfig, and cannot be called"):
+        Schedule([3])
+
+
+# When.
+
+
+def test_hooks_are_called_when_due(calls):
+    """B1: `on_step` at the steps of the trigger, `on_eval` after evaluations of these steps."""
+    schedule, run = started(Recorder(calls, "a", when=Every(10)))
+    to(schedule, run, 5, 10)
+    schedule.evaluation({"x": 1.0}, ended=False)
+    to(schedule, run, 15)
+    schedule.evaluation({"x": 2.0}, ended=False)
+    to(schedule, run, 33)  # jumped over 20 and 30
+    assert calls[1:] == [("a", "on_step", 10), ("a", "on_eval", 10, {"x": 1.0}), ("a", "on_step", 33)]
+
+
+def test_by_default_with_every_new_result(calls):
+    """B1: each summary of training, each evaluation."""
+    schedule, run = started(Recorder(calls, "a"))
+    to(schedule, run, 5)
+    to(schedule, run, 10, summarized=True)
+    schedule.evaluation({}, ended=False)
+    assert [call[1:3] for call in calls] == [("on_start", 0), ("on_step", 10), ("on_eval", 10)]
+
+
+def test_without_on_eval_an_evaluation_calls_on_step_once(calls):
+    """B1: an action that only knows steps may be due after evaluations."""
+
+    class Stepping(Action):
+        name, when = "s", AnyOf((AfterEval(), Every(20)))
+
+        def on_step(self, run):
+            calls.append(run.step)
+
+    schedule, run = started(Stepping())
+    to(schedule, run, 10)
+    schedule.evaluation({}, ended=False)
+    to(schedule, run, 20)
+    schedule.evaluation({}, ended=False)
+    assert calls == [10, 20]
+
+
+def test_windows_end_where_actions_are_due(calls):
+    """B1, B7: and one step of its own is known before where something is published from inside."""
+    publisher = Recorder(calls, "p", when=Every(7))
+    publisher.publishes = True
+    eval_only = Callback(print)
+    schedule, _ = started(Recorder(calls, "a", when=Every(10)), publisher, eval_only)
+    assert [schedule.next_step(after, 100) for after in (0, 7, 10, 14)] == [7, 10, 14, 20]
+    assert schedule.next_step(0, 6) is None
+    assert schedule.next_published_step(7, 100) == 14
+
+
+def test_seconds_are_counted_from_the_end_of_the_action(calls):
+    """G5: the clock starts at the first step; the time of the action itself does not count."""
+    clock = Clock()
+
+    class Slow(Recorder):
+        def on_step(self, run):
+            clock.now += 50
+            return super().on_step(run)
+
+    schedule, run = started(Slow(calls, "slow", when=EverySeconds(10)), clock=clock)
+    clock.now += 1000  # tracing, before the first step is done
+    to(schedule, run, 1)
+    clock.now += 9
+    to(schedule, run, 2)
+    clock.now += 1
+    to(schedule, run, 3)
+    clock.now += 9
+    to(schedule, run, 4)
+    clock.now += 1
+    to(schedule, run, 5)
+    assert [call[2] for call in calls if call[1] == "on_step"] == [3, 5]
+
+
+def test_seconds_may_be_counted_from_the_start(calls):
+    """G5: then it does count."""
+    clock = Clock()
+
+    class Slow(Recorder):
+        def on_step(self, run):
+            clock.now += 8
+            return super().on_step(run)
+
+    schedule, run = started(Slow(calls, "slow", when=EverySeconds(10, "start")), clock=clock)
+    to(schedule, run, 1)
+    for step in range(2, 6):
+        clock.now += 5
+        to(schedule, run, step)
+    assert [call[2] for call in calls if call[1] == "on_step"] == [3, 4, 5]
+
+
+def test_a_call_can_be_asked_for(calls):
+    """N24: at one more step, where a window then ends."""
+    schedule, run = started(Recorder(calls, "a", when=Every(50), answers={("on_step", 50): CallAt(step=53)}))
+    assert to(schedule, run, 50) == []
+    assert schedule.next_step(50, 100) == 53
+    to(schedule, run, 52, 53, 54)
+    assert [call[2] for call in calls if call[1] == "on_step"] == [50, 53]
+
+
+# What is asked for.
+
+
+def test_requests_come_back_in_order(calls):
+    """G1: nothing is done here; only the loop executes."""
+    schedule, run = started(
+        Recorder(calls, "a", when=Every(1), answers={"on_step": [Save(), Stop(reason="enough")]}),
+        Recorder(calls, "b", when=Every(1), answers={"on_step": Rollback(reason="bad"), "on_eval": Save()}),
+    )
+    assert to(schedule, run, 1) == [Save(), Stop(reason="enough"), Rollback(reason="bad")]
+    assert schedule.evaluation({}, ended=False) == [Save()]
+
+
+def test_an_answer_that_is_no_request_is_an_error(calls):
+    """G1: a hook that returns something means to ask for something."""
+    schedule, run = started(Recorder(calls, "a", when=Every(1), answers={"on_step": True}))
+    with pytest.raises(
+        ActionError, match="action 'a' failed in on_step at step 1: TypeError: it returned True; a"
+    ):
+        to(schedule, run, 1)
+
+
+# Errors.
+
+
+def test_an_error_names_action_hook_and_step(calls):
+    """G1: and ends the run; the cause is kept."""
+    schedule, run = started(Recorder(calls, "a", when=Every(1), answers={"on_step": KeyError("x")}))
+    with pytest.raises(ActionError, match=r"^action 'a' failed in on_step at step 7: KeyError: 'x'$") as caught:
+        to(schedule, run, 7)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.exit_code == ExitCode.FAILED
+
+
+def test_an_error_for_users_keeps_its_exit_code(calls):
+    """G1, N6."""
+
+    class WrongDataError(UserError):
+        exit_code = ExitCode.DATA
+
+    schedule, _ = started(Recorder(calls, "a", when=AfterEval(), answers={"on_eval": WrongDataError("no rows")}))
+    with pytest.raises(ActionError, match=r"^action 'a' failed in on_eval at step 0: no rows$") as caught:
+        schedule.evaluation({}, ended=False)
+    assert caught.value.exit_code == ExitCode.DATA
+
+
+@pytest.mark.parametrize(("on_error", "called"), [("warn", [1, 2, 3]), ("disable", [1])])
+def test_an_error_may_be_a_warning(calls, caplog, on_error, called):
+    """G1: said each time, or said once and not called again; others go on."""
+    action = Recorder(calls, "a", when=Every(1), answers={"on_step": OSError("disk")})
+    action.on_error = on_error
+    schedule, run = started(action, Recorder(calls, "b", when=Every(1)))
+    with caplog.at_level(logging.WARNING):
+        to(schedule, run, 1, 2, 3)
+    assert [call[2] for call in calls if call[:2] == ("a", "on_step")] == called
+    assert len(names(calls, "on_step")) - len(called) == 3
+    said = (
+        f"action 'a' failed in on_step at step 1: OSError: disk{'; it is not called again' * (on_error == 'disable')}"
+    )
+    assert caplog.records[0].getMessage() == f"{said} (on_error: {on_error})"
+    assert len(caplog.records) == len(called)
+
+
+def test_a_stop_of_the_run_is_no_error_of_an_action(calls):
+    """N5: whatever `on_error` says."""
+    action = Recorder(calls, "a", when=Every(1), answers={"on_step": PreemptedError("SIGTERM")})
+    action.on_error = "warn"
+    schedule, run = started(action)
+    with pytest.raises(PreemptedError):
+        to(schedule, run, 1)
+
+
+def test_every_end_hook_runs_and_is_told_of_the_failure(calls, caplog):
+    """G1: also when one of them fails; then the first error, unless there is a failure already."""
+    failing = [Recorder(calls, name, answers={"on_end": RuntimeError(name)}) for name in ("a", "b")]
+    schedule, _ = started(*failing, Recorder(calls, "c"))
+    with pytest.raises(ActionError, match="action 'a' failed in on_end at step 0: RuntimeError: a"):
+        schedule.end(None)
+    assert "action 'b' failed in on_end" in caplog.text
+    failure = ValueError("the run failed")
+    schedule, _ = started(*failing, Recorder(calls, "c"))
+    calls.clear()
+    schedule.end(failure)
+    assert [(call[0], call[3]) for call in calls] == [("a", failure), ("b", failure), ("c", failure)]
+
+
+def test_end_hooks_of_a_run_that_never_began_are_not_called(calls):
+    """G1: what was not started need not be ended."""
+    Schedule([Recorder(calls, "a")]).end(ValueError())
+    assert calls == []
+
+
+# State.
+
+
+class Counter(Action):
+    when = Every(1)
+
+    def __init__(self, name="counter"):
+        self.name, self.count = name, 0
+
+    def on_step(self, run):
+        self.count += 1
+
+    def state(self):
+        return {"count": self.count}
+
+    def restore(self, state):
+        self.count = state.get("count", 0)
+
+
+def test_state_goes_through_a_checkpoint():
+    """N2: into the manifest and out again; an action that is new begins."""
+    first, run = started(Counter(), Counter("other"))
+    to(first, run, 1, 2, 3)
+    first.evaluation({}, ended=False)
+    extra = first.state()
+    assert extra == {"actions": {"counter": {"count": 3}, "other": {"count": 3}}, "evaluated": 3}
+    again = Schedule([Counter(), Counter("new")])
+    again.restore(extra)
+    assert [action.count for action in again.actions] == [3, 0]
+    assert again.has_seen_evaluation(3)
+    again.restore({})  # rolled back to the beginning
+    assert [action.count for action in again.actions] == [0, 0]
+    assert not again.has_seen_evaluation(3)
+
+
+def test_state_of_an_action_that_is_gone_is_said(caplog):
+    """N2: nothing is lost in silence."""
+    Schedule([Counter()]).restore({"actions": {"old": {"count": 1}}})
+    assert "the checkpoint has the state of actions that are not there any more: old" in caplog.text
+
+
+def test_state_that_cannot_be_saved_is_an_error():
+    """N2: when it is saved, with the name."""
+
+    class Wrong(Counter):
+        def state(self):
+            return {"model": object()}
+
+    schedule, _ = started(Wrong("wrong"))
+    with pytest.raises(ActionError, match=r"action 'wrong' failed in state\(\) at step 0: TypeError: .*not JSON"):
+        schedule.state()
+
+
+def test_without_actions_a_checkpoint_says_nothing():
+    """N2: and is byte for byte what it would be."""
+    assert Schedule().state() == {}
+
+
+def test_callables_are_actions():
+    """G1, B1: as orbit's are; after evaluations, or with each summary of training."""
+    got = []
+
+    def act(output):
+        got.append(output)
+        return "ignored"
+
+    schedule, run = started(act, Callback(lambda logs: got.append(("train", logs)), on="train"))
+    run.train_logs = {"loss": 2.0}
+    to(schedule, run, 5)
+    to(schedule, run, 10, summarized=True)
+    schedule.evaluation({"accuracy": 0.5}, ended=False)
+    assert got == [("train", {"loss": 2.0}), {"accuracy": 0.5}]
+    assert [action.name for action in schedule.actions] == ["act", "<lambda>"]
+
+
+def test_default_triggers():
+    """B1: what an action that says nothing gets."""
+    assert Action.when == AnyOf((AfterSummary(), AfterEval()))
+    assert AtEnd() != AfterEval()
