@@ -286,6 +286,7 @@ class Loop:
         if self._summarized_step != state.step:
             self._summarize()
         self._hooks.on_stop(stop.reason)
+        self._obey(self._actions.last_step())
 
     # Saving.
 
@@ -381,10 +382,10 @@ class Loop:
         found = self._hooks.find_evaluation(step)
         if found is None:
             self._enter("evaluate")
-            self._logs = self._trainer.evaluate(self._config.validation_steps)
-            found = flatten(self._logs)
-            self._react(found)
-            self._journal.log("validation", step, self._logs)
+            logs = self._trainer.evaluate(self._config.validation_steps)
+            self._react(flatten(logs))
+            self._journal.log("validation", step, logs)
+            self._logs = logs
             self._stop.check()
         elif not self._actions.has_seen_evaluation(step):
             self._react(found)  # the process died after the row, and the checkpoint is older than that

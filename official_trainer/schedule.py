@@ -114,26 +114,23 @@ class Schedule:
         moment = self._moment(summarized=summarized, ended=ended)
         if not self._has_clock:
             self._start_clock()
-        requests = [
-            request
-            for entry in self._entries
-            if "on_step" in entry.hooks and self._is_due(entry, moment)
-            for request in self._call_step(entry)
-        ]
+        requests = [request for entry in self._entries for request in self._call_step(entry, moment)]
         self._asked_step = moment.step
         return requests
+
+    def last_step(self) -> list[Request]:
+        """Calls what is due at the last step, which this turned out to be after all was asked."""
+        return self.step(summarized=False, ended=True)
 
     def evaluation(self, logs: Mapping[str, float], *, ended: bool) -> list[Request]:
         """Calls what is due after an evaluation of this step."""
         moment = self._moment(evaluated=True, ended=ended)
         requests: list[Request] = []
         for entry in self._entries:
-            if not self._is_due(entry, moment):
-                continue
-            if "on_eval" in entry.hooks:
+            if "on_eval" not in entry.hooks:
+                requests += self._call_step(entry, moment)
+            elif self._is_due(entry, moment):
                 requests += self._call(entry, "on_eval", logs)
-            elif "on_step" in entry.hooks and entry.called_at != moment.step:
-                requests += self._call_step(entry)
         self._seen_evaluation = moment.step
         return requests
 
@@ -192,7 +189,8 @@ class Schedule:
                     states[entry.action.name] = found
             except (TypeError, ValueError) as error:
                 raise ActionError(entry.action, "state()", self._step(), error) from error
-        return {"actions": states, "evaluated": self._seen_evaluation} if self._entries else {}
+        called = {entry.action.name: entry.called_at for entry in self._entries if entry.called_at is not None}
+        return {"actions": states, "called": called, "evaluated": self._seen_evaluation} if self._entries else {}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
         """Gives every action its state from the manifest of the checkpoint that was restored, `{}` if there is none."""
@@ -200,7 +198,7 @@ class Schedule:
         self._seen_evaluation = extra.get("evaluated")
         for entry in self._entries:
             entry.action.restore(states.get(entry.action.name, {}))
-            entry.called_at = None
+            entry.called_at = extra.get("called", {}).get(entry.action.name)
             entry.extra_steps.clear()
         if unknown := sorted(states.keys() - {entry.action.name for entry in self._entries}):
             _logger.warning(
@@ -223,7 +221,10 @@ class Schedule:
             )
         )
 
-    def _call_step(self, entry: _Entry) -> list[Request]:
+    def _call_step(self, entry: _Entry, moment: Moment) -> list[Request]:
+        """Calls `on_step` if it is due and was not called at this step, for another reason or before a restart."""
+        if "on_step" not in entry.hooks or entry.called_at == moment.step or not self._is_due(entry, moment):
+            return []
         entry.called_at = self._step()
         entry.extra_steps = {step for step in entry.extra_steps if step > self._step()}
         return self._call(entry, "on_step")

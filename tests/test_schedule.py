@@ -230,9 +230,7 @@ def test_requests_come_back_in_order(calls):
 def test_an_answer_that_is_no_request_is_an_error(calls):
     """G1: a hook that returns something means to ask for something."""
     schedule, run = started(Recorder(calls, "a", when=Every(1), answers={"on_step": True}))
-    with pytest.raises(
-        ActionError, match="action 'a' failed in on_step at step 1: TypeError: it returned True; a"
-    ):
+    with pytest.raises(ActionError, match="action 'a' failed in on_step at step 1: TypeError: it returned True; a"):
         to(schedule, run, 1)
 
 
@@ -331,7 +329,8 @@ def test_state_goes_through_a_checkpoint():
     to(first, run, 1, 2, 3)
     first.evaluation({}, ended=False)
     extra = first.state()
-    assert extra == {"actions": {"counter": {"count": 3}, "other": {"count": 3}}, "evaluated": 3}
+    states = {"counter": {"count": 3}, "other": {"count": 3}}
+    assert extra == {"actions": states, "called": {"counter": 3, "other": 3}, "evaluated": 3}
     again = Schedule([Counter(), Counter("new")])
     again.restore(extra)
     assert [action.count for action in again.actions] == [3, 0]

@@ -1,0 +1,203 @@
+"""A loop without TensorFlow: a trainer that counts, a store and a journal in memory, and kills at chosen places."""
+
+import json
+import math
+import types
+
+from official_trainer.config import TrainerConfig
+from official_trainer.hooks import Hooks
+from official_trainer.loop import Loop
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing runs after it."""
+
+
+class Disk:
+    """What survives a kill."""
+
+    def __init__(self):
+        self.checkpoints = []
+        self.extra = {}
+        self.rows = []
+        self.results = {}
+        self.events = []
+
+
+class Step:
+    """Stands for the global step variable."""
+
+    def __init__(self):
+        self.value = 0
+
+    def numpy(self):
+        return self.value
+
+
+class FakeFeed:
+    def __init__(self, trainer, length):
+        self.trainer, self.length = trainer, length
+        self.position = types.SimpleNamespace(epoch=Step())
+        self.skipped = 0
+
+    def steps_per_epoch(self):
+        return None
+
+    def epoch(self, step):
+        return step / self.length
+
+    def begin_next_epoch(self):
+        self.position.epoch.value += 1
+
+    def reset(self):
+        pass
+
+    @property
+    def skipped_steps(self):
+        return self.skipped
+
+    def skip(self, steps):
+        self.skipped += steps
+
+
+class FakeTrainer:
+    """Counts steps; its loss at a step is looked up in `losses`."""
+
+    def __init__(self, disk, config, losses=(), kill_at=None, data_length=math.inf, accuracies=()):
+        self.disk, self.losses, self.kill_at = disk, dict(losses), kill_at
+        self.accuracies = dict(accuracies)
+        self.config = types.SimpleNamespace(trainer=config)
+        self.global_step = Step()
+        self.feed = FakeFeed(self, data_length)
+        self.mean_loss = 1.0
+        self.windows = []
+        self.in_loop = False
+
+    def before_save(self):
+        pass
+
+    def after_restore(self, report):
+        assert report == "report"
+
+    def non_finite_weights(self):
+        return []
+
+    def initialize(self):
+        self.disk.events.append(("initialize", 0))
+
+    def train_loop_begin(self):
+        self.in_loop = True
+
+    def synchronize(self):
+        pass
+
+    def train_loop_end(self):
+        assert self.in_loop
+        self.in_loop = False
+        return {"training_loss": self.mean_loss, "step": self.global_step.value}
+
+    def run_steps(self, num_steps):
+        assert num_steps >= 1
+        start = self.global_step.value
+        left = self.feed.length * (self.feed.position.epoch.value + 1) - start
+        ran = int(min(num_steps, left))
+        for step in range(start + 1, start + ran + 1):
+            if step == self.kill_at:
+                raise Killed
+            if step in self.losses and not self.feed.skipped:
+                self.mean_loss = self.losses[step]
+            self.global_step.value = step
+        self.windows.append(ran)
+        return ran
+
+    def evaluate(self, num_steps):
+        step = self.global_step.value
+        if self.kill_at == ("evaluate", step):
+            raise Killed
+        return {"accuracy": self.accuracies.get(step, step / 1000)}
+
+
+class FakeStore:
+    def __init__(self, disk, trainer):
+        self.disk, self.trainer = disk, trainer
+
+    def restore(self):
+        if not self.disk.checkpoints:
+            return None
+        self.trainer.global_step.value = self.disk.checkpoints[-1]
+        self.trainer.mean_loss = 1.0
+        return "report"
+
+    def save(self, step, extra, only_if):
+        assert only_if()
+        if step not in self.disk.checkpoints:
+            self.disk.checkpoints.append(step)
+            self.disk.extra[step] = json.loads(json.dumps(extra))
+        self.disk.events.append(("save", step))
+        if self.trainer.kill_at == ("saved", step):
+            raise Killed
+
+    def manifest(self, step):
+        return types.SimpleNamespace(extra=self.disk.extra.get(step, {}))
+
+    def steps(self):
+        return tuple(self.disk.checkpoints)
+
+    def delete(self, step):
+        self.disk.checkpoints.remove(step)
+
+    def poll(self):
+        return []
+
+    def wait(self):
+        pass
+
+    def close(self):
+        pass
+
+    def latest_step(self):
+        return max(self.disk.checkpoints, default=None)
+
+    def prefix(self, step):
+        return f"ckpt-{step}"
+
+
+class FakeJournal:
+    def __init__(self, disk, kill_at=None):
+        self.disk, self.kill_at = disk, kill_at
+
+    def publish(self, split, step, media):
+        self.disk.events.append(("published", step))
+
+    def log(self, split, step, values):
+        self.disk.rows.append((split, step))
+        self.disk.results[split, step] = dict(values)
+        self.disk.events.append((split, step))
+        if self.kill_at == ("logged", step) and split == "validation":
+            raise Killed
+
+    def rewind(self, step):
+        self.disk.rows[:] = [row for row in self.disk.rows if row[1] <= step]
+
+
+def find_evaluation(disk):
+    return lambda step: disk.results["validation", step] if ("validation", step) in disk.rows else None
+
+
+def start(disk, config, evaluate="interval", stop=None, hooks=None, **kwargs):
+    """Returns a loop over a fake trainer, as a process would build it that finds `disk`."""
+    trainer = FakeTrainer(disk, config, **kwargs)
+    hooks = hooks or Hooks(find_evaluation=find_evaluation(disk))
+    loop = Loop(
+        trainer, FakeStore(disk, trainer), FakeJournal(disk, trainer.kill_at), evaluate=evaluate, hooks=hooks, stop=stop
+    )
+    return loop, trainer
+
+
+def config_of(**kwargs):
+    defaults = {"train_steps": 100, "steps_per_loop": 10, "summary_interval": 20, "checkpoint_interval": 50}
+    return TrainerConfig(**{**defaults, "validation_interval": 40, **kwargs})
+
+
+def multiples(interval, total):
+    return sorted({*range(interval, total + 1, interval), total})
