@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from official_trainer.config.declaration import Config
-from official_trainer.config.errors import ConfigError, Origin, Problem, nearest
+from official_trainer.config.errors import ConfigError, Problem, nearest
 from official_trainer.config.when import When
 
 _PACKAGE = Path(__file__).parents[1]
@@ -56,6 +56,9 @@ class Component(Config):
         root = cls.family()
         packaged = _files(_PACKAGE / root.FOLDER, root.__name__)
         own = _files(_workspace[0] / root.FOLDER, root.__name__) if _workspace else []
+        if twice := sorted({*packaged} & {*own}):
+            what = f"type '{twice[0]}' is there twice, in the package and in the workspace"
+            raise ConfigError([Problem(what, fix=f"rename {root.FOLDER}/{twice[0]}.py")])
         return {
             **{name: f"official_trainer.{root.FOLDER}.{name}" for name in packaged},
             **{name: f"{root.FOLDER}.{name}" for name in own},
@@ -66,7 +69,7 @@ class Component(Config):
         """Returns the class of a type.
 
         Raises:
-          ConfigError: there is no such type, or its file cannot be imported.
+          ConfigError: there is no such type, or two, or its file cannot be imported.
         """
         root, names = cls.family(), cls.names()
         if name not in names:
@@ -76,16 +79,16 @@ class Component(Config):
         try:
             module = importlib.import_module(names[name])
         except Exception as error:
-            what = f"cannot be imported: {type(error).__name__}: {error}"
-            raise ConfigError([Problem(what, origin=Origin("file", f"{root.FOLDER}/{name}.py"))]) from error
+            what = f"{root.FOLDER}/{name}.py cannot be imported: {type(error).__name__}: {error}"
+            raise ConfigError([Problem(what)]) from error
         found = [
             value
             for value in vars(module).values()
             if isinstance(value, type) and issubclass(value, root) and value.__module__ == module.__name__
         ]
         if len(found) != 1:
-            what = f"must define one {root.__name__}; it defines {len(found)}"
-            raise ConfigError([Problem(what, origin=Origin("file", f"{root.FOLDER}/{name}.py"))])
+            what = f"{root.FOLDER}/{name}.py must define one {root.__name__}; it defines {len(found)}"
+            raise ConfigError([Problem(what)])
         return found[0]
 
     def build(self) -> Any:

@@ -237,7 +237,9 @@ class Decoder:
             fix = "write type: null for none" if issubclass(cls, OneOf) else "remove it to keep the defaults"
             return self._fail(node, path, "a section cannot be null", fix=fix)
         fix = "put a space after ':'" if node.kind == "scalar" and node.is_glued else ""
-        return self._fail(node, path, f"must be {fields.describe(cls)}", got=_got(node), fix=fix)
+        what = " or ".join([f"must be {fields.describe(cls)}", ", ".join(cls.WORDS)][: 1 + bool(cls.WORDS)])
+        near = "".join(nearest(str(node.value), cls.WORDS)[:1]) if node.kind == "scalar" else ""
+        return self._fail(node, path, what, got=_got(node), near=near, fix=fix)
 
     def _set_field(
         self, cls: type[Config], start: Config | None, changes: dict[str, Any], item: Assignment, path: str

@@ -1,0 +1,286 @@
+"""Sections whose class `type` chooses, and the triggers of actions, in YAML and in Python."""
+
+import sys
+import textwrap
+
+import pytest
+import yaml
+
+from official_trainer import registry, triggers
+from official_trainer.actions.learning_rate import LearningRateConfig
+from official_trainer.config import ConfigError, ExperimentConfig, TrainerConfig, When, dump, explain, resolve
+from official_trainer.config import components as component_module
+from official_trainer.config.compare import differences
+from official_trainer.config.components import ActionConfig
+from official_trainer.config.when import ExponentialWhen
+from official_trainer.schedule import Schedule
+
+
+def resolved(text, base=None):
+    return resolve(base or ExperimentConfig(), sets=[f"trainer.actions={text}"])
+
+
+def action(text):
+    (found,) = resolved(f"[{text}]").config.trainer.actions
+    return found
+
+
+def said(text, base=None):
+    with pytest.raises(ConfigError) as caught:
+        resolved(text, base)
+    return [problem.message for problem in caught.value.problems]
+
+
+# Actions.
+
+
+def test_type_chooses_the_class():
+    """B1: a mapping, or the type alone; typed and checked like the rest."""
+    found = action("{type: learning_rate, name: fine, when: {every: 5}, priority: -1, on_error: warn}")
+    assert found == LearningRateConfig(name="fine", when=When(every=5), priority=-1, on_error="warn")
+    assert action("learning_rate") == LearningRateConfig()
+    assert found.type == "learning_rate"
+
+
+def test_dump_and_reload_are_equal():
+    """B1, N7: with nested triggers; nothing of a trigger is written that is not set."""
+    before = resolved(
+        "[learning_rate, {type: learning_rate, name: b, when: {any: [after_eval, {not: {every: 5}}, "
+        "{exponential: {start: 3}}, {every_seconds: 2, measure_from: start}]}}]"
+    )
+    text = dump(before)
+    assert "null" not in text.partition("any:")[2].partition("priority")[0]
+    assert resolve(ExperimentConfig(), params_overrides=[text]).config == before.config
+    assert dump(resolve(ExperimentConfig(), params_overrides=[text])) == text
+    assert yaml.safe_load(text)["trainer"]["actions"][1]["when"]["any"][:2] == [
+        {"after_eval": True},
+        {"not": {"every": 5}},
+    ]
+
+
+def test_the_same_in_python():
+    """B1: a factory writes what YAML would say, and overrides go on from there."""
+    base = ExperimentConfig(trainer=TrainerConfig(actions=(LearningRateConfig(when=When(every=7)),)))
+    assert (
+        resolve(base).config.trainer.actions
+        == resolved("[{type: learning_rate, when: {every: 7}}]").config.trainer.actions
+    )
+    changed = resolve(
+        base, sets=["trainer.actions[0].when={at_end: true}", "trainer.actions+=[{type: learning_rate, name: b}]"]
+    )
+    assert [a.when for a in changed.config.trainer.actions] == [When(at_end=True), When(n_times=100)]
+    assert resolve(base, sets=["trainer.actions[0].when=after_eval"]).config.trainer.actions[0].when == When(
+        after_eval=True
+    )
+
+
+def test_a_trigger_replaces_the_one_that_is_there():
+    """B1: two triggers would contradict each other, so they are not merged."""
+    assert action("{type: learning_rate, when: {every: 5}}").when == When(every=5)
+
+
+def test_explain_knows_the_field():
+    """N8: also the one whose name is a keyword."""
+    found = resolved("[{type: learning_rate, when: {not: {every: 3}}}]")
+    assert "at the multiples of this step" in explain(found, "trainer.actions[0].when.not.every")
+    assert "the steps that this does not have" in explain(found, "trainer.actions[0].when")
+
+
+def test_a_changed_trigger_is_one_change():
+    """N9: said as a whole, and undone as a whole."""
+    before = yaml.safe_load(dump(resolved("[{type: learning_rate, when: {every: 3}}]")))
+    (change,) = differences(before, resolved("[{type: learning_rate, when: {not: {every: 3}}}]"))
+    assert (change.path, change.before, change.after) == (
+        "trainer.actions[0].when",
+        {"every": 3},
+        {"not": {"every": 3}},
+    )
+    assert resolve(resolved("[learning_rate]").config, sets=list(change.undo)).config.trainer.actions[0].when == When(
+        every=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[{type: learning_rat}]",
+            "trainer.actions[0].type: unknown type 'learning_rat'; allowed: learning_rate",
+        ),
+        ("[{type: learning_rat}]", "did you mean 'learning_rate'?"),
+        ("[{type: learning_rat}]", "or add actions/learning_rat.py to the workspace"),
+        ("[{when: at_end}]", "trainer.actions[0]: needs type; one of "),
+        (
+            "[learning_rate, learning_rate]",
+            "trainer.actions[1]: is the second action called learning_rate; give one of",
+        ),
+        (
+            "[{type: learning_rate, wen: at_end}]",
+            "trainer.actions[0].wen: unknown field of LearningRateConfig; did you mean 'when'",
+        ),
+        (
+            "[{type: learning_rate, when: {evry: 3}}]",
+            "trainer.actions[0].when.evry: unknown field of When; did you mean 'every'",
+        ),
+        ("[{type: learning_rate, when: {every: 0}}]", "trainer.actions[0].when.every: must be at least 1, got 0"),
+        (
+            "[{type: learning_rate, when: at_and}]",
+            "actions[0].when: must be a section (When) or after_eval, after_summary, at_end, got 'at_and'",
+        ),
+        (
+            "[{type: learning_rate, when: at_and}]",
+            "got 'at_and'; did you mean 'at_end'?",
+        ),
+        ("[{type: learning_rate, when: {}}]", "when.every: or another trigger must be set: every, at_steps"),
+        (
+            "[{type: learning_rate, when: {every: 3, at_end: true}}]",
+            "when.at_end: cannot be set together with every; combine them by any: […] or all: […]",
+        ),
+        ("[{type: learning_rate, when: {any: []}}]", "when.any: must name at least one trigger"),
+        ("[{type: learning_rate, when: {at_steps: []}}]", "when.at_steps: must name at least one step"),
+        ("[{type: learning_rate, when: {at_end: false}}]", "when.at_end: cannot be false; write not: at_end"),
+        (
+            "[{type: learning_rate, when: {every: 3, measure_from: end}}]",
+            "when.measure_from: has no effect without every_seconds",
+        ),
+        (
+            "[{type: learning_rate, when: {every: 3, call_on_end: true}}]",
+            "when.call_on_end: has no effect without every_seconds or exponential",
+        ),
+        (
+            "[{type: learning_rate, when: {exponential: {factor: 1}}}]",
+            "exponential.factor: must be greater than 1, got 1",
+        ),
+    ],
+)
+def test_messages(text, message):
+    """B1, G4, N7: where, what, what is allowed."""
+    assert any(message in problem for problem in said(text)), said(text)
+
+
+WHENS = [
+    ({"every": 3}, triggers.Every(3)),
+    ({"at_steps": (3, 5)}, triggers.AtSteps((3, 5))),
+    ({"first_steps": 3}, triggers.FirstSteps(3)),
+    ({"first_steps_of_process": 3}, triggers.FirstStepsOfProcess(3)),
+    ({"n_times": 3}, triggers.NTimes(3)),
+    ({"exponential": ExponentialWhen()}, triggers.Exponential(100, 1.2)),
+    (
+        {"exponential": ExponentialWhen(start=2), "call_on_end": True},
+        triggers.AnyOf((triggers.Exponential(2, 1.2), triggers.AtEnd())),
+    ),
+    ({"every_seconds": 3}, triggers.EverySeconds(3)),
+    ({"every_seconds": 3, "measure_from": "start"}, triggers.EverySeconds(3, "start")),
+    (
+        {"every_seconds": 3, "call_on_end": True},
+        triggers.AnyOf((triggers.EverySeconds(3), triggers.AtEnd())),
+    ),
+    ({"after_eval": True}, triggers.AfterEval()),
+    ({"after_summary": True}, triggers.AfterSummary()),
+    ({"at_end": True}, triggers.AtEnd()),
+    ({"any": (When(every=3), When(at_end=True))}, triggers.AnyOf((triggers.Every(3), triggers.AtEnd()))),
+    ({"all": (When(every=3),)}, triggers.AllOf((triggers.Every(3),))),
+    ({"not_": When(every=3)}, triggers.Not(triggers.Every(3))),
+]
+
+
+@pytest.mark.parametrize(("fields", "trigger"), WHENS, ids=str)
+def test_every_trigger_can_be_written(fields, trigger):
+    """B1, G2–G5: one spelling for each."""
+    assert When(**fields).trigger() == trigger
+
+
+def test_no_trigger_is_forgotten():
+    """B1: by discovery: what is in triggers.py can be written."""
+    there = {
+        value
+        for name, value in vars(triggers).items()
+        if isinstance(value, type) and issubclass(value, triggers.Trigger) and name[0] != "_"
+    } - {triggers.Trigger}
+    assert there == {type(trigger) for _, trigger in WHENS}
+
+
+def test_config_of_an_action_says_when_and_how():
+    """G1: name, priority and policy go to the action that is built."""
+    schedule = Schedule([action("{type: learning_rate, name: x, when: {every: 3}, priority: 7, on_error: disable}")])
+    (built,) = schedule.actions
+    assert (built.name, built.priority, built.on_error, built.when) == ("x", 7, "disable", triggers.Every(3))
+
+
+# A workspace's own.
+
+OWN = '''
+import dataclasses
+
+from official_trainer.action import Action
+from official_trainer.config import ActionConfig, Positive
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GreetConfig(ActionConfig):
+    """Says hello.
+
+    Attributes:
+      times: how often.
+    """
+
+    times: Positive = 1
+
+    def build(self):
+        return Greet(self.times)
+
+
+class Greet(Action):
+    def __init__(self, times):
+        self.times = times
+'''
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    """A workspace in use, whose modules go away again."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "actions").mkdir()
+    before, path = list(component_module._workspace), list(sys.path)
+    registry.enter(tmp_path)
+    yield tmp_path
+    component_module._workspace[:] = before
+    sys.path[:] = path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("actions", "experiments")]:
+        del sys.modules[name]
+
+
+def test_an_own_action_is_one_file(workspace):
+    """G1, B1: found by name, typed and checked, beside those that are there."""
+    (workspace / "actions" / "greet.py").write_text(textwrap.dedent(OWN))
+    found = action("{type: greet, times: 3}")
+    assert (found.type, found.times, found.build().times) == ("greet", 3, 3)
+    assert "must be at least 1, got 0" in said("[{type: greet, times: 0}]")[0]
+    assert list(ActionConfig.names())[-1] == "greet"
+    assert action("learning_rate").type == "learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "import nothing_of_this_name  # (ActionConfig)",
+            "trainer.actions[0].type: actions/greet.py cannot be imported: ModuleNotFoundError: No module named",
+        ),
+        ("x = 1  # (ActionConfig)", "must define one ActionConfig; it defines 0"),
+        (OWN + OWN.replace("GreetConfig", "OtherConfig"), "must define one ActionConfig; it defines 2"),
+    ],
+)
+def test_an_own_action_that_is_wrong_is_said(workspace, text, message):
+    """N7: with its file."""
+    (workspace / "actions" / "greet.py").write_text(textwrap.dedent(text))
+    assert any(message in problem for problem in said("[greet]")), said("[greet]")
+
+
+def test_a_name_that_is_there_twice_is_refused(workspace):
+    """T14: ours and the workspace's."""
+    (workspace / "actions" / "learning_rate.py").write_text(textwrap.dedent(OWN))
+    assert (
+        "is there twice, in the package and in the workspace; rename actions/learning_rate.py"
+        in said("[learning_rate]")[0]
+    )
