@@ -79,7 +79,7 @@ kills = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.integers(0, 10**6), kills)
 def test_actions_and_their_states_are_the_same_after_any_kills(checkpoint, validation, every, patience, seed, kills):
-    """B1, G2, G3, N2, K5: also a kill between an evaluation's row and the next checkpoint."""
+    """B1, G2, G3, N2: also a kill between an evaluation's row and the next checkpoint."""
     accuracies = {step: ((step * 7919 + seed) % 101) / 101 for step in range(1, 101)}
     config = config_of(checkpoint_interval=checkpoint, validation_interval=validation, steps_per_loop=7)
 
@@ -159,7 +159,7 @@ def test_actions_see_the_run():
 
 
 def test_a_stop_is_the_end():
-    """G1, K5: summary, checkpoint and evaluation of that step, as of a last one; and it stays the end."""
+    """G1: summary, checkpoint and evaluation of that step, as of a last one; and it stays the end."""
     disk, said = Disk(), []
     action = Steps(AtSteps((33,)), answer=lambda run: Stop(reason="enough"))
     hooks = hooks_of(disk, action, on_stop=said.append)
@@ -173,7 +173,7 @@ def test_a_stop_is_the_end():
 
 
 def test_a_stop_after_an_evaluation_is_saved_with_what_is_known():
-    """K5: the checkpoint of that step is made after the evaluation; a restart finds the end."""
+    """G1: the checkpoint of that step is made after the evaluation; a restart finds the end."""
     disk, action = Disk(), Patience(1)
     accuracies = {20: 0.5, 40: 0.4}
     last = Steps(AtEnd(), "last")
@@ -191,7 +191,7 @@ def test_a_stop_after_an_evaluation_is_saved_with_what_is_known():
     ("patience", "name", "last_step"), [(1, "patience", 40), (2, "patience", 100), (1, "other", 80)]
 )  # fmt: skip
 def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name, last_step):
-    """G1, K5: though the action itself does not remember; changed or removed, it holds no longer."""
+    """G1: though the action itself does not remember; changed or removed, it holds no longer."""
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class PatienceConfig(ActionConfig):
@@ -213,7 +213,7 @@ def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name,
 
 
 def test_weights_to_be_exported_are_loaded_before_the_export():
-    """K5: restore_best; after the last checkpoint, which keeps the last weights."""
+    """G1: restore_best; after the last checkpoint, which keeps the last weights."""
     disk = Disk()
     action = Steps(AtSteps((20,)), answer=lambda run: Stop(reason="enough", weights=("best", 10)))
     hooks = hooks_of(
