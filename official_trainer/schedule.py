@@ -91,6 +91,8 @@ class Schedule:
         self._seen_evaluation: int | None = None
         self._has_begun = self._has_clock = False
         self._run: Run | None = None
+        self.spent_seconds = 0.0
+        """How long all calls took so far."""
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -242,6 +244,7 @@ class Schedule:
             return []
         finally:
             entry.ended_seconds = self._clock()
+            self.spent_seconds += entry.ended_seconds - entry.began_seconds
         entry.extra_steps |= {request.step for request in requests if isinstance(request, CallAt)}
         return [request for request in requests if not isinstance(request, CallAt)]
 
