@@ -79,11 +79,14 @@ class _Tally:
 
     def parts(self) -> dict[str, float | None]:
         """Returns the seconds of each part; those of `input` are None if nobody could tell, and then among `steps`."""
-        in_steps = max(0.0, self.window_seconds - self.tracing_seconds)
-        waited = None
+        waited = None if self.steps else 0.0
         if self.seen_seconds > 0:
-            waited = min(in_steps, self.window_seconds * self.waited_seconds / self.seen_seconds)
-        of_windows = {"tracing": self.window_seconds - in_steps, "steps": in_steps - (waited or 0.0), "input": waited}
+            waited = self.window_seconds * min(1.0, self.waited_seconds / self.seen_seconds)
+        of_windows = {
+            "tracing": self.tracing_seconds,
+            "steps": self.window_seconds - (waited or 0.0),
+            "input": waited,
+        }
         return {part: of_windows.get(part, self.seconds.get(part, 0.0)) for part in PARTS}
 
     def input_fraction(self) -> float | None:
@@ -186,7 +189,10 @@ class TimeAccount:
             if has_traced:
                 waited_here = seconds * waited / seen if seen else 0.0
                 usual = steps * (self._before + tally).percentile(0.5)
-                tally.tracing_seconds += max(0.0, seconds - waited_here - usual)
+                tracing = max(0.0, seconds - waited_here - usual)
+                tally.tracing_seconds += tracing
+                tally.window_seconds -= tracing
+                tally.seen_seconds -= min(seen, tracing)
             elif steps:
                 tally.timed_seconds += seconds
                 tally.timed_examples += examples
@@ -215,7 +221,7 @@ class TimeAccount:
             wall = self._since - self._began
         speed, fraction = tally.speed(), tally.input_fraction()
         return {
-            "wall_seconds": round(wall, 4),
+            "wall_seconds": round(wall, 6),
             **_parts(tally.parts(), wall),
             "steps": tally.steps,
             "examples": tally.examples,
@@ -274,13 +280,13 @@ def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) 
 def _total(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> dict[str, Any]:
     was = before or {}
     parts: dict[str, float | None] = {
-        part: _plus(was.get("seconds", {}).get(part, 0.0), attempt["seconds"][part]) for part in PARTS
+        part: _plus(was.get("seconds", {}).get(part), attempt["seconds"][part]) for part in PARTS
     }
     wall = was.get("wall_seconds", 0.0) + attempt["wall_seconds"]
     return {
         "restarts": 0 if before is None else was["restarts"] + 1,
-        "restart_seconds": 0.0 if before is None else round(was["restart_seconds"] + attempt["seconds"]["start"], 4),
-        "wall_seconds": round(wall, 4),
+        "restart_seconds": 0.0 if before is None else round(was["restart_seconds"] + attempt["seconds"]["start"], 6),
+        "wall_seconds": round(wall, 6),
         **_parts(parts, wall),
         "steps": was.get("steps", 0) + attempt["steps"],
         "examples": was.get("examples", 0) + attempt["examples"],
@@ -295,14 +301,14 @@ def _parts(parts: Mapping[str, float | None], wall_seconds: float) -> dict[str, 
         part: None if seconds is None else seconds / max(wall_seconds, 1e-9) for part, seconds in parts.items()
     }
     return {
-        "seconds": {part: _rounded(seconds, 4) for part, seconds in parts.items()},
-        "fractions": {part: _rounded(fraction, 4) for part, fraction in fractions.items()},
+        "seconds": {part: _rounded(seconds, 6) for part, seconds in parts.items()},
+        "fractions": {part: _rounded(fraction, 6) for part, fraction in fractions.items()},
     }
 
 
 def _plus(left: float | None, right: float | None) -> float | None:
-    """Returns the sum; None, which is not known, if one of them is."""
-    return None if left is None or right is None else left + right
+    """Returns the sum of what is known."""
+    return right if left is None else left if right is None else left + right
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

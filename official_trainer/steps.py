@@ -152,7 +152,8 @@ class Stepper(orbit.StandardTrainer):
         self._train_on_batch(self._input_mark.next(lambda: self.next_train_inputs(iterator)))
 
     def _train_on_batch(self, inputs: Any) -> None:
-        self._strategy.run(self._replica_train_step, args=(inputs,))
+        with self._traces.of_own("train", self._task.train_step, inputs):
+            self._strategy.run(self._replica_train_step, args=(inputs,))
         if self._average is not None:
             self._average.update(self._global_step)
 

@@ -7,10 +7,11 @@ Owns: `Trace`, the count, and the error when there are too many. Does not own: t
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from official_trainer.errors import ExitCode, UserError
@@ -70,10 +71,25 @@ class Traces:
     def _note(self, kind: Kind, inputs: Any, began: float) -> None:
         if tf.executing_eagerly():
             return  # `runtime.run_eagerly`, or a debugger, has every function run as it is
+        self._add(kind, inputs, began)
+
+    def _add(self, kind: Kind, inputs: Any, began: float) -> None:
         seconds = self._clock() - began
         self._traces.append(
             Trace(kind=kind, number=self.count(kind) + 1, signature=signature_of(inputs), seconds=seconds)
         )
+
+    @contextlib.contextmanager
+    def of_own(self, kind: Kind, function: Any, inputs: Any) -> Iterator[None]:
+        """For a call of a function that may be a `tf.function` itself, which counts its own traces."""
+        count = getattr(function, "experimental_get_tracing_count", None)
+        if count is None or not tf.executing_eagerly():  # what is traced with something else is counted with it
+            yield
+            return
+        before, began = count(), self._clock()
+        yield
+        if count() > before:
+            self._add(kind, inputs, began)
 
     def count(self, kind: Kind) -> int:
         """Returns how many traces of a kind there were."""
@@ -130,6 +146,6 @@ def signature_of(inputs: Any) -> str:
         return f"{len(of_replicas)} replicas of {' or '.join(distinct)}"
     if not hasattr(inputs, "shape") or not hasattr(inputs, "dtype"):
         return type(inputs).__name__
-    shape = inputs.shape
+    shape = tf.TensorShape(inputs.shape)
     sizes = "..." if shape.rank is None else ",".join("?" if size is None else str(size) for size in shape)
-    return f"{inputs.dtype.name}[{sizes}]"
+    return f"{tf.as_dtype(inputs.dtype).name}[{sizes}]"

@@ -118,7 +118,8 @@ class _Session:
             failure = files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
-                self._finish(exit_code) if self._has_started else self._record.refuse(exit_code)
+                self._record_time()
+                self._record.finish(exit_code) if self._has_started else self._record.refuse(exit_code)
             if failure is error:
                 raise
             raise failure from error
