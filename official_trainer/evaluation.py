@@ -8,6 +8,7 @@ keeping the best checkpoint (`best.py`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
 from official_trainer.replicas import share_out
 from official_trainer.stopping import StopRequest
+from official_trainer.traces import Traces
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Evaluator(orbit.StandardEvaluator):
     _checkpoint_exporter: Any
     _eval_loop_fn: Callable[[Any, int, Any], Any] | None
     _eval_dataset: Any
+    _traces: Traces
 
     def _init_evaluation(self, feed: Feed, validation_dataset: Any, *, evaluate: bool) -> None:
         trainer = self._config.trainer
@@ -101,6 +104,7 @@ class Evaluator(orbit.StandardEvaluator):
         Raises:
           DataError: the validation data holds no batch, or cannot be read.
           PreemptedError: the run was asked to stop; nothing came of the evaluation.
+          RetraceError: batches have ever new shapes.
         """
         self.synchronize()
         with self.weights_averaged(), self.stop.leaving(self._rescue):
@@ -108,6 +112,7 @@ class Evaluator(orbit.StandardEvaluator):
             self._examples_evaluated.assign(0)
             with self._validation_feed.errors_explained():
                 state = self._run_evaluation(int(num_steps), state)
+            self._traces.check("eval")
             if int(self._examples_evaluated.numpy()) == 0:
                 raise DataError(
                     f"{self._validation_feed.source}: the validation data holds no example; check input_path, and "
@@ -173,8 +178,9 @@ class Evaluator(orbit.StandardEvaluator):
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
         """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
         options = self._eval_options
+        watched = functools.partial(self._traces.watched, "eval")
         if options.use_tf_while_loop:
-            run = windows.stepping_loop(self.eval_step, traced_step=True, traced_loop=True)
+            run = windows.stepping_loop(self.eval_step, traced_step=True, traced_loop=True, watched=watched)
 
             def traced(iterator: Any, num_steps: int, state: Any) -> Any:
                 with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
@@ -182,7 +188,7 @@ class Evaluator(orbit.StandardEvaluator):
                 return state
 
             return traced
-        step = tf.function(self.eval_step) if options.use_tf_function else self.eval_step
+        step = tf.function(watched(self.eval_step)) if options.use_tf_function else self.eval_step
 
         def eager(iterator: Any, num_steps: int, state: Any) -> Any:
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):

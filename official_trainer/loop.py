@@ -120,6 +120,7 @@ class Loop:
         while not self._is_done():
             try:
                 self._train_window()
+                self._obey(self._actions.traces(self._hooks.new_traces()))
                 self._obey(self._actions.step(summarized=self._summarized_step == state.step, ended=self._is_done()))
                 self._save_if_due()
                 self._evaluate_if_due()
@@ -262,6 +263,7 @@ class Loop:
         self._summarized_step = state.step
         self._logs = self._trainer.train_loop_end()
         self._journal.log("train", state.step, self._logs)
+        self._hooks.on_summary(state.step)
         self._run_view.train_logs, self._run_view.summary_step = flatten(self._logs), state.step
         if not self._is_done():
             self._trainer.train_loop_begin()
@@ -383,6 +385,7 @@ class Loop:
         if found is None:
             self._enter("evaluate")
             logs = self._trainer.evaluate(self._config.validation_steps)
+            self._obey(self._actions.traces(self._hooks.new_traces()))
             self._react(flatten(logs))
             self._journal.log("validation", step, logs)
             self._logs = logs

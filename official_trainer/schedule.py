@@ -91,6 +91,8 @@ class Schedule:
         self._stopped: dict[str, Any] | None = None
         self._has_begun = self._has_clock = False
         self._run: Run | None = None
+        self.spent_seconds = 0.0
+        """How long all calls took so far."""
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -256,6 +258,7 @@ class Schedule:
             return []
         finally:
             entry.ended_seconds = self._clock()
+            self.spent_seconds += entry.ended_seconds - entry.began_seconds
         entry.extra_steps |= {request.step for request in requests if isinstance(request, CallAt)}
         for stop in [request for request in requests if isinstance(request, Stop)][:1]:
             self._stopped = self._stopped or {"by": entry.action.name, "settings": entry.settings, **vars(stop)}

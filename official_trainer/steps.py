@@ -8,6 +8,7 @@ Owns: Model Garden's training contract (`train`, `train_loop_begin`, `next_train
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import orbit
@@ -18,6 +19,7 @@ from official_trainer.input_mark import InputMark
 from official_trainer.lazy import keras, tf
 from official_trainer.random_streams import RandomStreams
 from official_trainer.stopping import StopRequest
+from official_trainer.traces import Traces
 
 
 class Stepper(orbit.StandardTrainer):
@@ -39,6 +41,7 @@ class Stepper(orbit.StandardTrainer):
     _train_metrics: list[keras.metrics.Metric]
     _loss_trace: metrics.LossTrace
     _feed: TrainingFeed
+    _traces: Traces
 
     def train(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
         """Runs `num_steps` steps between `train_loop_begin` and `train_loop_end`; returns the latter's logs."""
@@ -53,6 +56,7 @@ class Stepper(orbit.StandardTrainer):
 
         Raises:
           DataError: the data ended (and `on_data_end` is `error`), holds nothing, or cannot be read.
+          RetraceError: batches have ever new shapes; the steps were run.
           PreemptedError: the run was asked to stop; `global_step` tells how many steps ran, each of them whole.
         """
         first = int(self._global_step.numpy())
@@ -65,6 +69,7 @@ class Stepper(orbit.StandardTrainer):
                     break
             else:
                 self._check_advance(step, goal)
+        self._traces.check("train")
         return int(self._global_step.numpy()) - first
 
     def _check_advance(self, step: int, goal: int) -> None:
@@ -80,8 +85,7 @@ class Stepper(orbit.StandardTrainer):
         if self._train_loop_fn is None:
             self._train_loop_fn = self.create_train_loop_fn()
         iterator, count = self._feed.iterator(), tf.constant(num_steps, tf.int32)
-        self._input_mark.reset()
-        with self._feed.reading(), self._may_be_left():
+        with self._input_mark.window(), self._feed.reading(), self._may_be_left():
             self._train_loop_fn(iterator, count)
 
     def _may_be_left(self) -> contextlib.AbstractContextManager[None]:
@@ -96,11 +100,15 @@ class Stepper(orbit.StandardTrainer):
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`, or over compiled windows under XLA."""
+        watched = functools.partial(self._traces.watched, "train")
         if self._compiles_windows:
-            return windows.CompiledLoop(self._train_on_batch, self._input_mark)
+            return windows.CompiledLoop(self._train_on_batch, self._input_mark, watched)
         options = self._train_options
         return windows.stepping_loop(
-            self.train_step, traced_step=options.use_tf_function, traced_loop=options.use_tf_while_loop
+            self.train_step,
+            traced_step=options.use_tf_function,
+            traced_loop=options.use_tf_while_loop,
+            watched=watched,
         )
 
     @property
@@ -144,7 +152,8 @@ class Stepper(orbit.StandardTrainer):
         self._train_on_batch(self._input_mark.next(lambda: self.next_train_inputs(iterator)))
 
     def _train_on_batch(self, inputs: Any) -> None:
-        self._strategy.run(self._replica_train_step, args=(inputs,))
+        with self._traces.of_own("train", self._task.train_step, inputs):
+            self._strategy.run(self._replica_train_step, args=(inputs,))
         if self._average is not None:
             self._average.update(self._global_step)
 

@@ -14,19 +14,27 @@ from official_trainer.input_mark import InputMark
 from official_trainer.lazy import tf
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
+Watched = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Returns a function that does the same, and takes note when TensorFlow traces it."""
 
 MAX_BLOCK_STEPS = 128
 """Most batches that a compiled window holds at once."""
 
 
-def stepping_loop(step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool) -> WindowLoop:
+def _unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def stepping_loop(
+    step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool, watched: Watched = _unwatched
+) -> WindowLoop:
     """Returns `loop(iterator, num_steps)` that calls `step(iterator)` for each step.
 
     The loop raises `tf.errors.OutOfRangeError` or `StopIteration` when the iterator ends; all steps before are done.
     """
     if traced_loop:
-        return tf.function(_counted_loop(step))
-    run = tf.function(step) if traced_step else step
+        return tf.function(watched(_counted_loop(step)))
+    run = tf.function(watched(step)) if traced_step else step
 
     def loop(iterator: Any, num_steps: tf.Tensor) -> None:
         for _ in range(int(num_steps)):
@@ -59,13 +67,12 @@ class CompiledLoop:
     run as numbers: a window of any length uses the same program.
     """
 
-    def __init__(self, step: Callable[[Any], None], mark: InputMark) -> None:
+    def __init__(self, step: Callable[[Any], None], mark: InputMark, watched: Watched = _unwatched) -> None:
         """Takes `step(batch)`, traceable by XLA and run on one replica; `mark` is set while data is awaited."""
         self._iterator: Any = None
         self._block: Any = None
         self._next_step = self._block_steps = 0
 
-        @tf.function(jit_compile=True)
         def run(block: Any, start: tf.Tensor, stop: tf.Tensor) -> None:
             # Not `for i in tf.range(start, stop)`: XLA takes the ends of a range for constants of the program and
             # compiles every pair anew, which takes seconds each time.
@@ -75,7 +82,7 @@ class CompiledLoop:
                     step(tf.nest.map_structure(functools.partial(_batch_of, index=i), block))
                 i += 1
 
-        self._run = run
+        self._run = tf.function(watched(run), jit_compile=True)
         self._mark = mark
 
     def __call__(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> None:

@@ -33,7 +33,7 @@ class TensorBoardTracker(Tracker):
         self, directory: str, *, folders: Mapping[str, str] | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self.directory = str(directory)
-        self._folders = {"train": "train", "validation": "validation", **(folders or {})}
+        self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
         self._clock = clock
         self._writers: dict[str, Any] = {}
         self._there: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
