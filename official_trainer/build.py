@@ -92,7 +92,7 @@ def load_weights(trainer: Trainer, directory: str, step: int) -> None:
 
 
 def schedule_of(job: Job, trainer: Trainer) -> Schedule:
-    """Returns the actions of a run: those of the config, of the task, those put on the trainer, and the built-in one."""
+    """Returns the actions of a run: of the config, of the task, those put on the trainer, and the built-in one."""
     actions = [as_action(thing) for thing in [*job.config.trainer.actions, *_of_task(trainer), *trainer.actions]]
     if not any(isinstance(action, PublishEnvironment) for action in actions):
         actions.insert(0, as_action(PublishEnvironmentConfig()))

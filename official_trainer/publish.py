@@ -8,6 +8,9 @@ Does not own: which step that is (`schedule.py`), where they go (`actions/publis
         features = self.convolutions(images)
         publish.histogram("features", features)
 
+Call them in a layer, or in what a task's training step calls. Code that only puts layers together is no part of a step,
+and neither is an evaluation: there they do nothing.
+
 The step of which they are wanted is traced as a function of its own, which returns them. It computes the same; but a
 compiler that fuses operations may round another way where a value has to leave. So the last bits of the weights may
 depend on at which steps something is published, and a run that is killed and goes on publishes at the same steps.
@@ -69,13 +72,12 @@ def image(name: str, value: Any, *, max_images: int = 3) -> None:
 
     Args:
       name: what they show.
-      value: `[batch, height, width, channels]`, one to four channels; uint8, or floats, of which 0 is dark and 1 bright.
+      value: `[batch, height, width, channels]`, one to four channels; uint8, or floats from 0 (dark) to 1.
       max_images: how many at most.
 
     Raises:
       PublishError: it is no batch of images, or what is computed here cannot leave the step.
     """
-
 
     def check(call: str, tensor: tf.Tensor) -> tf.Tensor:
         return _checked_images(call, tensor)[:max_images]

@@ -53,8 +53,8 @@ def seed(name: str) -> tf.Tensor:
     """
     if _here.streams is None:
         raise RandomStreamError(
-            f"random_streams.seed({name!r}) is called outside of a step, so there is nothing that the seed could depend "
-            "on. Call it in Task.train_step or Task.validation_step, or in what they call; in a layer, only if "
+            f"random_streams.seed({name!r}) is called outside of a step, so there is nothing that the seed could "
+            "depend on. Call it in Task.train_step or Task.validation_step, or in what they call; in a layer, only if "
             "`training` is true, because layers are called to build the model too."
         )
     return _here.streams.seed(name)

@@ -1,6 +1,7 @@
 """What a run is made of and runs on, said once at its start: in the log, and as texts in the trackers.
 
-Owns: how it is put in words. Does not own: what is known of it (`record.py`, `variables.py`). Every run has this action.
+Owns: how it is put in words. Does not own: what is known of it (`record.py`, `variables.py`), or that every run has
+this action (`build.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class PublishEnvironmentConfig(ActionConfig):
 
 
 class PublishEnvironment(Action):
-    """Publishes the texts `environment`, `parameters` and `config` at step 0; a restart that says the same adds none."""
+    """Publishes the texts `environment`, `parameters` and `config` at step 0, once if a restart says the same."""
 
     def on_start(self, run: Run) -> None:
         facts = dict(_facts(run.trainer, record.read_run(run.model_dir) or {}))
