@@ -22,6 +22,7 @@ from official_trainer.feed import Feed
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
+from official_trainer.random_streams import RandomStreams
 from official_trainer.replicas import share_out
 from official_trainer.stopping import StopRequest
 from official_trainer.traces import Traces
@@ -56,6 +57,7 @@ class Evaluator(orbit.StandardEvaluator):
     _model: keras.Model
     _global_step: tf.Variable
     _average: WeightAverage | None
+    _streams: RandomStreams
     _checkpoint: tf.train.Checkpoint
     _checkpoint_exporter: Any
     _eval_loop_fn: Callable[[Any, int, Any], Any] | None
@@ -240,7 +242,8 @@ class Evaluator(orbit.StandardEvaluator):
         return {**tf.cond(num_examples > 0, evaluate, idle), _IS_BUSY: num_examples > 0}
 
     def _evaluate_batch(self, inputs: Any, num_examples: tf.Tensor) -> dict[str, Any]:
-        logs = self._task.validation_step(inputs, model=self._model, metrics=self._validation_metrics)
+        with self._streams.named("validation", self._examples_evaluated):
+            logs = self._task.validation_step(inputs, model=self._model, metrics=self._validation_metrics)
         if self._task.loss in logs:
             loss = tf.reduce_mean(tf.cast(logs[self._task.loss], tf.float32))
             self._validation_loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))

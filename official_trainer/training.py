@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, files, registry, resume
+from official_trainer import accounting, files, registry, resume, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -219,7 +219,6 @@ class _Session:
         resume.write_params(self._job.model_dir, self._job.resolved)
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.tidy()
-        self._board.text("config", _as_markdown(configuration.dump(self._job.resolved)))
         devices = [device.name for device in tf.config.list_logical_devices()]
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(trainer, state.start_step))
@@ -270,7 +269,7 @@ class _Session:
 
     def _opening_line(self, trainer: Trainer, start_step: int) -> str:
         """Says what runs on what, and from where."""
-        count = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
+        count = variables.count(trainer.model).trainable
         replicas = trainer.strategy.num_replicas_in_sync
         where = f"{replicas} replicas" if replicas > 1 else "one device"
         start = f"continuing from step {start_step}" if start_step else "starting"
@@ -312,10 +311,6 @@ def _traces_of(trainer: Trainer | None) -> dict[str, Any]:
     counts = {kind: 0 if trainer is None else trainer.traces.count(kind) for kind in kinds}
     seconds = 0.0 if trainer is None else sum(trainer.traces.seconds(kind) for kind in kinds)
     return {"traces": counts, "trace_seconds": round(seconds, 4)}
-
-
-def _as_markdown(yaml: str) -> str:
-    return "".join(f"    {line}\n" for line in yaml.splitlines())
 
 
 def _last_row(path: str) -> dict[str, float]:

@@ -83,21 +83,41 @@ class CompiledLoop:
                 i += 1
 
         self._run = tf.function(watched(run), jit_compile=True)
-        self._mark = mark
+        self._mark, self._watched = mark, watched
+
+    def returning(self, step: Callable[[Any], Any]) -> Callable[[Iterator[Any]], Any]:
+        """Returns `run(iterator)` that runs one step of this loop with `step(batch)` and returns what that returns."""
+
+        def run(block: Any, index: tf.Tensor) -> Any:
+            return step(tf.nest.map_structure(functools.partial(_batch_of, index=index), block))
+
+        compiled = tf.function(self._watched(run), jit_compile=True)
+
+        def run_next(iterator: Iterator[Any]) -> Any:
+            self._take_block(iterator)
+            returned = compiled(self._block, tf.constant(self._next_step))
+            self._next_step += 1
+            return returned
+
+        return run_next
 
     def __call__(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> None:
         """Runs `num_steps` steps; a block that is not used up is kept for the next call on the same iterator."""
-        if iterator is not self._iterator:
-            self._iterator, self._block, self._next_step, self._block_steps = iterator, None, 0, 0
         remaining = int(num_steps)
         while remaining > 0:
-            if self._next_step == self._block_steps:
-                self._block = self._mark.next(lambda: next(iterator))
-                self._next_step, self._block_steps = 0, int(tf.nest.flatten(self._block)[0].shape[0])
+            self._take_block(iterator)
             stop = min(self._block_steps, self._next_step + remaining)
             self._run(self._block, tf.constant(self._next_step), tf.constant(stop))
             remaining -= stop - self._next_step
             self._next_step = stop
+
+    def _take_block(self, iterator: Iterator[Any]) -> None:
+        """Has a block with a batch for the next step."""
+        if iterator is not self._iterator:
+            self._iterator, self._block, self._next_step, self._block_steps = iterator, None, 0, 0
+        if self._next_step == self._block_steps:
+            self._block = self._mark.next(lambda: next(iterator))
+            self._next_step, self._block_steps = 0, int(tf.nest.flatten(self._block)[0].shape[0])
 
 
 def _batch_of(batches: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
