@@ -222,6 +222,8 @@ class _Session:
 
     def _on_end(self, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
         if self._job.config.trainer.export.at_end:
+            if (loaded := int(trainer.global_step.numpy())) != step:  # an action asked for the weights of another step
+                step, logs = loaded, self._rows.row(loaded, "validation") or {}
             # A restart that finds everything else done has no results of its own.
             export_last(self._job, trainer, step, logs or _last_row(self._rows.path))
 
