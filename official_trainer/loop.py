@@ -283,7 +283,7 @@ class Loop:
         if state.step == 0:
             return  # there is nothing to end with
         state.end_step = state.step
-        if self._summarized_step != state.step:
+        if self._summarized_step != state.step or not self._hooks.has_summary(state.step):
             self._summarize()
         self._hooks.on_stop(stop.reason)
 
@@ -381,10 +381,10 @@ class Loop:
         found = self._hooks.find_evaluation(step)
         if found is None:
             self._enter("evaluate")
-            self._logs = self._trainer.evaluate(self._config.validation_steps)
-            found = flatten(self._logs)
-            self._react(found)
-            self._journal.log("validation", step, self._logs)
+            logs = self._trainer.evaluate(self._config.validation_steps)
+            self._react(flatten(logs))
+            self._logs = logs  # after a summary, which the reaction may have brought
+            self._journal.log("validation", step, logs)
             self._stop.check()
         elif not self._actions.has_seen_evaluation(step):
             self._react(found)  # the process died after the row, and the checkpoint is older than that

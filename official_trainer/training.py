@@ -159,6 +159,7 @@ class _Session:
             before_save=lambda step: self._trackers.flush(),
             on_save=self._record.checkpoint,
             find_evaluation=lambda step: self._rows.row(step, "validation"),
+            has_summary=lambda step: self._rows.has_row(step, "train"),
             on_stop=self._console.message,
             load_weights=functools.partial(load_weights, trainer),
             export=functools.partial(self._on_end, trainer),
