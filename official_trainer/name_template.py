@@ -59,7 +59,11 @@ class NameTemplate:
 
     def matches(self, name: str) -> bool:
         """Whether this may have given `name`."""
-        pattern = "".join(re.escape(literal) + ("" if field is None else ".+") for literal, field, _ in self._parts)
+        pattern = ""
+        for literal, field, _ in self._parts:
+            pattern += re.escape(literal)
+            if field is not None:
+                pattern += r".*\d.*" if field in COUNTERS else ".+"
         return re.fullmatch(pattern, name) is not None
 
 

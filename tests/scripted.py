@@ -41,7 +41,7 @@ class ScriptedTask(toy.ToyTask):
         return {"score": score, "perplexity": -score, "dev": {"score": -score}}
 
 
-def do(model_dir, *actions, scores=None, ema=None, mode="train_and_eval", **trainer):
+def do(model_dir, *actions, scores=None, ema=None, mode="train_and_eval", init_checkpoint="", **trainer):
     """Trains 80 steps, evaluated every tenth and saved every thirtieth, with `actions`."""
     keras.backend.clear_session()
     ScriptedTask.scores = dict(zip(range(10, 90, 10), scores or (), strict=False))
@@ -52,7 +52,11 @@ def do(model_dir, *actions, scores=None, ema=None, mode="train_and_eval", **trai
     base = toy.experiment(ema=ema)
     data = schema.DataConfig(global_batch_size=10)
     config = base.replace(
-        task=ScriptedConfig(train_data=data, validation_data=schema.DataConfig(global_batch_size=101)),
+        task=ScriptedConfig(
+            train_data=data,
+            validation_data=schema.DataConfig(global_batch_size=101),
+            init_checkpoint=init_checkpoint,
+        ),
         trainer=base.trainer.replace(actions=tuple(actions), **settings),
     )
     resolved = configuration.resolve(config, experiment="scripted")

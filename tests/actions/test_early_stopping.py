@@ -75,7 +75,7 @@ def test_which_evaluation_is_the_last(scores, config, step):
             {"patience": 3},
             "accuracy has not improved on 0.9722 (step 10) by more than 0 in 3 evaluations",
         ),
-        ([0.5, 0.5], {"min_delta": 0.01}, "accuracy has not improved on 0.5 (step 10) by more than 0.01 in 1 evaluation"),
+        ([0.5, 0.5], {"min_delta": 0.1}, "accuracy has not improved on 0.5 (step 10) by more than 0.1 in 1 evaluation"),
         (
             [0.5, 0.6],
             {"baseline": 0.99, "patience": 2},
@@ -258,7 +258,9 @@ def test_what_cannot_be_monitored(model_dir):
     """C1: nothing, a name that is not there, anything in a mode without evaluations."""
     with pytest.raises(ConfigError, match=r"actions\[0\].monitor: must name a metric .* monitor: validation_loss"):
         scripted.do(model_dir, EarlyStoppingConfig())
-    with pytest.raises(LookupError, match=r"action 'early_stopping': evaluation does not produce 'scores'; .*'score'\?"):
+    with pytest.raises(
+        LookupError, match=r"action 'early_stopping': evaluation does not produce 'scores'; .*'score'\?"
+    ):
         scripted.do(model_dir, EarlyStoppingConfig(monitor="scores"))
     with pytest.raises(ConfigError, match="'early_stopping' needs 'score' of an evaluation, and mode train makes none"):
         scripted.do(model_dir, STOP, mode="train")
