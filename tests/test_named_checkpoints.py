@@ -70,7 +70,7 @@ def test_which_are_saved_and_which_stay(model_dir, policy, taken, kept):
     st.data(),
 )
 def test_evaluations_that_are_repeated_change_nothing(history, direction, max_to_keep, save_best_only, data):
-    """C1, N2: killed anywhere and continued from any earlier step, the same ones stay."""
+    """C1: killed anywhere and continued from any earlier step, the same ones stay."""
     for monitor in ("accuracy", ""):
         policy = Policy(monitor=monitor, direction=direction, max_to_keep=max_to_keep)
         policy = Policy(**{**vars(policy), "save_best_only": save_best_only and bool(monitor)})

@@ -167,7 +167,7 @@ def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch, whe
 
 @pytest.mark.parametrize("where", ["evaluation begins", "before the row", "after the row"])
 def test_the_summary_of_the_last_step_is_not_lost(tmp_path, monkeypatch, where):
-    """C1, N15: also where the checkpoint of that step was there before, and no summary was due."""
+    """C1: also where the checkpoint of that step was there before, and no summary was due."""
     scripted.do(tmp_path / "unbroken", STOP, scores=SCORES, checkpoint_interval=50)
     with scripted.killed(monkeypatch, where, 50):
         scripted.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
