@@ -15,7 +15,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import metrics, windows
+from official_trainer import metrics, monitoring, windows
 from official_trainer.config import nearest
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.feed import Feed
@@ -146,8 +146,34 @@ class Evaluator(orbit.StandardEvaluator):
             return
         logs = self.evaluate_aside(1)
         for name, wanted_by in wanted.items():
-            if metrics.find_metric(logs, name) is None:
-                raise MonitoredMetricError(name, wanted_by, metrics.names(logs))
+            if monitoring.find_metric(logs, name) is None:
+                raise MonitoredMetricError(name, wanted_by, monitoring.names(logs))
+
+    def metric_direction(self, name: str) -> monitoring.Direction:
+        """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.
+
+        It is never guessed by the name: the task says so (`metric_directions`), or the metric does, or its class is
+        known. A loss of the engine's own is better when it is lower.
+
+        Raises:
+          MetricDirectionError: nobody says so, or in no word there is.
+        """
+        task = type(self._task).__name__
+        declared = getattr(self._task, "metric_directions", {})  # Model Garden's tasks have none
+        for key in (name, name.rpartition("|")[2]):
+            if key in declared:
+                return metrics.checked_direction(declared[key], f"{task}.metric_directions[{key!r}]")
+        if name == self._validation_loss.name:
+            return "min"
+        found = next((metric for metric in self._validation_metrics if metric.name == name), None)
+        direction = None if found is None else metrics.direction_of(found)
+        if direction is None:
+            who = f"it is no metric object of {task}" if found is None else f"{type(found).__name__} does not say"
+            raise metrics.MetricDirectionError(
+                f"it cannot be told whether a higher or a lower {name!r} is better: {who}; set mode to max or min, or "
+                f'declare it in the code: {task}.metric_directions = {{"{name}": "max"}}'
+            )
+        return direction
 
     def synchronize(self) -> None:
         """Gives all replicas their part of what each of them keeps for itself (batch-norm statistics, metrics).
@@ -269,7 +295,7 @@ class Evaluator(orbit.StandardEvaluator):
         exporter = self._checkpoint_exporter
         exporter.maybe_export_checkpoint(self._checkpoint, logs, int(self._global_step.numpy()))
         name = self._config.trainer.best_checkpoint_eval_metric
-        best = metrics.find_metric(exporter.best_ckpt_logs or {}, name)
+        best = monitoring.find_metric(exporter.best_ckpt_logs or {}, name)
         return {} if best is None else {f"best_{name}": best}
 
 

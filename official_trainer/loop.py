@@ -285,7 +285,7 @@ class Loop:
         if state.step == 0:
             return  # there is nothing to end with
         state.end_step = state.step
-        if self._summarized_step != state.step:
+        if self._summarized_step != state.step or not self._hooks.has_summary(state.step):
             self._summarize()
         self._hooks.on_stop(stop.reason)
         self._obey(self._actions.last_step())
@@ -388,7 +388,7 @@ class Loop:
             self._obey(self._actions.traces(self._hooks.new_traces()))
             self._react(flatten(logs))
             self._journal.log("validation", step, logs)
-            self._logs = logs
+            self._logs = logs  # not before: the reaction may have brought a summary
             self._stop.check()
         elif not self._actions.has_seen_evaluation(step):
             self._react(found)  # the process died after the row, and the checkpoint is older than that

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_trainer import publish
 from official_trainer.lazy import keras, tf
+from official_trainer.results import Results
 from official_trainer.variables import flatten
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ class Task:
 
     loss: ClassVar[str] = "loss"
     """Key under which step logs carry the loss."""
+
+    metric_directions: ClassVar[Mapping[str, str]] = {}
+    """Which values of an evaluation's metrics are better, `max` or `min`, by their names (`accuracy`, `dev|accuracy`).
+
+    The engine needs it where a metric's class does not tell. A name without `|` counts inside named sets too.
+    """
 
     def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None) -> None:
         self.task_config = params
@@ -170,8 +177,11 @@ class Task:
         return None
 
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> dict[str, Any]:
-        """Turns the folded state of a whole evaluation into metrics, which may be nested by name."""
-        return {}
+        """Turns the folded state of a whole evaluation into metrics, which may be nested by name.
+
+        The default returns the numbers of `results.Results`, and none of any other state.
+        """
+        return aggregated_logs.as_logs() if isinstance(aggregated_logs, Results) else {}
 
     # What else happens while it is trained.
 

@@ -180,6 +180,7 @@ class _Session:
             before_save=lambda step: self._trackers.flush(),
             on_save=self._on_save,
             find_evaluation=lambda step: self._rows.row(step, "validation"),
+            has_summary=lambda step: self._rows.has_row(step, "train"),
             on_stop=self._console.message,
             load_weights=functools.partial(load_weights, trainer),
             export=functools.partial(self._on_end, trainer),
@@ -264,6 +265,8 @@ class _Session:
 
     def _on_end(self, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
         if self._job.config.trainer.export.at_end:
+            if (loaded := int(trainer.global_step.numpy())) != step:  # an action asked for the weights of another step
+                step, logs = loaded, self._rows.row(loaded, "validation") or {}
             # A restart that finds everything else done has no results of its own.
             export_last(self._job, trainer, step, logs or _last_row(self._rows.path))
 

@@ -97,7 +97,16 @@ def test_a_room_imports_what_its_row_says(room):
     assert used == TABLE[room].imports
 
 
-EXPERIMENTS_IMPORT = {"config/", "inputs/", "lazy.py", "publish.py", "random_streams.py", "registry.py", "task.py"}
+EXPERIMENTS_IMPORT = {
+    "config/",
+    "inputs/",
+    "lazy.py",
+    "publish.py",
+    "random_streams.py",
+    "registry.py",
+    "results.py",
+    "task.py",
+}
 COMMANDS = {"__main__.py", "cli/", "run.py"}
 COMPOSITION = {"following.py", "preflight.py", "training.py", "build.py"}
 
