@@ -107,7 +107,13 @@ class Schedule:
         """Begins: the state of `run` is restored."""
         self._run, self._has_begun = run, True
         self._asked_step = run.step
-        return [request for entry in self._entries for request in self._call(entry, "on_start")]
+        self._set_clocks()
+        requests = [request for entry in self._entries for request in self._call(entry, "on_start")]
+        if run.step == 0:
+            return requests
+        # A run that is asked to stop saves at once, also where actions are due and none, or not all, were called.
+        moment = self._moment(ended=run.step == run.state.end_step)
+        return [*requests, *(request for entry in self._entries for request in self._call_step(entry, moment))]
 
     def step(self, *, summarized: bool, ended: bool) -> list[Request]:
         """Calls what is due after a window."""
@@ -225,9 +231,13 @@ class Schedule:
         """Calls `on_step` if it is due and was not called at this step, for another reason or before a restart."""
         if "on_step" not in entry.hooks or entry.called_at == moment.step or not self._is_due(entry, moment):
             return []
-        entry.called_at = self._step()
+        before, entry.called_at = entry.called_at, self._step()
         entry.extra_steps = {step for step in entry.extra_steps if step > self._step()}
-        return self._call(entry, "on_step")
+        try:
+            return self._call(entry, "on_step")
+        except BaseException:
+            entry.called_at = before  # a stop comes up here too, and then this has to be done after the restart
+            raise
 
     def _call(self, entry: _Entry, hook: str, *arguments: Any) -> list[Request]:
         """Calls a hook if the action has it; returns what it asks for."""
@@ -256,6 +266,9 @@ class Schedule:
 
     def _start_clock(self) -> None:
         self._has_clock = True
+        self._set_clocks()
+
+    def _set_clocks(self) -> None:
         for entry in self._entries:
             entry.began_seconds = entry.ended_seconds = self._clock()
 
