@@ -6,9 +6,12 @@ resumed run draws what an unbroken one would. Does not own: the order of data (`
 
 from __future__ import annotations
 
+import contextlib
+import random
+from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import keras, load, tf
 
 
 def enable(seed: int) -> None:
@@ -18,6 +21,21 @@ def enable(seed: int) -> None:
     """
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(seed % 2**32)
+
+
+@contextlib.contextmanager
+def drawn_apart(seed: int) -> Iterator[None]:
+    """For a `with` block, draws what TensorFlow would after `tf.random.set_seed(seed)`; then it goes on as before.
+
+    Setting a seed would also start every random operation again that draws from one.
+    """
+    context = load("tensorflow.python.eager.context").context()  # there is no public way to put a seed back
+    before = context._seed, context._rng
+    context._seed, context._rng = seed, random.Random(seed)
+    try:
+        yield
+    finally:
+        context._seed, context._rng = before
 
 
 _GOLDEN = 0x9E3779B97F4A7C15  # odd, so that no two seeds share a key

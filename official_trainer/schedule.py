@@ -48,6 +48,14 @@ def as_action(thing: Any) -> Action:
     raise TypeError(f"{thing!r} is no action: it is no Action, no ActionConfig, and cannot be called")
 
 
+def _number(callbacks: Sequence[Callback]) -> None:
+    """Gives callables that have one name different ones: `ConditionalAction`, `ConditionalAction-2`."""
+    seen: dict[str, int] = {}
+    for callback in callbacks:
+        number = seen[callback.name] = seen.get(callback.name, 0) + 1
+        callback.name += f"-{number}" if number > 1 else ""
+
+
 def configured(config: ActionConfig) -> Action:
     """Returns the action of a section of `trainer.actions`."""
     action: Action = config.build()
@@ -82,6 +90,7 @@ class Schedule:
         found = [as_action(thing) for thing in actions]
         for action in found:
             action.name = action.name or type(action).__name__
+        _number([action for action in found if isinstance(action, Callback)])
         names = [action.name for action in found]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two actions are named {twice!r}; give one of them another name")
@@ -100,6 +109,10 @@ class Schedule:
     def monitored(self) -> dict[str, str]:
         """Returns the metrics of an evaluation that actions need, each with the name of the action."""
         return {metric: action.name for action in reversed(self.actions) for metric in action.monitored()}
+
+    def needed_checkpoints(self, planned: Sequence[int]) -> set[int]:
+        """Returns those of the planned checkpoints that an action still needs; any thread may ask."""
+        return {step for action in self.actions for step in action.needed_checkpoints(planned)}
 
     # Events.
 

@@ -130,7 +130,7 @@ class _Session:
             self._check_monitored(trainer, schedule, evaluates)
         trainer.stop, self._trainer = stop, trainer
         with contextlib.closing(self._trackers):
-            store = store_of(job, trainer)
+            store = store_of(job, trainer, schedule)
             hooks = self._hooks(trainer, schedule)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
             stop.save_state = loop.save_beside
