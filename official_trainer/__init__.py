@@ -16,9 +16,10 @@
          │     trainer.py      traced training and evaluation steps
          │     checkpoints.py  save, verify, restore, retain
          ├── record.py     run.json, status.json
-         ├── tracking/     console, metrics.jsonl, TensorBoard
+         ├── tracking/     console, metrics.jsonl, TensorBoard, …
+         ├── actions/      what else happens at a step: schedule.py calls them, triggers.py says when
          ▼
-    loop.py     restore → [ train window → summary → check finite → save → evaluate ]* → export
+    loop.py     restore → [ train window → summary → check finite → actions → save → evaluate ]* → export
 
 Importing this package imports nothing else; take names from its modules.
 """

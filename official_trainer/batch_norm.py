@@ -127,9 +127,7 @@ class _Pool:
     def add(self, inputs: tf.Tensor, mask: tf.Tensor | None) -> None:
         """Adds the inputs of one call, `[batch, …]`, of one replica; traced."""
         values = tf.cast(inputs, tf.float64)
-        is_masked = mask is not None and not getattr(
-            self.layer, "fused", False
-        )  # the fused kernel takes no notice of a mask
+        is_masked = mask is not None and not getattr(self.layer, "fused", False)  # the fused kernel ignores masks
         weights = tf.cast(mask, tf.float64)[..., tf.newaxis] if is_masked else tf.ones([], tf.float64)
         weights = tf.broadcast_to(weights, tf.shape(values))
         axes = [axis for axis in range(values.shape.rank) if axis not in list(self.layer.axis)]

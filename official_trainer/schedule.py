@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.action import Action, CallAt, Callback, Request, Run
-from official_trainer.config import ActionConfig
+from official_trainer.action import Action, CallAt, Callback, Request, Run, Stop
+from official_trainer.config import ActionConfig, flow
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.stopping import PreemptedError
 from official_trainer.triggers import Moment, Span
@@ -69,9 +69,11 @@ def configured(config: ActionConfig) -> Action:
 class _Entry:
     """One action with what is remembered of it in this process."""
 
-    def __init__(self, action: Action) -> None:
-        self.action = action
-        self.hooks = {hook for hook in _HOOKS if _has_own(action, hook)}
+    def __init__(self, thing: Any) -> None:
+        self.action = as_action(thing)
+        self.action.name = self.action.name or type(self.action).__name__
+        self.settings = flow(thing) if isinstance(thing, ActionConfig) else ""
+        self.hooks = {hook for hook in _HOOKS if _has_own(self.action, hook)}
         self.is_disabled = False
         self.called_at: int | None = None  # the step of the last on_step
         self.extra_steps: set[int] = set()  # asked for with CallAt
@@ -87,17 +89,15 @@ class Schedule:
         Raises:
           ValueError: two have one name, which checkpoints could not tell apart.
         """
-        found = [as_action(thing) for thing in actions]
-        for action in found:
-            action.name = action.name or type(action).__name__
-        _number([action for action in found if isinstance(action, Callback)])
-        names = [action.name for action in found]
+        self._entries = sorted((_Entry(thing) for thing in actions), key=lambda entry: entry.action.priority)
+        _number([action for action in self.actions if isinstance(action, Callback)])
+        names = [action.name for action in self.actions]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two actions are named {twice!r}; give one of them another name")
-        self._entries = [_Entry(action) for action in sorted(found, key=lambda action: action.priority)]
         self._clock = clock
         self._asked_step = 0
         self._seen_evaluation: int | None = None
+        self._stopped: dict[str, Any] | None = None
         self._has_begun = self._has_clock = False
         self._run: Run | None = None
 
@@ -121,12 +121,26 @@ class Schedule:
         self._run, self._has_begun = run, True
         self._asked_step = run.step
         self._set_clocks()
-        requests = [request for entry in self._entries for request in self._call(entry, "on_start")]
-        if run.step == 0:
-            return requests
-        # A run that is asked to stop saves at once, also where actions are due and none, or not all, were called.
-        moment = self._moment(ended=run.step == run.state.end_step)
-        return [*requests, *(request for entry in self._entries for request in self._call_step(entry, moment))]
+        requests = self._stop_again()
+        for entry in self._entries:
+            requests += self._call(entry, "on_start")
+        if run.step > 0:
+            # A run that is asked to stop saves at once, also where actions are due and none, or not all, were called.
+            moment = self._moment(ended=run.step == run.state.end_step)
+            for entry in self._entries:
+                requests += self._call_step(entry, moment)
+        return requests
+
+    def _stop_again(self) -> list[Request]:
+        """Returns the stop that ended this run, while the action that asked for it is there as it was."""
+        stopped, self._stopped = self._stopped, None
+        if stopped is None or (stopped["by"], stopped["settings"]) not in [
+            (entry.action.name, entry.settings) for entry in self._entries
+        ]:
+            return []
+        self._stopped = stopped
+        reason = f"{stopped['reason']}; to go on after all, change or remove the action '{stopped['by']}'"
+        return [Stop(reason=reason, weights=None if stopped["weights"] is None else tuple(stopped["weights"]))]
 
     def step(self, *, summarized: bool, ended: bool) -> list[Request]:
         """Calls what is due after a window."""
@@ -209,12 +223,13 @@ class Schedule:
             except (TypeError, ValueError) as error:
                 raise ActionError(entry.action, "state()", self._step(), error) from error
         called = {entry.action.name: entry.called_at for entry in self._entries if entry.called_at is not None}
-        return {"actions": states, "called": called, "evaluated": self._seen_evaluation} if self._entries else {}
+        found = {"actions": states, "called": called, "evaluated": self._seen_evaluation, "stopped": self._stopped}
+        return found if self._entries else {}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
         """Gives every action its state from the manifest of the checkpoint that was restored, `{}` if there is none."""
         states = extra.get("actions", {})
-        self._seen_evaluation = extra.get("evaluated")
+        self._seen_evaluation, self._stopped = extra.get("evaluated"), extra.get("stopped")
         for entry in self._entries:
             entry.action.restore(states.get(entry.action.name, {}))
             entry.called_at = extra.get("called", {}).get(entry.action.name)
@@ -267,6 +282,8 @@ class Schedule:
         finally:
             entry.ended_seconds = self._clock()
         entry.extra_steps |= {request.step for request in requests if isinstance(request, CallAt)}
+        for stop in [request for request in requests if isinstance(request, Stop)][:1]:
+            self._stopped = self._stopped or {"by": entry.action.name, "settings": entry.settings, **vars(stop)}
         return [request for request in requests if not isinstance(request, CallAt)]
 
     def _failed(self, entry: _Entry, hook: str, error: Exception) -> None:

@@ -231,6 +231,9 @@ class _Session:
         replicas = trainer.strategy.num_replicas_in_sync
         where = f"{replicas} replicas" if replicas > 1 else "one device"
         start = f"continuing from step {start_step}" if start_step else "starting"
+        end_step = self._job.config.trainer.train_steps
+        if end_step and start_step > end_step:  # the same number is a run that is done, and says so
+            start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
         return f"{self._job.experiment}: {count:,} parameters on {where}, {start} in {self._job.model_dir}"
 
     def _closing_line(self, step: int) -> str:

@@ -41,7 +41,7 @@ class Block:
     @property
     def path(self):
         """The workspace file that a first line `# folder/name` says it is."""
-        match = re.match(r"# ((?:experiments|configs)/\S+)\n", self.text)
+        match = re.match(r"# ((?:experiments|configs|actions)/\S+)\n", self.text)
         return match and match[1]
 
 
@@ -107,6 +107,7 @@ def workspace(tmp_path_factory):
     for block in FILES:
         path = folder / block.path
         assert not path.exists(), f"{block.place}: {block.path} is a file of the repository already"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(block.text)
     resolved = config.resolve(registry.get_config("digits_cnn", folder), experiment="digits_cnn")
     first_run = Job(experiment="digits_cnn", resolved=resolved, model_dir=str(folder / "runs/digits"), mode="train")
@@ -291,7 +292,7 @@ def test_modes_and_exit_codes_are_all_there():
 
 def test_the_task_of_the_readme_trains(workspace, model_dir, tmp_path):
     """T14: copied from the README as it stands, it is found by name, trains and evaluates."""
-    (example,) = [block for block in FILES if block.language == "python"]
+    (example,) = [block for block in FILES if block.language == "python" and block.path.startswith("experiments/")]
     experiment = Path(example.path).stem
     assert experiment in registry.experiments(workspace)
     argv = ["train", f"--experiment={experiment}", f"--model_dir={model_dir}"]
@@ -299,6 +300,19 @@ def test_the_task_of_the_readme_trains(workspace, model_dir, tmp_path):
     assert done.code == 0, done.err
     best = re.search(r"best accuracy (\S+) at step", done.out)
     assert float(best[1]) > 0.9
+
+
+def test_the_action_of_the_docs_ends_a_run(workspace, model_dir, tmp_path):
+    """G1, B1: copied from the page as it stands, it is found by its name; started again, the run stays ended."""
+    argv = ["train", "--experiment=digits_mlp", f"--model_dir={model_dir}", "--set", "trainer.train_steps=50000"]
+    argv += ["--set", "trainer.actions=[{type: plateau, patience: 2}]"]
+    done = run_command(argv, cwd=workspace, folder=tmp_path)
+    assert done.code == 0, done.err
+    (last,) = re.findall(r"finished at step (\d+)", done.out)
+    assert int(last) < 50000
+    again = run_command(argv, cwd=workspace, folder=tmp_path)
+    assert f"finished at step {last}" in again.out
+    assert "to go on after all, change or remove the action 'plateau'" in again.out
 
 
 def test_a_task_from_here_trains_under_model_gardens_trainer():

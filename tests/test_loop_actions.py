@@ -1,10 +1,13 @@
 """What actions see of the loop and what it does for them, however often the run is killed."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer.action import Action, Rollback, Save, Stop
+from official_trainer.config import ActionConfig
 from official_trainer.errors import ExitCode
 from official_trainer.hooks import Hooks
 from official_trainer.recovery import NonFiniteError
@@ -39,9 +42,6 @@ class Patience(Action):
 
     def __init__(self, patience):
         self.patience, self.best, self.waited, self.seen = patience, -1.0, 0, []
-
-    def on_start(self, run):
-        return self._answer()
 
     def on_eval(self, run, logs):
         self.seen.append(run.step)
@@ -79,7 +79,7 @@ kills = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.integers(0, 10**6), kills)
 def test_actions_and_their_states_are_the_same_after_any_kills(checkpoint, validation, every, patience, seed, kills):
-    """B1, G2, G3, N2, K5: also a kill between an evaluation's row and the next checkpoint."""
+    """B1, G2, G3, N2: also a kill between an evaluation's row and the next checkpoint."""
     accuracies = {step: ((step * 7919 + seed) % 101) / 101 for step in range(1, 101)}
     config = config_of(checkpoint_interval=checkpoint, validation_interval=validation, steps_per_loop=7)
 
@@ -133,7 +133,12 @@ def test_order_at_a_step():
     assert [kind for kind, _ in disk.events] == [
         "initialize", "train", "on_step", "save", "on_eval", "validation", "on_end",
     ]  # fmt: skip
-    assert disk.extra[5] == {"actions": {"steps": {"steps": [5]}}, "called": {"steps": 5}, "evaluated": None}
+    assert disk.extra[5] == {
+        "actions": {"steps": {"steps": [5]}},
+        "called": {"steps": 5},
+        "evaluated": None,
+        "stopped": None,
+    }
 
 
 def test_actions_see_the_run():
@@ -154,7 +159,7 @@ def test_actions_see_the_run():
 
 
 def test_a_stop_is_the_end():
-    """G1, K5: summary, checkpoint and evaluation of that step, as of a last one; and it stays the end."""
+    """G1: summary, checkpoint and evaluation of that step, as of a last one; and it stays the end."""
     disk, said = Disk(), []
     action = Steps(AtSteps((33,)), answer=lambda run: Stop(reason="enough"))
     hooks = hooks_of(disk, action, on_stop=said.append)
@@ -168,7 +173,7 @@ def test_a_stop_is_the_end():
 
 
 def test_a_stop_after_an_evaluation_is_saved_with_what_is_known():
-    """K5: the checkpoint of that step is made after the evaluation; a restart finds the end."""
+    """G1: the checkpoint of that step is made after the evaluation; a restart finds the end."""
     disk, action = Disk(), Patience(1)
     accuracies = {20: 0.5, 40: 0.4}
     last = Steps(AtEnd(), "last")
@@ -180,12 +185,35 @@ def test_a_stop_after_an_evaluation_is_saved_with_what_is_known():
     rows = list(disk.rows)
     loop, trainer = run(disk, config, Patience(1), accuracies=accuracies)
     assert (loop.state.step, trainer.windows, disk.rows) == (40, [], rows)
-    loop, _ = run(disk, config, Patience(5), accuracies=accuracies)  # more patience goes on
-    assert loop.state.step == 100
+
+
+@pytest.mark.parametrize(
+    ("patience", "name", "last_step"), [(1, "patience", 40), (2, "patience", 100), (1, "other", 80)]
+)  # fmt: skip
+def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name, last_step):
+    """G1: though the action itself does not remember; changed or removed, it holds no longer."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class PatienceConfig(ActionConfig):
+        patience: int = 1
+
+        def build(self):
+            return Patience(self.patience)
+
+    disk, config, said = Disk(), config_of(validation_interval=20, checkpoint_interval=50), []
+    accuracies = {20: 0.5, 40: 0.4, 60: 0.6}
+    run(disk, config, PatienceConfig(name="patience"), accuracies=accuracies)
+    action = PatienceConfig(name=name, patience=patience)
+    hooks = hooks_of(disk, action, on_stop=said.append)
+    loop, _ = start(disk, config, hooks=hooks, accuracies=accuracies)
+    loop.run()
+    assert loop.state.step == last_step
+    if last_step == 40:
+        assert said == ["waited 1; to go on after all, change or remove the action 'patience'"]
 
 
 def test_weights_to_be_exported_are_loaded_before_the_export():
-    """K5: restore_best; after the last checkpoint, which keeps the last weights."""
+    """G1: restore_best; after the last checkpoint, which keeps the last weights."""
     disk = Disk()
     action = Steps(AtSteps((20,)), answer=lambda run: Stop(reason="enough", weights=("best", 10)))
     hooks = hooks_of(

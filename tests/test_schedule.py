@@ -330,7 +330,7 @@ def test_state_goes_through_a_checkpoint():
     first.evaluation({}, ended=False)
     extra = first.state()
     states = {"counter": {"count": 3}, "other": {"count": 3}}
-    assert extra == {"actions": states, "called": {"counter": 3, "other": 3}, "evaluated": 3}
+    assert extra == {"actions": states, "called": {"counter": 3, "other": 3}, "evaluated": 3, "stopped": None}
     again = Schedule([Counter(), Counter("new")])
     again.restore(extra)
     assert [action.count for action in again.actions] == [3, 0]

@@ -18,8 +18,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from official_trainer import files, manifest
 from official_trainer.action import Action, Run
 from official_trainer.actions.export_saved_model import folder_problems, save_export
@@ -163,7 +161,7 @@ class _Mean:
         """Begins with what the model holds now."""
         self._model = model
         self._variables = [variable for variable in model.variables if variable.dtype.is_floating]
-        self._sums = [_as_float64(variable.numpy()) for variable in self._variables]
+        self._sums = [variable.numpy().astype("float64") for variable in self._variables]
         self._count = 1
 
     def add(self, directory: str, step: int) -> bool:
@@ -179,17 +177,13 @@ class _Mean:
             return False
         reader = tf.train.load_checkpoint(matching.prefix)
         for index, variable in enumerate(self._variables):
-            self._sums[index] += _as_float64(reader.get_tensor(key_of[id(variable)]))
+            self._sums[index] += reader.get_tensor(key_of[id(variable)]).astype("float64")
         self._count += 1
         return True
 
     def put_in(self) -> None:
         for variable, total in zip(self._variables, self._sums, strict=True):
             variable.assign(tf.cast(total / self._count, variable.dtype))
-
-
-def _as_float64(value: Any) -> np.ndarray:
-    return np.asarray(value).astype(np.float64)
 
 
 def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:

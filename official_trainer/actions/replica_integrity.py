@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from official_trainer import triggers
 from official_trainer.action import Action, Run
 from official_trainer.config import ActionConfig, NonNegativeFloat, When
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _logger = logging.getLogger(__name__)
 
@@ -89,8 +90,8 @@ class ReplicaIntegrity(Action):
             return True
         if not self._absolute and not self._relative:
             return False
-        distance, bound = _distances(first, other), self._absolute + self._relative * np.abs(_wide(first))
-        return bool(np.all(distance <= bound))
+        bound = self._absolute + self._relative * abs(first.astype("float64"))
+        return bool((_distances(first, other) <= bound).all())
 
 
 def _mirrored(trainer: Any) -> Iterator[Any]:
@@ -109,13 +110,11 @@ def _mirrored(trainer: Any) -> Iterator[Any]:
             yield variable
 
 
-def _wide(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float64)
-
-
 def _distances(first: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Returns how far apart values are: 0 where both are the same infinity, or both no numbers; else infinity there."""
-    left, right = _wide(first), _wide(other)
+    import numpy as np
+
+    left, right = np.asarray(first, np.float64), np.asarray(other, np.float64)
     with np.errstate(invalid="ignore"):
         distances = np.abs(left - right)
     same = (left == right) | (np.isnan(left) & np.isnan(right))
@@ -123,4 +122,4 @@ def _distances(first: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _largest_difference(first: np.ndarray, other: np.ndarray) -> float:
-    return float(np.max(_distances(first, other), initial=0.0))
+    return float(_distances(first, other).max(initial=0.0))

@@ -119,7 +119,7 @@ def test_a_restart_leaves_the_same_exports(finished, tmp_path, monkeypatch):
 
 
 def test_another_way_from_an_earlier_step_replaces_exports(finished, tmp_path):
-    """T19, N13: those after the end go; a step is exported again only with other weights."""
+    """T19: those after the end go; a step is exported again only with other weights."""
     trainer = toy.build(toy.experiment())
     folder = str(tmp_path / "export" / "steps")
     action = ExportSavedModelConfig(max_to_keep=1).build()
