@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Trigger
@@ -65,6 +65,7 @@ class Run:
       model_dir: the run directory.
       tracker: where numbers and pictures go.
       train_logs: the newest summary of training, flat, and the step of it.
+      saved_steps: waits until no checkpoint is being written, and returns the steps of those that are there.
     """
 
     state: LoopState
@@ -73,6 +74,7 @@ class Run:
     tracker: Journal
     train_logs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     summary_step: int | None = None
+    saved_steps: Callable[[], Sequence[int]] = lambda: ()
 
     @property
     def step(self) -> int:
@@ -147,6 +149,17 @@ class Action:
 
     def monitored(self) -> tuple[str, ...]:
         """Returns the names of the evaluation's metrics that this needs; a run without them is refused at its start."""
+        return ()
+
+    def needed_checkpoints(self, planned: Sequence[int]) -> Sequence[int]:
+        """Returns those of the run's checkpoints that `trainer.max_to_keep` must not delete yet.
+
+        Asked whenever checkpoints are deleted, also before `on_start`, by another thread: it has to follow from
+        `planned` alone.
+
+        Args:
+          planned: steps of the checkpoints that are there, rising, at multiples of `trainer.checkpoint_interval`.
+        """
         return ()
 
     def on_start(self, run: Run) -> Any:

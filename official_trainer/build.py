@@ -6,7 +6,7 @@ package knows contracts only. Does not own: what happens with the parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer import distribute, export, files, manifest, registry, restore, tracking
@@ -45,8 +45,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False) -> Traine
         return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best)
 
 
-def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
-    """Returns the store of the run directory; it keeps what an evaluator beside the run has not seen yet."""
+def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:
+    """Returns the store of the run directory; it keeps what an evaluator beside the run, or an action, still needs."""
     settings = job.config.trainer
     store = CheckpointStore(
         job.model_dir,
@@ -58,7 +58,13 @@ def store_of(job: Job, trainer: Trainer) -> CheckpointStore:
     store.allow_mismatch = (*settings.restore_allow_mismatch, f"{REPLICA_VALUES}*")
     if settings.async_checkpoint:
         store.write_in_background()
-    store.in_use = LeasedSteps(job.model_dir)
+    leased = LeasedSteps(job.model_dir)
+
+    def in_use(steps: Collection[int]) -> Collection[int]:
+        planned = [step for step in store.steps() if step % settings.checkpoint_interval == 0]
+        return {*leased(steps), *(schedule.needed_checkpoints(planned) if schedule is not None else ())}
+
+    store.in_use = in_use
     return store
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orbit
@@ -23,7 +23,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
 from official_trainer.random_streams import RandomStreams
-from official_trainer.replicas import share_out
+from official_trainer.replicas import HeldValues, share_out
 from official_trainer.stopping import StopRequest
 from official_trainer.traces import Traces
 
@@ -76,6 +76,7 @@ class Evaluator(orbit.StandardEvaluator):
         of_model = list(getattr(self._model, "metrics", []))
         self._validation_metrics = [*self._task.build_metrics(training=False), *of_model] if evaluate else []
         self._examples_evaluated = metrics.example_counter()
+        self._held: list[HeldValues] = []
         metrics.check_names([*self._validation_metrics, self._validation_loss], "evaluation")
         orbit.StandardEvaluator.__init__(
             self,
@@ -123,12 +124,25 @@ class Evaluator(orbit.StandardEvaluator):
             return self.eval_end(state) if state is not None else self.eval_end()
 
     def evaluate_aside(self, num_steps: int) -> dict[str, Any]:
-        """Evaluates like `evaluate`, but for somebody else than the run: its best checkpoint stays."""
+        """Evaluates like `evaluate`, but for somebody else than the run: its best checkpoint and its values stay."""
         exporter, self._checkpoint_exporter = self._checkpoint_exporter, None
         try:
-            return self.evaluate(num_steps)
+            with self.given_back():
+                return self.evaluate(num_steps)
         finally:
             self._checkpoint_exporter = exporter
+
+    @contextlib.contextmanager
+    def given_back(self) -> Iterator[None]:
+        """Gives the model's variables and the metrics of training their values back after a `with` block, bit for bit.
+
+        Whatever happens in it. A state that is saved while an evaluation in the block hangs has these values too.
+        """
+        self._held.append(HeldValues(self._kept_per_replica()))
+        try:
+            yield
+        finally:
+            self._held.pop().give_back()
 
     def check_monitored(self, wanted: Mapping[str, str]) -> None:
         """Refuses metrics that evaluations do not produce.
@@ -193,6 +207,8 @@ class Evaluator(orbit.StandardEvaluator):
         """Has the training state saved while an evaluation hangs; in another thread, which then ends the process."""
         if self._average is not None:
             self._average.swap_out()
+        if self._held:
+            self._held[0].give_back()
         return self.stop.save_state(lambda: True)
 
     def _run_evaluation(self, num_steps: int, state: Any) -> Any:

@@ -6,6 +6,7 @@ Does not own: when to export (`loop.py`, `best.py`), which weights are in the mo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     signatures = task.build_signatures(model)
     tf.saved_model.save(module, beside, signatures=signatures)
     signature_names = sorted(signatures)
-    record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names}
+    record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}
     files.write_text_atomically(files.join(beside, "export.json"), json.dumps(record, indent=1) + "\n")
     files.remove(directory)
     files.rename(beside, directory)
@@ -63,13 +64,41 @@ def exported_step(directory: str) -> int | None:
     return json.loads(files.read_text(path))["step"] if files.exists(path) else None
 
 
-def keep_newest(directory: str, max_to_keep: int) -> None:
-    """Deletes all but the newest exports among the folders of `directory` that are named by step, and half ones."""
+def holds(directory: str, model: Any, *, step: int) -> bool:
+    """Whether the SavedModel in `directory` stands for `step` and has the weights that `model` has now."""
+    path = files.join(directory, "export.json")
+    record = json.loads(files.read_text(path)) if files.exists(path) else {}
+    return record.get("step") == step and record.get("weights") == _digest(model)
+
+
+def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -> None:
+    """Deletes all but the newest exports among the folders of `directory` that are named by step, and half ones.
+
+    Args:
+      directory: where the folders are.
+      max_to_keep: how many stay.
+      until: the step of the run; exports after it neither count nor go, because the run may come to them again.
+    """
     names = files.list_dir(directory)
-    steps = sorted(int(name) for name in names if name.isdigit())
+    steps = sorted(int(name) for name in names if name.isdigit() and (until is None or int(name) <= until))
     half = [name for name in names if name.removesuffix(_WRITING).isdigit() and name.endswith(_WRITING)]
     for name in [*map(str, steps[:-max_to_keep]), *half]:
         files.remove(files.join(directory, name))
+
+
+def delete_after(directory: str, step: int) -> None:
+    """Deletes the exports after `step` among the folders of `directory` that are named by step."""
+    for name in files.list_dir(directory):
+        if name.isdigit() and int(name) > step:
+            files.remove(files.join(directory, name))
+
+
+def _digest(model: Any) -> str:
+    """Returns a checksum of all values of a model, in their order."""
+    digest = hashlib.sha256()
+    for variable in model.variables:
+        digest.update(tf.io.serialize_tensor(tf.convert_to_tensor(variable)).numpy())
+    return digest.hexdigest()
 
 
 def _batch_of(tensor: Any) -> tf.TensorSpec:

@@ -7,6 +7,7 @@ says what happens when data ends. Does not own: how a pipeline orders or reads e
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import logging
 import math
@@ -16,7 +17,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import inputs
+from official_trainer import inputs, random_streams
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import tf
 
@@ -65,6 +66,7 @@ class Feed:
         self._strategy = tf.distribute.get_strategy()
         self._seed = seed
         self._built: tuple[Any, InputContext] | None = None
+        self._is_apart = False
 
     @property
     def has_started_there(self) -> bool:
@@ -93,10 +95,19 @@ class Feed:
             self._built = dataset, context
             return self._adapt(dataset, context, start_step, window_steps)
 
+        if self._is_apart:
+            with random_streams.drawn_apart(self._seed):
+                return orbit.utils.make_distributed_dataset(self._strategy, build)
         if self._training:
             # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
             tf.random.set_seed(self._seed)
         return orbit.utils.make_distributed_dataset(self._strategy, build)
+
+    def apart(self) -> Feed:
+        """Returns a feed of the same data, for whoever reads it without the run taking notice."""
+        feed = copy.copy(self)
+        feed._is_apart, feed._built = True, None
+        return feed
 
     def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
         """Does what the pipeline did not do itself: skip to the start, group batches into blocks."""
@@ -205,6 +216,14 @@ class TrainingFeed:
     def batches(self, step: int) -> Iterator[Any]:
         """Yields the batches that follow `step`, distributed; the iterator that trains stays where it is."""
         yield from tf.nest.map_structure(iter, self._dataset(step))
+
+    def first_batches(self) -> Iterator[Any]:
+        """Yields batches from the first one of the data, distributed; nothing of what trains is changed or drawn."""
+        dataset, feed = self._given, self._feed.apart()
+        if dataset is None:
+            dataset = feed.build()
+        with feed.errors_explained():
+            yield from tf.nest.map_structure(iter, dataset)
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""

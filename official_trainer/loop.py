@@ -81,6 +81,7 @@ class Loop:
         self._stopped_by: Stop | None = None
         self.state = LoopState()
         self._run_view = Run(state=self.state, trainer=trainer, model_dir=self._hooks.model_dir, tracker=journal)
+        self._run_view.saved_steps = self._saved_steps
 
     def run(self) -> dict[str, Any]:
         """Trains to the end and returns the last results: of the evaluation if there was one, else of training.
@@ -314,6 +315,10 @@ class Loop:
         self._trainer.before_save()
         self._hooks.before_save(step)
         self._store.save(step, {**self._recovery.state(), **self._actions.state()}, only_if=only_if)
+
+    def _saved_steps(self) -> Sequence[int]:
+        self._store.wait()
+        return self._store.steps()
 
     def _report_saves(self) -> None:
         """Tells of checkpoints committed meanwhile; the error of one that could not be written is raised here."""

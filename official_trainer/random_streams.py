@@ -7,12 +7,15 @@ Does not own: the order of data (`inputs/order.py`).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import random
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.errors import UserError
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import keras, load, tf
 
 
 def enable(seed: int) -> None:
@@ -58,6 +61,21 @@ def seed(name: str) -> tf.Tensor:
             "`training` is true, because layers are called to build the model too."
         )
     return _here.streams.seed(name)
+
+
+@contextlib.contextmanager
+def drawn_apart(seed: int) -> Iterator[None]:
+    """For a `with` block, draws what TensorFlow would after `tf.random.set_seed(seed)`; then it goes on as before.
+
+    Setting a seed would also start every random operation again that draws from one.
+    """
+    context = load("tensorflow.python.eager.context").context()  # there is no public way to put a seed back
+    before = context._seed, context._rng
+    context._seed, context._rng = seed, random.Random(seed)
+    try:
+        yield
+    finally:
+        context._seed, context._rng = before
 
 
 _GOLDEN = 0x9E3779B97F4A7C15  # odd, so that no two seeds share a key

@@ -1,7 +1,7 @@
 """What each replica keeps for itself: batch-norm statistics, metrics, the loss trace.
 
-Owns: giving all replicas their part of the common value, and saving the values of each one beside it. Does not own:
-when (`trainer.py`), or the variables.
+Owns: giving all replicas their part of the common value, saving the values of each one beside it, and holding values to
+give them back. Does not own: when (`trainer.py`, `evaluation.py`), or the variables.
 
 TensorFlow saves one mean, or one sum, for all replicas. A run that stops between two of its own saves and goes on from
 that would round differently from one that did not stop. So a checkpoint also holds what every replica had.
@@ -37,6 +37,19 @@ class ReplicaValues:
         for saved, variable in zip(self._saved, self._apart, strict=True):
             for part, value in zip(_parts(variable), tf.unstack(saved), strict=True):
                 part.assign(value)
+
+
+class HeldValues:
+    """What variables hold at this moment, on every replica."""
+
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+        parts = [part for variable in variables for part in getattr(variable, "values", (variable,))]
+        self._held = [(part, tf.identity(part.read_value())) for part in parts]
+
+    def give_back(self) -> None:
+        """Gives every replica what it had, bit for bit."""
+        for part, value in self._held:
+            part.assign(value)
 
 
 def share_out(variables: Sequence[tf.Variable]) -> None:

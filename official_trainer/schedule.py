@@ -48,6 +48,14 @@ def as_action(thing: Any) -> Action:
     raise TypeError(f"{thing!r} is no action: it is no Action, no ActionConfig, and cannot be called")
 
 
+def _number(callbacks: Sequence[Callback]) -> None:
+    """Gives callables that have one name different ones: `ConditionalAction`, `ConditionalAction-2`."""
+    seen: dict[str, int] = {}
+    for callback in callbacks:
+        number = seen[callback.name] = seen.get(callback.name, 0) + 1
+        callback.name += f"-{number}" if number > 1 else ""
+
+
 def configured(config: ActionConfig) -> Action:
     """Returns the action of a section of `trainer.actions`."""
     action: Action = config.build()
@@ -82,6 +90,7 @@ class Schedule:
           ValueError: two have one name, which checkpoints could not tell apart.
         """
         self._entries = sorted((_Entry(thing) for thing in actions), key=lambda entry: entry.action.priority)
+        _number([action for action in self.actions if isinstance(action, Callback)])
         names = [action.name for action in self.actions]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two actions are named {twice!r}; give one of them another name")
@@ -103,14 +112,26 @@ class Schedule:
         """Returns the metrics of an evaluation that actions need, each with the name of the action."""
         return {metric: action.name for action in reversed(self.actions) for metric in action.monitored()}
 
+    def needed_checkpoints(self, planned: Sequence[int]) -> set[int]:
+        """Returns those of the planned checkpoints that an action still needs; any thread may ask."""
+        return {step for action in self.actions for step in action.needed_checkpoints(planned)}
+
     # Events.
 
     def start(self, run: Run) -> list[Request]:
         """Begins: the state of `run` is restored."""
         self._run, self._has_begun = run, True
         self._asked_step = run.step
-        again = self._stop_again()
-        return [*again, *(request for entry in self._entries for request in self._call(entry, "on_start"))]
+        self._set_clocks()
+        requests = self._stop_again()
+        for entry in self._entries:
+            requests += self._call(entry, "on_start")
+        if run.step > 0:
+            # A run that is asked to stop saves at once, also where actions are due and none, or not all, were called.
+            moment = self._moment(ended=run.step == run.state.end_step)
+            for entry in self._entries:
+                requests += self._call_step(entry, moment)
+        return requests
 
     def _stop_again(self) -> list[Request]:
         """Returns the stop that ended this run, while the action that asked for it is there as it was."""
@@ -240,9 +261,13 @@ class Schedule:
         """Calls `on_step` if it is due and was not called at this step, for another reason or before a restart."""
         if "on_step" not in entry.hooks or entry.called_at == moment.step or not self._is_due(entry, moment):
             return []
-        entry.called_at = self._step()
+        before, entry.called_at = entry.called_at, self._step()
         entry.extra_steps = {step for step in entry.extra_steps if step > self._step()}
-        return self._call(entry, "on_step")
+        try:
+            return self._call(entry, "on_step")
+        except BaseException:
+            entry.called_at = before  # a stop comes up here too, and then this has to be done after the restart
+            raise
 
     def _call(self, entry: _Entry, hook: str, *arguments: Any) -> list[Request]:
         """Calls a hook if the action has it; returns what it asks for."""
@@ -274,6 +299,9 @@ class Schedule:
 
     def _start_clock(self) -> None:
         self._has_clock = True
+        self._set_clocks()
+
+    def _set_clocks(self) -> None:
         for entry in self._entries:
             entry.began_seconds = entry.ended_seconds = self._clock()
 

@@ -148,7 +148,7 @@ class _Session:
         self._account.sampler.waits = trainer.waits_for_input
         self._account.actions_seconds = lambda: schedule.spent_seconds
         with contextlib.closing(self._trackers):
-            store = store_of(job, trainer)
+            store = store_of(job, trainer, schedule)
             hooks = self._hooks(trainer, schedule)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
             stop.save_state = loop.save_beside

@@ -292,3 +292,33 @@ def test_end_hooks_are_told_of_a_stop():
     ((kind, saved),) = told
     assert kind is PreemptedError
     assert saved >= 30
+
+
+@pytest.mark.parametrize("place", ["in the window", "in the action"])
+def test_a_stop_where_an_action_is_due_does_not_lose_its_call(place):
+    """B1, N5: the state is saved at once, and the call is made after the restart; at the last step too."""
+    for stopped_at in (30, 100):
+        disk, stop = Disk(), StopRequest()
+
+        def leave(run, at=stopped_at):
+            if place == "in the action" and run.step == at:
+                raise PreemptedError("SIGTERM")
+
+        def ask(state, *numbers, at=stopped_at, stop=stop):
+            if place == "in the window" and state.step == at:
+                stop.reason = "SIGTERM"
+
+        def actions(answer=None):
+            return [Steps(AnyOf((Every(30), AtEnd())), "first"), Steps(AnyOf((Every(30), AtEnd())), "second", answer)]
+
+        hooks = hooks_of(disk, *actions(leave), on_window=ask)
+        loop, _ = start(disk, config_of(), hooks=hooks, stop=stop)
+        with pytest.raises(PreemptedError):
+            loop.run()
+        assert disk.checkpoints[-1] == stopped_at
+        again = actions()
+        run(disk, config_of(), *again)
+        assert again[0].steps == [30, 60, 90, 100]
+        # What an action notes before it is left is its own affair; that it is called again is what counts.
+        assert sorted(set(again[1].steps)) == [30, 60, 90, 100]
+        assert again[1].steps.count(stopped_at) == (2 if place == "in the action" else 1)

@@ -1,0 +1,190 @@
+"""The mean of the weights of the last checkpoints, evaluated and kept beside the run.
+
+Owns: which checkpoints count, their mean, and that the run's own weights are as they were afterwards. Does not own:
+batch-norm statistics (`batch_norm.py`), moving averages of every step (`optimization.py`).
+
+What counts has to be the same after any restart. Where this is due, the checkpoint of that step is not saved yet, so
+the model itself stands for the newest one. The others are those at the multiples of `trainer.checkpoint_interval`
+before; they may still be on their way to the disk, and are waited for. Checkpoints at other steps, which are there
+because the run was stopped or an action asked for one, do not count. Those that do are kept until they are not needed
+any more, whatever `trainer.max_to_keep` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from official_trainer import files, manifest
+from official_trainer.action import Action, Run
+from official_trainer.actions.export_saved_model import folder_problems, save_export
+from official_trainer.batch_norm import BatchNormStatistics
+from official_trainer.checkpoints import CheckpointStore
+from official_trainer.config import ActionConfig, Positive, When
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+from official_trainer.matching import Matching
+
+_logger = logging.getLogger(__name__)
+
+_TAKEN = ("train", "validation", "export", "quarantine")
+"""Folders of `model_dir` that are something else."""
+
+
+class AverageError(UserError, ValueError):
+    """Checkpoints of this run cannot be averaged."""
+
+    exit_code = ExitCode.CONFIG
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AverageCheckpointsConfig(ActionConfig):
+    """Averages the weights of the last checkpoints, evaluates the mean and saves it to `model_dir/<directory>`.
+
+    The model at the step where this is due counts as the newest checkpoint; the others are those at multiples of
+    `trainer.checkpoint_interval` before it, which are kept for this whatever `trainer.max_to_keep` says. If there are
+    fewer yet, those are averaged. The run itself goes on as without.
+
+    Attributes:
+      last: how many checkpoints are averaged. With 1 the weights are the model's own, for `recalibrate_batch_norm`.
+      recalibrate_batch_norm: number of training batches, from the first on, over which the statistics of batch-norm
+        layers are computed for the averaged weights. Unset averages the statistics like the weights.
+      evaluate: whether the mean is evaluated, as `trainer.validation_steps` says.
+      export: whether it is also exported as a SavedModel, to `model_dir/export/<directory>/<step>`.
+      directory: folder in `model_dir` for its checkpoints, and the split of its rows in `metrics.jsonl`.
+      max_to_keep: how many of its checkpoints and exports are kept, newest first.
+    """
+
+    when: When | None = When(at_end=True)
+    last: Positive = 5
+    recalibrate_batch_norm: Positive | None = None
+    evaluate: bool = True
+    export: bool = False
+    directory: str = "averaged"
+    max_to_keep: Positive = 1
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from folder_problems("directory", self.directory)
+        if self.directory in _TAKEN:
+            yield "directory", f"is {self.directory!r}, which the run uses itself; name another folder"
+        if self.last == 1 and self.recalibrate_batch_norm is None:
+            yield "last", "is 1, the model as it is; average more, or set recalibrate_batch_norm"
+
+    def build(self) -> AverageCheckpoints:
+        return AverageCheckpoints(self)
+
+
+class AverageCheckpoints(Action):
+    """Puts the mean into the model for a moment, does what the config says with it, and takes it out again."""
+
+    def __init__(self, config: AverageCheckpointsConfig) -> None:
+        self._config = config
+        self._statistics: BatchNormStatistics | None = None
+
+    def needed_checkpoints(self, planned: Sequence[int]) -> Sequence[int]:
+        return planned[-self._config.last :] if self._config.last > 1 else ()
+
+    def on_start(self, run: Run) -> None:
+        self._prepare(run.trainer)
+
+    def _prepare(self, trainer: Any) -> None:
+        """Refuses what cannot be done; asked again when it is due, as an error at the start may not end the run."""
+        if trainer.average is not None:
+            raise AverageError(
+                "trainer.optimizer_config.ema averages the weights already, and evaluation uses that average; "
+                f"leave out one of the two, trainer.optimizer_config.ema or the action '{self.name}'"
+            )
+        if self._config.recalibrate_batch_norm is not None and self._statistics is None:
+            seed = getattr(getattr(trainer.config, "runtime", None), "seed", 0)
+            self._statistics = BatchNormStatistics(trainer.model, trainer.strategy, seed)
+
+    def on_step(self, run: Run) -> None:
+        trainer, config = run.trainer, self._config
+        self._prepare(trainer)
+        with trainer.given_back():
+            steps = self._put_in_mean(run)
+            self._recalibrate(trainer, run.step)
+            logs = trainer.evaluate_aside(trainer.config.trainer.validation_steps) if config.evaluate else {}
+            self._save(run, steps)
+            if config.export:
+                folder = files.join(run.model_dir, "export", config.directory)
+                save_export(folder, trainer, run.step, metrics=_numbers(logs), max_to_keep=config.max_to_keep)
+        run.tracker.log(config.directory, run.step, {**logs, "averaged_checkpoints": len(steps)})
+
+    def _put_in_mean(self, run: Run) -> list[int]:
+        """Gives the model the mean; returns the steps it is of."""
+        interval = run.trainer.config.trainer.checkpoint_interval
+        earlier = range(run.step - (run.step % interval or interval), 0, -interval)
+        wanted = list(itertools.islice(earlier, self._config.last - 1))
+        saved = set(run.saved_steps()) if wanted else set()
+        mean, steps = _Mean(run.trainer.model), [run.step]
+        for step in wanted:
+            if step in saved and mean.add(run.model_dir, step):
+                steps.append(step)
+        mean.put_in()
+        if len(steps) < self._config.last:
+            _logger.warning(
+                "%s: averaging %d checkpoints instead of %d at step %d: %s",
+                self.name, len(steps), self._config.last, run.step, ", ".join(map(str, sorted(steps))),
+            )  # fmt: skip
+        return sorted(steps)
+
+    def _recalibrate(self, trainer: Any, step: int) -> None:
+        wanted = self._config.recalibrate_batch_norm
+        if wanted is None or self._statistics is None:
+            return
+        with trainer.given_back():  # layers may change more in training mode than these statistics
+            count = self._statistics.measure(itertools.islice(trainer.feed.first_batches(), wanted), step)
+        self._statistics.assign()
+        if count < wanted:
+            _logger.warning("%s: the training data holds %d batches, not %d", self.name, count, wanted)
+
+    def _save(self, run: Run, steps: Sequence[int]) -> None:
+        directory = files.join(run.model_dir, self._config.directory)
+        checkpoint = tf.train.Checkpoint(global_step=run.trainer.global_step, model=run.trainer.model)
+        newest = max(run.saved_steps(), default=None)
+        metadata = {} if newest is None else manifest.read(run.model_dir, newest).metadata
+        store = CheckpointStore(directory, checkpoint, max_to_keep=self._config.max_to_keep, metadata=metadata)
+        for step in store.steps():
+            if step > run.step:  # the run went back; an older one would be given up in place of these
+                store.delete(step)
+        store.save(run.step, extra={"averaged_steps": list(steps)}, overwrite=True)
+
+
+class _Mean:
+    """The mean of a model's floating variables, in float64; the others stay as the model has them."""
+
+    def __init__(self, model: Any) -> None:
+        """Begins with what the model holds now."""
+        self._model = model
+        self._variables = [variable for variable in model.variables if variable.dtype.is_floating]
+        self._sums = [variable.numpy().astype("float64") for variable in self._variables]
+        self._count = 1
+
+    def add(self, directory: str, step: int) -> bool:
+        """Adds a checkpoint; returns whether it is whole and of this model."""
+        if damage := manifest.damage(directory, step):
+            _logger.warning("ckpt-%d is damaged and left out: %s", step, damage)
+            return False
+        matching = Matching(manifest.prefix(directory, step), {"model": self._model})
+        matching.report(items_only=True)
+        key_of = {id(pair.live): pair.checkpoint_key for pair in matching.pairs}
+        if lacking := [variable.name for variable in self._variables if id(variable) not in key_of]:
+            _logger.warning("ckpt-%d is left out: it holds no %s", step, lacking[0])
+            return False
+        reader = tf.train.load_checkpoint(matching.prefix)
+        for index, variable in enumerate(self._variables):
+            self._sums[index] += reader.get_tensor(key_of[id(variable)]).astype("float64")
+        self._count += 1
+        return True
+
+    def put_in(self) -> None:
+        for variable, total in zip(self._variables, self._sums, strict=True):
+            variable.assign(tf.cast(total / self._count, variable.dtype))
+
+
+def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in logs.items() if not isinstance(value, Mapping)}

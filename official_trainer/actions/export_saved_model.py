@@ -1,0 +1,81 @@
+"""SavedModels while training goes on, one folder for each step.
+
+Owns: when and where these are written, and that a restart leaves the same ones. Does not own: how one is written
+(`export.py`), the exports of the best model and of the last one (`trainer.export`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from official_trainer import export, files
+from official_trainer.action import Action, Run
+from official_trainer.config import ActionConfig, Positive, When
+
+_TAKEN = ("best", "saved_model")
+"""Folders of `trainer.export`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportSavedModelConfig(ActionConfig):
+    """Writes a SavedModel, with averaged weights if the run averages, as evaluation uses them.
+
+    It goes to `model_dir/export/<directory>/<step>`, and is there whole or not at all. One that is there already is
+    written again only if its weights are others, because the run went back and took another way.
+
+    Attributes:
+      directory: folder in `model_dir/export`.
+      max_to_keep: how many are kept, newest first.
+    """
+
+    when: When | None = When(after_eval=True)
+    directory: str = "steps"
+    max_to_keep: Positive = 1
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from folder_problems("directory", self.directory)
+
+    def build(self) -> ExportSavedModel:
+        return ExportSavedModel(self.directory, self.max_to_keep)
+
+
+class ExportSavedModel(Action):
+    """Exports the model when it is due; with the results of the evaluation, if that is what it follows."""
+
+    def __init__(self, directory: str, max_to_keep: int) -> None:
+        self._directory, self._max_to_keep = directory, max_to_keep
+
+    def on_step(self, run: Run) -> None:
+        self._export(run, {})
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
+        self._export(run, logs)
+
+    def on_end(self, run: Run, failure: BaseException | None) -> None:
+        if failure is None:  # the end came before steps that an earlier attempt had exported
+            export.delete_after(self._folder(run), run.step)
+
+    def _export(self, run: Run, logs: Mapping[str, float]) -> None:
+        with run.trainer.weights_averaged():
+            save_export(self._folder(run), run.trainer, run.step, metrics=logs, max_to_keep=self._max_to_keep)
+
+    def _folder(self, run: Run) -> str:
+        return files.join(run.model_dir, "export", self._directory)
+
+
+def folder_problems(field: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yields what is wrong with the name of a folder in `model_dir/export`."""
+    if name in _TAKEN:
+        yield field, f"is {name!r}, where trainer.export puts its exports; name another folder"
+    elif not name or name in (".", "..") or "/" in name or "\\" in name:
+        yield field, f"is {name!r}; it must be the name of one folder"
+
+
+def save_export(folder: str, trainer: Any, step: int, *, metrics: Mapping[str, float], max_to_keep: int) -> None:
+    """Exports the weights that are in the model now to `<folder>/<step>`, unless it holds them already."""
+    directory = files.join(folder, str(step))
+    if not export.holds(directory, trainer.model, step=step):
+        export.save(directory, trainer.task, trainer.model, step=step, metrics=metrics)
+    export.keep_newest(folder, max_to_keep, until=step)
