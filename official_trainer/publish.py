@@ -11,9 +11,9 @@ Does not own: which step that is (`schedule.py`), where they go (`actions/publis
 Call them in a layer, or in what a task's training step calls. Code that only puts layers together is no part of a step,
 and neither is an evaluation: there they do nothing.
 
-The step of which they are wanted is traced as a function of its own, which returns them. It computes the same; but a
-compiler that fuses operations may round another way where a value has to leave. So the last bits of the weights may
-depend on at which steps something is published, and a run that is killed and goes on publishes at the same steps.
+The step of which they are wanted is traced as a function of its own, which returns them. It computes the same; but
+TensorFlow and XLA fuse operations, and round in another way where a value has to leave. So the last bits of the weights
+may depend on which steps are published (in small dense models they do not); a run that is killed publishes the same.
 
 A name that is published twice in a step (by a layer that is called twice, say) is numbered: `features`, `features_2`.
 """

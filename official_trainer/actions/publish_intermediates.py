@@ -21,6 +21,9 @@ class PublishIntermediatesConfig(ActionConfig):
     """Sends what `publish.scalar`, `publish.histogram` and `publish.image` were given inside of the step.
 
     Attributes:
+      when: when it is due. A step that is published computes the same as any other, but where TensorFlow or XLA fuses
+        operations it may round in another way, so that the last bits of the weights depend on this. A run that was
+        killed still ends as an unbroken one does, unless this depends on time or on the start of the process.
       weights: whether histograms of the trainable weights are sent, as `weights/<path>`.
       gradients: whether those of their gradients are, as `gradients/<path>`, and `gradient_norm`; of tasks that do not
         have a `train_step` of their own.
