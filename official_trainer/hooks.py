@@ -34,8 +34,7 @@ class Hooks:
     new_traces: Callable[[], Sequence[Any]] = lambda: ()
     before_save: Callable[[int], None] = lambda step: None
     on_save: Callable[[int], None] = lambda step: None
-    find_evaluation: Callable[[int], Mapping[str, float] | None] = lambda step: None
-    has_summary: Callable[[int], bool] = lambda step: True
+    find_row: Callable[[int, str], Mapping[str, float] | None] = lambda step, split: None
     on_stop: Callable[[str], None] = lambda reason: None
     load_weights: Callable[[str, int], None] = lambda directory, step: None
     export: Callable[[int, Mapping[str, Any]], None] = lambda step, logs: None

@@ -128,7 +128,7 @@ class Schedule:
             requests += self._call(entry, "on_start")
         if run.step > 0:
             # A run that is asked to stop saves at once, also where actions are due and none, or not all, were called.
-            moment = self._moment(ended=run.step == run.state.end_step)
+            moment = self._moment(summarized=run.summary_step == run.step, ended=run.step == run.state.end_step)
             for entry in self._entries:
                 requests += self._call_step(entry, moment)
         return requests
@@ -155,7 +155,7 @@ class Schedule:
 
     def last_step(self) -> list[Request]:
         """Calls what is due at the last step, which this turned out to be after all was asked."""
-        return self.step(summarized=False, ended=True)
+        return self.step(summarized=True, ended=True)
 
     def evaluation(self, logs: Mapping[str, float], *, ended: bool) -> list[Request]:
         """Calls what is due after an evaluation of this step."""
