@@ -7,6 +7,7 @@ import types
 from official_trainer.config import TrainerConfig
 from official_trainer.hooks import Hooks
 from official_trainer.loop import Loop
+from official_trainer.stopping import StopRequest
 
 
 class Killed(BaseException):
@@ -108,6 +109,8 @@ class FakeTrainer:
                 self.mean_loss = self.losses[step]
             self.global_step.value = step
         self.windows.append(ran)
+        if isinstance(self.kill_at, tuple) and self.kill_at[0] == "stop" and start < self.kill_at[1] <= start + ran:
+            self.stop.reason = "SIGTERM"
         return ran
 
     def evaluate(self, num_steps):
@@ -187,6 +190,7 @@ def find_row(disk):
 def start(disk, config, evaluate="interval", stop=None, hooks=None, **kwargs):
     """Returns a loop over a fake trainer, as a process would build it that finds `disk`."""
     trainer = FakeTrainer(disk, config, **kwargs)
+    stop = trainer.stop = stop or StopRequest()
     hooks = hooks or Hooks(find_row=find_row(disk))
     loop = Loop(
         trainer, FakeStore(disk, trainer), FakeJournal(disk, trainer.kill_at), evaluate=evaluate, hooks=hooks, stop=stop

@@ -71,7 +71,9 @@ def run(disk, config, *actions, stop=None, evaluate="interval", **kwargs):
 
 
 kills = st.lists(
-    st.one_of(st.integers(1, 100), st.tuples(st.sampled_from(["evaluate", "saved", "logged"]), st.integers(1, 100))),
+    st.one_of(
+        st.integers(1, 100), st.tuples(st.sampled_from(["evaluate", "saved", "logged", "stop"]), st.integers(1, 100))
+    ),
     max_size=5,
 )
 
@@ -92,7 +94,7 @@ def test_actions_and_their_states_are_the_same_after_any_kills(checkpoint, valid
     for kill_at in kills:
         try:
             run(killed, config, *actions(), accuracies=accuracies, kill_at=kill_at)
-        except Killed:
+        except (Killed, PreemptedError):
             continue
     last = actions()
     again, _ = run(killed, config, *last, accuracies=accuracies)
