@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from official_trainer import inputs, registry
+from official_trainer import inputs, publish, registry
 from official_trainer.config import (
     Between,
     Config,
@@ -96,6 +96,7 @@ class DigitsTask(Task):
         return inputs.from_arrays(train if params.is_training else validation, params, input_context)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        publish.histogram("logits", model_outputs)  # seen by the action publish_intermediates, if a config has it
         return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:

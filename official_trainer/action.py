@@ -15,6 +15,9 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Trigger
 
+KEEPERS = "keepers of checkpoints"
+"""Where actions that keep checkpoints leave themselves for others, in `LoopState.shared`."""
+
 
 @dataclasses.dataclass
 class LoopState:

@@ -18,7 +18,7 @@ from typing import Any
 from official_trainer import files, manifest
 from official_trainer.checkpoints import POINTER, CheckpointStore
 from official_trainer.lazy import tf
-from official_trainer.metrics import find_metric
+from official_trainer.monitoring import find_metric
 from official_trainer.retention import ranked
 
 _logger = logging.getLogger(__name__)
@@ -63,15 +63,25 @@ class BestCheckpoint:
         self._max_to_keep = max_to_keep
         self._metadata = dict(metadata or {})
         self.on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
-        self._beside = files.join(directory, REPLACEMENT)
-        self._records = _read_records(directory)
-        for step in manifest.committed_steps(self._beside):  # some of its files may be in their place already
-            self._records[step] = manifest.read(self._beside, step).extra
+        self._records = read_records(directory)
+        beside = files.join(directory, REPLACEMENT)
+        for step in manifest.committed_steps(beside):  # some of its files may be in their place already
+            self._records[step] = manifest.read(beside, step).extra
+
+    @property
+    def directory(self) -> str:
+        """Where the best checkpoints are."""
+        return self._directory
 
     @property
     def metric(self) -> str:
         """Name of the metric."""
         return self._metric
+
+    @property
+    def comp(self) -> str:
+        """Whether the `higher` or the `lower` value is better."""
+        return self._comp
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -129,26 +139,12 @@ class BestCheckpoint:
         _write_if_changed(files.join(self._directory, POINTER), pointer)
 
     def _save(self, evaluated: tf.train.Checkpoint, step: int, record: dict[str, Any]) -> None:
-        store = self._store(evaluated)
-        if step in store.steps():  # never without a checkpoint while another one takes its place
-            beside = CheckpointStore(self._beside, evaluated, max_to_keep=1, metadata=self._metadata)
-            beside.save(step, extra=record)
-            self._finish_replacement()
-        else:
-            store.save(step, extra=record)
+        save(self._directory, evaluated, step, record, metadata=self._metadata)
         self._records[step] = record
 
     def _finish_replacement(self) -> None:
-        """Puts what was written beside in its place, also if that was cut off before; removes it if it is not whole."""
-        for step in manifest.committed_steps(self._beside):
-            mark = manifest.name(step)
-            files.remove(files.join(self._directory, mark))
-            for name in sorted(manifest.parts(self._beside)[step], key=lambda name: name == mark):
-                target = files.join(self._directory, name)
-                files.remove(target)
-                files.rename(files.join(self._beside, name), target)
-        files.remove(self._beside)
-        self._records = _read_records(self._directory)
+        finish_replacement(self._directory)
+        self._records = read_records(self._directory)
 
     def _store(self, checkpoint: tf.train.Checkpoint) -> CheckpointStore:
         return CheckpointStore(self._directory, checkpoint, max_to_keep=None, metadata=self._metadata)
@@ -175,7 +171,39 @@ def _better(left: float, right: float, comp: str) -> float:
     return values[ranked(values, comp)[0]]
 
 
-def _read_records(directory: str) -> dict[int, Any]:
+def save(
+    directory: str,
+    checkpoint: tf.train.Checkpoint,
+    step: int,
+    record: Mapping[str, Any],
+    *,
+    metadata: Mapping[str, Any],
+) -> None:
+    """Saves a checkpoint whose manifest holds `record`; one of the same step is replaced once the new one is whole."""
+    store = CheckpointStore(directory, checkpoint, max_to_keep=None, metadata=metadata)
+    if step in store.steps():  # never without a checkpoint while another one takes its place
+        beside = CheckpointStore(files.join(directory, REPLACEMENT), checkpoint, max_to_keep=1, metadata=metadata)
+        beside.save(step, extra=record)
+        finish_replacement(directory)
+    else:
+        store.save(step, extra=record)
+
+
+def finish_replacement(directory: str) -> None:
+    """Puts what was written beside in its place, also if that was cut off before; removes it if it is not whole."""
+    beside = files.join(directory, REPLACEMENT)
+    for step in manifest.committed_steps(beside):
+        mark = manifest.name(step)
+        files.remove(files.join(directory, mark))
+        for name in sorted(manifest.parts(beside)[step], key=lambda name: name == mark):
+            target = files.join(directory, name)
+            files.remove(target)
+            files.rename(files.join(beside, name), target)
+    files.remove(beside)
+
+
+def read_records(directory: str) -> dict[int, Any]:
+    """Returns step → record of the checkpoints that are whole."""
     records = {}
     for step in manifest.committed_steps(directory):
         if damage := manifest.damage(directory, step, checksums=False):

@@ -10,13 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer import distribute, export, files, manifest, registry, restore, tracking
+from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
 from official_trainer.config import ConfigError, Problem
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.job import Job
 from official_trainer.lease import LeasedSteps
-from official_trainer.schedule import Schedule
+from official_trainer.schedule import Schedule, as_action
 from official_trainer.trainer import REPLICA_VALUES, Trainer
 
 
@@ -97,8 +98,11 @@ def load_weights(trainer: Trainer, directory: str, step: int) -> None:
 
 
 def schedule_of(job: Job, trainer: Trainer) -> Schedule:
-    """Returns the actions of a run: those of the config, of the task, and those put on the trainer."""
-    return Schedule([*job.config.trainer.actions, *_of_task(trainer), *trainer.actions])
+    """Returns the actions of a run: of the config, of the task, those put on the trainer, and the built-in one."""
+    actions = [as_action(thing) for thing in [*job.config.trainer.actions, *_of_task(trainer), *trainer.actions]]
+    if not any(isinstance(action, PublishEnvironment) for action in actions):
+        actions.insert(0, as_action(PublishEnvironmentConfig()))
+    return Schedule(actions)
 
 
 def _of_task(trainer: Trainer) -> Sequence[Any]:

@@ -8,21 +8,24 @@ keeping the best checkpoint (`best.py`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orbit
 
-from official_trainer import metrics, windows
+from official_trainer import metrics, monitoring, windows
 from official_trainer.config import nearest
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.feed import Feed
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
+from official_trainer.random_streams import RandomStreams
 from official_trainer.replicas import HeldValues, share_out
 from official_trainer.stopping import StopRequest
+from official_trainer.traces import Traces
 
 _logger = logging.getLogger(__name__)
 
@@ -54,10 +57,12 @@ class Evaluator(orbit.StandardEvaluator):
     _model: keras.Model
     _global_step: tf.Variable
     _average: WeightAverage | None
+    _streams: RandomStreams
     _checkpoint: tf.train.Checkpoint
     _checkpoint_exporter: Any
     _eval_loop_fn: Callable[[Any, int, Any], Any] | None
     _eval_dataset: Any
+    _traces: Traces
 
     def _init_evaluation(self, feed: Feed, validation_dataset: Any, *, evaluate: bool) -> None:
         trainer = self._config.trainer
@@ -102,6 +107,7 @@ class Evaluator(orbit.StandardEvaluator):
         Raises:
           DataError: the validation data holds no batch, or cannot be read.
           PreemptedError: the run was asked to stop; nothing came of the evaluation.
+          RetraceError: batches have ever new shapes.
         """
         self.synchronize()
         with self.weights_averaged(), self.stop.leaving(self._rescue):
@@ -109,6 +115,7 @@ class Evaluator(orbit.StandardEvaluator):
             self._examples_evaluated.assign(0)
             with self._validation_feed.errors_explained():
                 state = self._run_evaluation(int(num_steps), state)
+            self._traces.check("eval")
             if int(self._examples_evaluated.numpy()) == 0:
                 raise DataError(
                     f"{self._validation_feed.source}: the validation data holds no example; check input_path, and "
@@ -153,8 +160,34 @@ class Evaluator(orbit.StandardEvaluator):
             return
         logs = self.evaluate_aside(1)
         for name, wanted_by in wanted.items():
-            if metrics.find_metric(logs, name) is None:
-                raise MonitoredMetricError(name, wanted_by, metrics.names(logs))
+            if monitoring.find_metric(logs, name) is None:
+                raise MonitoredMetricError(name, wanted_by, monitoring.names(logs))
+
+    def metric_direction(self, name: str) -> monitoring.Direction:
+        """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.
+
+        It is never guessed by the name: the task says so (`metric_directions`), or the metric does, or its class is
+        known. A loss of the engine's own is better when it is lower.
+
+        Raises:
+          MetricDirectionError: nobody says so, or in no word there is.
+        """
+        task = type(self._task).__name__
+        declared = getattr(self._task, "metric_directions", {})  # Model Garden's tasks have none
+        for key in (name, name.rpartition("|")[2]):
+            if key in declared:
+                return metrics.checked_direction(declared[key], f"{task}.metric_directions[{key!r}]")
+        if name == self._validation_loss.name:
+            return "min"
+        found = next((metric for metric in self._validation_metrics if metric.name == name), None)
+        direction = None if found is None else metrics.direction_of(found)
+        if direction is None:
+            who = f"it is no metric object of {task}" if found is None else f"{type(found).__name__} does not say"
+            raise metrics.MetricDirectionError(
+                f"it cannot be told whether a higher or a lower {name!r} is better: {who}; set mode to max or min, or "
+                f'declare it in the code: {task}.metric_directions = {{"{name}": "max"}}'
+            )
+        return direction
 
     def synchronize(self) -> None:
         """Gives all replicas their part of what each of them keeps for itself (batch-norm statistics, metrics).
@@ -189,8 +222,9 @@ class Evaluator(orbit.StandardEvaluator):
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
         """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
         options = self._eval_options
+        watched = functools.partial(self._traces.watched, "eval")
         if options.use_tf_while_loop:
-            run = windows.stepping_loop(self.eval_step, traced_step=True, traced_loop=True)
+            run = windows.stepping_loop(self.eval_step, traced_step=True, traced_loop=True, watched=watched)
 
             def traced(iterator: Any, num_steps: int, state: Any) -> Any:
                 with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
@@ -198,7 +232,7 @@ class Evaluator(orbit.StandardEvaluator):
                 return state
 
             return traced
-        step = tf.function(self.eval_step) if options.use_tf_function else self.eval_step
+        step = tf.function(watched(self.eval_step)) if options.use_tf_function else self.eval_step
 
         def eager(iterator: Any, num_steps: int, state: Any) -> Any:
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
@@ -250,7 +284,8 @@ class Evaluator(orbit.StandardEvaluator):
         return {**tf.cond(num_examples > 0, evaluate, idle), _IS_BUSY: num_examples > 0}
 
     def _evaluate_batch(self, inputs: Any, num_examples: tf.Tensor) -> dict[str, Any]:
-        logs = self._task.validation_step(inputs, model=self._model, metrics=self._validation_metrics)
+        with self._streams.named("validation", self._examples_evaluated):
+            logs = self._task.validation_step(inputs, model=self._model, metrics=self._validation_metrics)
         if self._task.loss in logs:
             loss = tf.reduce_mean(tf.cast(logs[self._task.loss], tf.float32))
             self._validation_loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
@@ -276,7 +311,7 @@ class Evaluator(orbit.StandardEvaluator):
         exporter = self._checkpoint_exporter
         exporter.maybe_export_checkpoint(self._checkpoint, logs, int(self._global_step.numpy()))
         name = self._config.trainer.best_checkpoint_eval_metric
-        best = metrics.find_metric(exporter.best_ckpt_logs or {}, name)
+        best = monitoring.find_metric(exporter.best_ckpt_logs or {}, name)
         return {} if best is None else {f"best_{name}": best}
 
 

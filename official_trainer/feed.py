@@ -274,6 +274,19 @@ class TrainingFeed:
                 return (step + self.skipped_steps) / steps
         return float(done) if done else None
 
+    def place(self, step: int) -> tuple[int, int] | None:
+        """Returns the epoch in which step number `step` lies and which step of it that is, both counted from 1.
+
+        None if nobody knows how long an epoch is.
+        """
+        self.iterator()
+        steps = None if self._given is not None else self._feed.steps_per_epoch(count=False)
+        if steps is None or steps == math.inf:
+            return None
+        done = step + self.skipped_steps
+        epoch = max(1, math.ceil(done / steps))
+        return epoch, done - math.floor((epoch - 1) * steps)
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """For a window that reads from the iterator: explains errors, and says what it took to get to the data."""

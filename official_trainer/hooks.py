@@ -6,7 +6,7 @@ Owns: these contracts. Does not own: when anything is called (`loop.py`), what i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from official_trainer import action
@@ -30,9 +30,11 @@ class Hooks:
     on_start: Callable[[LoopState], None] = lambda state: None
     on_phase: Callable[[str, int], None] = lambda phase, step: None
     on_window: Callable[[LoopState, int, float, float], None] = lambda state, steps, seconds, loss: None
+    on_summary: Callable[[int], None] = lambda step: None
+    new_traces: Callable[[], Sequence[Any]] = lambda: ()
     before_save: Callable[[int], None] = lambda step: None
     on_save: Callable[[int], None] = lambda step: None
-    find_evaluation: Callable[[int], Mapping[str, float] | None] = lambda step: None
+    find_row: Callable[[int, str], Mapping[str, float] | None] = lambda step, split: None
     on_stop: Callable[[str], None] = lambda reason: None
     load_weights: Callable[[str, int], None] = lambda directory, step: None
     export: Callable[[int, Mapping[str, Any]], None] = lambda step, logs: None

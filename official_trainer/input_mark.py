@@ -1,12 +1,14 @@
 """Knowing, while a traced window runs, whether its step waits for data or computes.
 
 Owns: the mark that tells. A step that waits has changed nothing yet, so the state is that of the step before and may be
-saved, though the window cannot be ended. Does not own: who looks at the mark (`stopping.py`), or saving (`loop.py`).
+saved, though the window cannot be ended. Does not own: who looks at the mark (`stopping.py`,
+`accounting.py`), or saving (`loop.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer.lazy import tf
@@ -19,9 +21,11 @@ class InputMark:
     def __init__(self) -> None:
         with tf.device("CPU:0"):
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False, name="input_mark")
+        self._is_used = self._is_in_window = False
 
     def next(self, get_inputs: Callable[[], Any]) -> Any:
         """Returns `get_inputs()`, marked; traced. Nothing that depends on the inputs runs before the mark is even."""
+        self._is_used = True
         self._add_one()
         inputs = get_inputs()
         first = tf.nest.flatten(inputs, expand_composites=True)[:1]
@@ -43,13 +47,23 @@ class InputMark:
 
         return rescue
 
-    def reset(self) -> None:
-        """Marks that no step waits, whatever became of the last one."""
+    @contextlib.contextmanager
+    def window(self) -> Iterator[None]:
+        """For a window: marks first that no step waits, whatever became of the last one."""
         self._count.assign(0)
+        self._is_in_window = True
+        try:
+            yield
+        finally:
+            self._is_in_window = False
+
+    def waits(self) -> bool | None:
+        """Whether a step waits for data; None where no window runs or steps are not marked. Any thread may ask."""
+        return is_waiting(self.count) if self._is_in_window and self._is_used else None
 
     @property
     def count(self) -> int:
-        """How often steps have begun and ended to wait since the last reset; any thread may ask."""
+        """How often steps have begun and ended to wait since the window began; any thread may ask."""
         return int(self._count.numpy())
 
 

@@ -24,18 +24,13 @@ from official_trainer.action import LoopState, Request, Rollback, Run, Save, Sto
 from official_trainer.errors import ExitCode, UserError, first_few
 from official_trainer.hooks import Hooks, Journal
 from official_trainer.modes import Evaluates
+from official_trainer.pace import next_length
 from official_trainer.recovery import DivergedError, NonFiniteError, Recovery
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.tracking import flatten
 from official_trainer.triggers import Every
 
 _logger = logging.getLogger(__name__)
-
-MAX_WINDOW_SECONDS = 1.0
-"""Windows are kept shorter than this, or one step long, so that signals are seen and progress is shown in time."""
-
-WINDOW_GROWTH = 10
-"""A window is at most this many times as long as the last one: the first, which traces, says little about speed."""
 
 
 class Loop:
@@ -71,7 +66,8 @@ class Loop:
         self._validation = Every(self._config.validation_interval)
         self._actions = self._hooks.actions
         self._recovery = Recovery(trainer, store, run_to=self._run_to, diagnosis=self._hooks.diagnosis)
-        self._good_step = self._summarized_step = 0
+        self._good_step = 0
+        self._summarized_step: int | None = None
         self._window_steps = 1
         self._phase = ""
         self._has_state = self._is_repeating = False
@@ -116,11 +112,15 @@ class Loop:
         self._hooks.on_start(state)
         self._has_state = True
         self._trainer.train_loop_begin()
+        if (row := self._hooks.find_row(state.step, "train")) is not None:
+            self._summarized_step = self._run_view.summary_step = state.step
+            self._run_view.train_logs = row
         self._obey(self._actions.start(self._run_view))
         self._evaluate_if_due()  # an evaluation that a crash cut off
         while not self._is_done():
             try:
                 self._train_window()
+                self._obey(self._actions.traces(self._hooks.new_traces()))
                 self._obey(self._actions.step(summarized=self._summarized_step == state.step, ended=self._is_done()))
                 self._save_if_due()
                 self._evaluate_if_due()
@@ -150,7 +150,7 @@ class Loop:
             self._trainer.initialize()
         state = self.state
         state.step = state.start_step = int(self._trainer.global_step.numpy())
-        self._good_step = self._summarized_step = state.step
+        self._good_step = state.step
         self._actions.restore(self._recovery.extra)
 
     def _planned_end(self) -> int | None:
@@ -214,8 +214,7 @@ class Loop:
         state.step += ran
         if ran:
             state.step_seconds.append(seconds / ran)
-            per_step = max(seconds / ran, 1e-9)
-            self._window_steps = max(1, min(ran * WINDOW_GROWTH, int(MAX_WINDOW_SECONDS / per_step)))
+            self._window_steps = next_length(ran, seconds)
         if ran < num_steps:
             self._end_epoch()
         state.epoch = self._trainer.feed.epoch(state.step)
@@ -263,6 +262,7 @@ class Loop:
         self._summarized_step = state.step
         self._logs = self._trainer.train_loop_end()
         self._journal.log("train", state.step, self._logs)
+        self._hooks.on_summary(state.step)
         self._run_view.train_logs, self._run_view.summary_step = flatten(self._logs), state.step
         if not self._is_done():
             self._trainer.train_loop_begin()
@@ -384,13 +384,14 @@ class Loop:
         at_end = self._evaluates != "never" and self._is_done()
         if not (at_interval or at_end):
             return
-        found = self._hooks.find_evaluation(step)
+        found = self._hooks.find_row(step, "validation")
         if found is None:
             self._enter("evaluate")
             logs = self._trainer.evaluate(self._config.validation_steps)
+            self._obey(self._actions.traces(self._hooks.new_traces()))
             self._react(flatten(logs))
             self._journal.log("validation", step, logs)
-            self._logs = logs
+            self._logs = logs  # not before: the reaction may have brought a summary
             self._stop.check()
         elif not self._actions.has_seen_evaluation(step):
             self._react(found)  # the process died after the row, and the checkpoint is older than that

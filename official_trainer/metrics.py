@@ -1,17 +1,26 @@
 """Metrics the engine keeps without being asked: loss of the last step, its moving average, examples evaluated.
 
-Owns: these variables and the rule that names differ. Does not own: a task's metrics, where numbers go (`tracking/`).
+Owns: these variables, the rule that names differ, and which values of a metric are better. Does not own: a task's
+metrics, names of results (`monitoring.py`), where numbers go (`tracking/`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from official_trainer.lazy import tf
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import keras, tf
+from official_trainer.monitoring import Direction
 
 SMOOTHING_WEIGHT = 0.01
 """Weight of a new loss in the moving average."""
+
+
+class MetricDirectionError(UserError, ValueError):
+    """Nobody says which values of a metric are better, or somebody says it in no word there is."""
+
+    exit_code = ExitCode.CONFIG
 
 
 class LossTrace(tf.Module):
@@ -69,22 +78,43 @@ def check_names(metrics: Sequence[Any], split: str) -> None:
         seen[metric.name] = metric
 
 
-def find_metric(logs: Mapping[str, Any], name: str) -> float | None:
-    """Returns the number under `name`, where `a|b` is `b` inside `a`; None if it is not there.
+def direction_of(metric: Any) -> Direction | None:
+    """Returns which values of a metric are better, as it declares or as its class is known for; None if neither.
 
-    In flat logs, as actions get them, `b` inside `a` is `a/b`.
+    A metric declares it by an attribute `direction`: `"max"` or `"up"`, `"min"` or `"down"`.
+
+    Raises:
+      MetricDirectionError: it declares something else.
     """
-    found: Any = logs
-    for key in [name] if name in logs else name.split("|"):
-        if not isinstance(found, Mapping) or key not in found:
-            return logs.get(name.replace("|", "/"))
-        found = found[key]
-    return None if isinstance(found, Mapping) else float(found)
+    declared = getattr(metric, "direction", None)
+    if declared is not None:
+        return checked_direction(declared, f"{type(metric).__name__}.direction")
+    known: tuple[tuple[Direction, str], ...] = (("max", _HIGHER_IS_BETTER), ("min", _LOWER_IS_BETTER))
+    for direction, classes in known:
+        if isinstance(metric, tuple(getattr(keras.metrics, name) for name in classes.split())):
+            return direction
+    return None
 
 
-def names(logs: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all numbers in nested logs, in the form that `find_metric` takes."""
-    found = []
-    for name, value in logs.items():
-        found += [f"{name}|{inner}" for inner in names(value)] if isinstance(value, Mapping) else [name]
-    return found
+def checked_direction(declared: Any, place: str) -> Direction:
+    """Returns a declared direction, spelled either way; `place` is where it is declared.
+
+    Raises:
+      MetricDirectionError: it is none.
+    """
+    spellings: dict[Any, Direction] = {"max": "max", "up": "max", "min": "min", "down": "min"}
+    if declared not in spellings:
+        raise MetricDirectionError(f'{place} is {declared!r}; allowed: "max" (or "up"), "min" (or "down")')
+    return spellings[declared]
+
+
+_HIGHER_IS_BETTER = """
+    AUC Accuracy BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy SparseTopKCategoricalAccuracy
+    TopKCategoricalAccuracy CosineSimilarity F1Score FBetaScore IoU MeanIoU Precision Recall PrecisionAtRecall
+    RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity R2Score TruePositives TrueNegatives
+"""
+_LOWER_IS_BETTER = """
+    BinaryCrossentropy CategoricalCrossentropy SparseCategoricalCrossentropy CategoricalHinge Hinge SquaredHinge
+    KLDivergence LogCoshError MeanAbsoluteError MeanAbsolutePercentageError MeanRelativeError MeanSquaredError
+    MeanSquaredLogarithmicError RootMeanSquaredError Poisson FalsePositives FalseNegatives
+"""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from official_trainer import export, files
+from official_trainer import export, files, variables
 from official_trainer.build import build, monitored, schedule_of, store_of
 from official_trainer.errors import UserError
 from official_trainer.job import Job, check_ready
@@ -92,7 +92,7 @@ class _Session:
 
     def _build(self) -> str:
         self._trainer = build(self._scratch, trains=True)
-        count = sum(int(v.shape.num_elements() or 0) for v in self.trainer.model.trainable_variables)
+        count = variables.count(self.trainer.model).trainable
         replicas = self.trainer.strategy.num_replicas_in_sync
         return f"{count:,} trainable parameters on {replicas} replica{'s' if replicas > 1 else ''}"
 

@@ -1,16 +1,20 @@
 """Random numbers that depend on (seed, step, replica, generator) and on nothing else.
 
-Owns: reseeding every generator inside a model at the start of a step, so that no random state has to be saved and a
-resumed run draws what an unbroken one would. Does not own: the order of data (`inputs/order.py`).
+Owns: reseeding every generator inside a model at the start of a step, and seeds by name for whoever draws without a
+generator, so that no random state has to be saved and a resumed run draws what an unbroken one would.
+Does not own: the order of data (`inputs/order.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+from official_trainer.errors import UserError
 from official_trainer.lazy import keras, load, tf
 
 
@@ -21,6 +25,42 @@ def enable(seed: int) -> None:
     """
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(seed % 2**32)
+
+
+class _Here(threading.local):
+    streams: NamedStreams | None = None
+
+
+_here = _Here()
+
+
+class RandomStreamError(UserError, RuntimeError):
+    """A seed was asked for where there is no step that it could be of."""
+
+    __init__ = Exception.__init__  # the only one that AutoGraph raises again as it is, with the user's lines on top
+
+
+def seed(name: str) -> tf.Tensor:
+    """Returns the seed of a stream of random numbers in this step, for `tf.random.stateless_…`: int64 [2].
+
+    For `Task.train_step`, `Task.validation_step` and what they call, also layers:
+
+        noise = tf.random.stateless_normal(tf.shape(images), random_streams.seed("noise"))
+
+    In training it depends on `runtime.seed`, the global step, the replica and the name alone: it differs where one of
+    them does, and is the same after a restart. In an evaluation the place in the data stands for the global step, so
+    that all evaluations draw the same. Asked for twice in a step, it is the same: use a name for each purpose.
+
+    Raises:
+      RandomStreamError: called outside of a step, where a layer may be while a model is built.
+    """
+    if _here.streams is None:
+        raise RandomStreamError(
+            f"random_streams.seed({name!r}) is called outside of a step, so there is nothing that the seed could "
+            "depend on. Call it in Task.train_step or Task.validation_step, or in what they call; in a layer, only if "
+            "`training` is true, because layers are called to build the model too."
+        )
+    return _here.streams.seed(name)
 
 
 @contextlib.contextmanager
@@ -42,7 +82,7 @@ _GOLDEN = 0x9E3779B97F4A7C15  # odd, so that no two seeds share a key
 
 
 class RandomStreams:
-    """The generators of one model, one stream each.
+    """The generators of one model, one stream each, and streams by name.
 
     The generators are counters put through a keyed function (Philox; Salmon et al., 2011): streams are apart if their
     counters are. The key comes from the seed; a counter's high word says step, replica and generator, and draws count
@@ -50,6 +90,7 @@ class RandomStreams:
     """
 
     def __init__(self, model: Any, seed: int) -> None:
+        self._seed = seed
         self._key = (seed * _GOLDEN + 1) % 2**64 - 2**63  # seeds that are near each other have keys that are not
         self._generators = find_generators(model)
 
@@ -64,6 +105,36 @@ class RandomStreams:
         for index, generator in enumerate(self._generators):
             stream = place * len(self._generators) + index
             generator.state.assign(tf.stack([tf.constant(0, tf.int64), stream, tf.constant(self._key, tf.int64)]))
+
+    def named(self, domain: str, place: tf.Variable) -> NamedStreams:
+        """Returns a context in which `seed` works, for one replica's step; `place` (int64) says which step it is."""
+        return NamedStreams(self._seed, domain, place)
+
+
+class NamedStreams:
+    """Seeds by name for one step of one replica; entered around it, in the thread that traces it."""
+
+    def __init__(self, seed: int, domain: str, place: tf.Variable) -> None:
+        self._words = f"{seed} {domain}"
+        self._place = place
+
+    def __enter__(self) -> None:
+        self._outer, _here.streams = _here.streams, self
+
+    def __exit__(self, *error: Any) -> None:
+        _here.streams = self._outer
+
+    def seed(self, name: str) -> tf.Tensor:
+        """Returns the seed of a name, int64 [2]. A stateless operation scrambles it, so that it only has to differ."""
+        digest = hashlib.blake2b(f"{self._words} {name}".encode(), digest_size=16).digest()
+        high, low = (int.from_bytes(half, "little") % 2**62 for half in (digest[:8], digest[8:]))
+        replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
+        place = tf.cast(self._place.read_value(), tf.int64)
+        # Far apart, so that seeds which somebody makes of these, by adding a little, differ as well.
+        return tf.stack([high + place * _STRIDE, low + replica * _STRIDE])
+
+
+_STRIDE = 1_000_003
 
 
 def find_generators(model: Any) -> list[tf.random.Generator]:

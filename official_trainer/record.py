@@ -142,6 +142,7 @@ class RunRecord:
             "last_checkpoint_step": before.get("last_checkpoint_step"),
             "best": before.get("best"),
             "final_metrics": before.get("final_metrics"),
+            "time": before.get("time"),
             "versions": versions(),
             "devices": [],
             "git_revision": git_revision(self._launch.workspace),
@@ -175,6 +176,15 @@ class RunRecord:
         if end_step is not None:
             self._run["steps"]["end"] = end_step
         self._write_run()
+
+    @property
+    def time_before(self) -> dict[str, Any] | None:
+        """What earlier processes of the run did with their time."""
+        return self._before.get("time")
+
+    def set_time(self, spent: Mapping[str, Any]) -> None:
+        """Says what the run's processes did with their time; it is written with whatever is written next."""
+        self._run["time"] = dict(spent)
 
     def phase(self, name: str, step: int | None = None) -> None:
         """Says what the run does now; without `step` the last one stays."""

@@ -100,6 +100,8 @@ class Schedule:
         self._stopped: dict[str, Any] | None = None
         self._has_begun = self._has_clock = False
         self._run: Run | None = None
+        self.spent_seconds = 0.0
+        """How long all calls took so far."""
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -126,7 +128,7 @@ class Schedule:
             requests += self._call(entry, "on_start")
         if run.step > 0:
             # A run that is asked to stop saves at once, also where actions are due and none, or not all, were called.
-            moment = self._moment(ended=run.step == run.state.end_step)
+            moment = self._moment(summarized=run.summary_step == run.step, ended=run.step == run.state.end_step)
             for entry in self._entries:
                 requests += self._call_step(entry, moment)
         return requests
@@ -153,7 +155,7 @@ class Schedule:
 
     def last_step(self) -> list[Request]:
         """Calls what is due at the last step, which this turned out to be after all was asked."""
-        return self.step(summarized=False, ended=True)
+        return self.step(summarized=True, ended=True)
 
     def evaluation(self, logs: Mapping[str, float], *, ended: bool) -> list[Request]:
         """Calls what is due after an evaluation of this step."""
@@ -281,6 +283,7 @@ class Schedule:
             return []
         finally:
             entry.ended_seconds = self._clock()
+            self.spent_seconds += entry.ended_seconds - entry.began_seconds
         entry.extra_steps |= {request.step for request in requests if isinstance(request, CallAt)}
         for stop in [request for request in requests if isinstance(request, Stop)][:1]:
             self._stopped = self._stopped or {"by": entry.action.name, "settings": entry.settings, **vars(stop)}

@@ -8,16 +8,20 @@ Owns: Model Garden's training contract (`train`, `train_loop_begin`, `next_train
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orbit
 
-from official_trainer import metrics, optimization, windows
+from official_trainer import metrics, optimization, publish, windows
 from official_trainer.feed import TrainingFeed
 from official_trainer.input_mark import InputMark
 from official_trainer.lazy import keras, tf
 from official_trainer.random_streams import RandomStreams
 from official_trainer.stopping import StopRequest
+from official_trainer.traces import Traces
+from official_trainer.tracking import Histogram, Image
 
 
 class Stepper(orbit.StandardTrainer):
@@ -39,6 +43,11 @@ class Stepper(orbit.StandardTrainer):
     _train_metrics: list[keras.metrics.Metric]
     _loss_trace: metrics.LossTrace
     _feed: TrainingFeed
+    _traces: Traces
+    _publishing_step_fn: Callable[[Any], publish.Tensors] | None = None
+
+    published: Mapping[str, float | Histogram | Image] | None = None
+    """What was published from inside the last step, by name; None if nobody wanted it of that window."""
 
     def train(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
         """Runs `num_steps` steps between `train_loop_begin` and `train_loop_end`; returns the latter's logs."""
@@ -46,25 +55,33 @@ class Stepper(orbit.StandardTrainer):
         self.run_steps(int(num_steps))
         return self.train_loop_end()
 
-    def run_steps(self, num_steps: int) -> int:
+    def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
         """Runs `num_steps` steps in one window and returns how many ran.
 
         Fewer run only when the training data ends and `trainer.on_data_end` is `stop`.
 
+        Args:
+          num_steps: how many; one, if it is to publish.
+          publish: whether `published` has to hold afterwards what was published from inside the step.
+
         Raises:
           DataError: the data ended (and `on_data_end` is `error`), holds nothing, or cannot be read.
+          RetraceError: batches have ever new shapes; the steps were run.
           PreemptedError: the run was asked to stop; `global_step` tells how many steps ran, each of them whole.
         """
+        assert num_steps == 1 or not publish
+        self._set_published(None)
         first = int(self._global_step.numpy())
         goal = first + num_steps
         while (step := int(self._global_step.numpy())) < goal:
             try:
-                self._run_window(goal - step)
+                self._run_publishing_step() if publish else self._run_window(goal - step)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self._feed.handle_end():
                     break
             else:
                 self._check_advance(step, goal)
+        self._traces.check("train")
         return int(self._global_step.numpy()) - first
 
     def _check_advance(self, step: int, goal: int) -> None:
@@ -80,9 +97,28 @@ class Stepper(orbit.StandardTrainer):
         if self._train_loop_fn is None:
             self._train_loop_fn = self.create_train_loop_fn()
         iterator, count = self._feed.iterator(), tf.constant(num_steps, tf.int32)
-        self._input_mark.reset()
-        with self._feed.reading(), self._may_be_left():
+        with self._input_mark.window(), self._feed.reading(), self._may_be_left():
             self._train_loop_fn(iterator, count)
+
+    def _run_publishing_step(self) -> None:
+        if self._train_loop_fn is None:
+            self._train_loop_fn = self.create_train_loop_fn()
+        if self._publishing_step_fn is None:
+            self._publishing_step_fn = self._create_publishing_step_fn()
+        iterator = self._feed.iterator()
+        with self._input_mark.window(), self._feed.reading(), self._may_be_left():
+            tensors = self._publishing_step_fn(iterator)
+        self._set_published(publish.on_host(tensors, self._strategy))
+
+    def _create_publishing_step_fn(self) -> Callable[[Any], publish.Tensors]:
+        """Returns `step(iterator)`, the same step as in a window, traced once more to return what it publishes."""
+        if isinstance(self._train_loop_fn, windows.CompiledLoop):
+            return self._train_loop_fn.returning(publish.returning(self._train_on_batch))
+        step = publish.returning(self.train_step)
+        return tf.function(self._traces.watched("train", step)) if self._train_options.use_tf_function else step
+
+    def _set_published(self, values: Mapping[str, float | Histogram | Image] | None) -> None:
+        object.__setattr__(self, "published", values)  # a tf.Module would make a part of itself of the dictionary
 
     def _may_be_left(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for a window: what can be left when the run is asked to stop is.
@@ -96,11 +132,15 @@ class Stepper(orbit.StandardTrainer):
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`, or over compiled windows under XLA."""
+        watched = functools.partial(self._traces.watched, "train")
         if self._compiles_windows:
-            return windows.CompiledLoop(self._train_on_batch, self._input_mark)
+            return windows.CompiledLoop(self._train_on_batch, self._input_mark, watched)
         options = self._train_options
         return windows.stepping_loop(
-            self.train_step, traced_step=options.use_tf_function, traced_loop=options.use_tf_while_loop
+            self.train_step,
+            traced_step=options.use_tf_function,
+            traced_loop=options.use_tf_while_loop,
+            watched=watched,
         )
 
     @property
@@ -144,16 +184,18 @@ class Stepper(orbit.StandardTrainer):
         self._train_on_batch(self._input_mark.next(lambda: self.next_train_inputs(iterator)))
 
     def _train_on_batch(self, inputs: Any) -> None:
-        self._strategy.run(self._replica_train_step, args=(inputs,))
+        with self._traces.of_own("train", self._task.train_step, inputs):
+            publish.deliver(self._strategy.run(self._replica_train_step, args=(inputs, publish.is_requested())))
         if self._average is not None:
             self._average.update(self._global_step)
 
-    def _replica_train_step(self, inputs: Any) -> None:
+    def _replica_train_step(self, inputs: Any, publishes: bool) -> publish.Tensors:
         self._streams.begin_step(self._global_step)
-        step = self._task.train_step
+        step = publish.collecting(self._task.train_step, is_wanted=publishes)
         if self._enable_xla and not self._compiles_windows:
             step = tf.function(step, jit_compile=True)
-        logs = step(inputs, model=self._model, optimizer=self._optimizer, metrics=self._train_metrics)
+        with self._streams.named("train", self._global_step):
+            logs, published = step(inputs, model=self._model, optimizer=self._optimizer, metrics=self._train_metrics)
         if self._task.loss not in logs:
             raise ValueError(
                 f"{type(self._task).__name__}.train_step must return {self._task.loss!r}, got {list(logs)}"
@@ -164,3 +206,4 @@ class Stepper(orbit.StandardTrainer):
         self._loss_trace.update(loss)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             self._global_step.assign_add(1)
+        return published

@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from official_trainer import publish
 from official_trainer.lazy import keras, tf
+from official_trainer.results import Results
+from official_trainer.variables import flatten
 
 if TYPE_CHECKING:
     from official_trainer.config.optimization import OptimizationConfig
@@ -30,6 +33,12 @@ class Task:
 
     loss: ClassVar[str] = "loss"
     """Key under which step logs carry the loss."""
+
+    metric_directions: ClassVar[Mapping[str, str]] = {}
+    """Which values of an evaluation's metrics are better, `max` or `min`, by their names (`accuracy`, `dev|accuracy`).
+
+    The engine needs it where a metric's class does not tell. A name without `|` counts inside named sets too.
+    """
 
     def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None) -> None:
         self.task_config = params
@@ -129,6 +138,8 @@ class Task:
         gradients = tape.gradient(scaled, variables)
         if hasattr(optimizer, "get_unscaled_gradients"):
             gradients = optimizer.get_unscaled_gradients(gradients)
+        if publish.is_wanted():
+            _publish_gradients(model, variables, gradients)
         optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
         self.after_step(model)
         if metrics:
@@ -166,8 +177,11 @@ class Task:
         return None
 
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> dict[str, Any]:
-        """Turns the folded state of a whole evaluation into metrics, which may be nested by name."""
-        return {}
+        """Turns the folded state of a whole evaluation into metrics, which may be nested by name.
+
+        The default returns the numbers of `results.Results`, and none of any other state.
+        """
+        return aggregated_logs.as_logs() if isinstance(aggregated_logs, Results) else {}
 
     # What else happens while it is trained.
 
@@ -201,6 +215,21 @@ class Task:
                 "Return a loss from build_losses()."
             )
         return tf.add_n(terms)
+
+
+def _publish_gradients(model: keras.Model, variables: Sequence[tf.Variable], gradients: Sequence[Any]) -> None:
+    """Publishes the gradients of the mean loss over all replicas, before any clipping, and their norm."""
+    found = [(v, tf.convert_to_tensor(g)) for v, g in zip(variables, gradients, strict=True) if g is not None]
+    if not found:
+        return
+    context = tf.distribute.get_replica_context()
+    summed = [gradient for _, gradient in found]
+    if context.num_replicas_in_sync > 1:
+        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, summed)
+    paths = {id(variable): path for path, variable in flatten(model).items()}
+    for (variable, _), gradient in zip(found, summed, strict=True):
+        publish.histogram(f"gradients/{paths[id(variable)]}", gradient)
+    publish.scalar("gradient_norm", tf.linalg.global_norm(summed))
 
 
 def split_inputs(inputs: Any) -> tuple[Any, Any]:

@@ -23,6 +23,9 @@ from official_trainer.random_streams import RandomStreams
 from official_trainer.replicas import ReplicaValues
 from official_trainer.steps import Stepper
 from official_trainer.stopping import StopRequest
+from official_trainer.traces import Traces
+
+_MAX_TRACES = 20  # for configs without the field
 
 REPLICA_VALUES = "training/replicas/"
 """Where a checkpoint holds what each replica had; nothing is lost if a run goes on with another number of them."""
@@ -79,6 +82,7 @@ class Trainer(Stepper, Evaluator):
         self.actions: list[Any] = []
         """What else happens at a step, for whoever builds the run in Python."""
         self._input_mark = InputMark()
+        self._traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
         self._global_step = orbit.utils.create_global_step()
         seed = _runtime(config, "seed", 0)
         self._streams = RandomStreams(model, seed)
@@ -209,6 +213,11 @@ class Trainer(Stepper, Evaluator):
         """Where training batches come from."""
         return self._feed
 
+    @property
+    def traces(self) -> Traces:
+        """The traces of training and evaluation steps in this process."""
+        return self._traces
+
     # Setting up.
 
     def initialize(self) -> None:
@@ -254,6 +263,10 @@ class Trainer(Stepper, Evaluator):
             "waiting_for_input": is_waiting(count),
             "detail": (count, int(self._examples_evaluated.numpy())),
         }
+
+    def waits_for_input(self) -> bool | None:
+        """Whether a training step waits for data now; None if none runs or nobody can tell. Any thread may ask."""
+        return self._input_mark.waits()
 
     def non_finite_weights(self) -> list[str]:
         """Returns the names of trainable weights that hold a value that is not finite."""

@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from official_trainer import accounting, files, registry, resume, variables
 from official_trainer import config as configuration
-from official_trainer import files, registry, resume
+from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
 from official_trainer.build import build, export_best, export_last, load_weights, monitored, schedule_of, store_of
 from official_trainer.config import ConfigError, Problem
@@ -32,6 +33,7 @@ from official_trainer.nonfinite import Diagnosis
 from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, claim
 from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
+from official_trainer.traces import Kind
 from official_trainer.tracking import Trackers, flatten
 from official_trainer.tracking.console import Console, format_number
 from official_trainer.tracking.jsonl import JsonlTracker, numbers_of, read_rows
@@ -40,14 +42,21 @@ from official_trainer.trainer import Trainer
 from official_trainer.watchdog import watchdog_of
 
 
-def train(job: Job, stop: StopRequest) -> dict[str, float]:
-    """Trains, in the modes that do, from where the run directory stands to the end, or until `stop`."""
+def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, float]:
+    """Trains, in the modes that do, from where the run directory stands to the end, or until `stop`.
+
+    Args:
+      job: the run.
+      stop: who tells when to stop.
+      is_alone: whether this is all that the command does, so that its time begins with the process.
+    """
+    account = TimeAccount(began_seconds=accounting.process_start_seconds() if is_alone and job.argv else None)
     claim(job.model_dir, job.experiment)
     lock = lock_of(job)
     with contextlib.ExitStack() as held:
         with stop.interruptible():
             held.enter_context(lock)
-        return _train(job, stop, lock)
+        return _train(job, stop, lock, account)
 
 
 def lock_of(job: Job, **options: Any) -> DirectoryLock:
@@ -55,7 +64,7 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
     return DirectoryLock(job.model_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, **options)
 
 
-def _train(job: Job, stop: StopRequest, lock: DirectoryLock) -> dict[str, float]:
+def _train(job: Job, stop: StopRequest, lock: DirectoryLock, account: TimeAccount) -> dict[str, float]:
     files.remove_temporaries(job.model_dir, RUN_FILE, STATUS_FILE, "metrics.jsonl", resume.PARAMS_FILE)
     job.check_changes()
     workspace = registry.find_workspace()
@@ -66,7 +75,7 @@ def _train(job: Job, stop: StopRequest, lock: DirectoryLock) -> dict[str, float]
         config_digest=configuration.digest(job.config),
         workspace=None if workspace is None else str(workspace),
     )
-    session = _Session(job, RunRecord(job.model_dir, launch), lock)
+    session = _Session(job, RunRecord(job.model_dir, launch), lock, account)
     with session.outcome_recorded(stop):
         session.run(stop)
     return session.metrics
@@ -75,10 +84,11 @@ def _train(job: Job, stop: StopRequest, lock: DirectoryLock) -> dict[str, float]
 class _Session:
     """One process's part in a run: the loop, and what the loop's events mean for the run directory."""
 
-    def __init__(self, job: Job, record: RunRecord, lock: DirectoryLock) -> None:
+    def __init__(self, job: Job, record: RunRecord, lock: DirectoryLock, account: TimeAccount) -> None:
         self._job = job
         self._record = record
         self._lock = lock
+        self._account = account
         self._trainer: Trainer | None = None
         settings = job.config.trainer
         self._console = Console(sys.stdout, end_step=settings.train_steps or None, quiet=job.quiet)
@@ -88,12 +98,13 @@ class _Session:
         self._trackers = Trackers([self._board, self._console, self._rows])
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
         self._has_started = False
+        self._num_traces = 0
         self._changes: dict[str, resume.Change] = {}
         self._watchdog = watchdog_of(
             job.config.runtime,
             job.model_dir,
             lambda: None if self._trainer is None else self._trainer.progress(),
-            record=lambda stall: self._record.finish(ExitCode.STALLED),
+            record=lambda stall: self._finish(ExitCode.STALLED),
         )
         self.metrics: dict[str, float] = {}
 
@@ -107,15 +118,20 @@ class _Session:
             failure = files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
+                self._record_time()
                 self._record.finish(exit_code) if self._has_started else self._record.refuse(exit_code)
             if failure is error:
                 raise
             raise failure from error
-        self._record.finish(ExitCode.DONE, self.metrics)
+        self._finish(ExitCode.DONE, self.metrics)
+
+    def _finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
+        self._record_time()
+        self._record.finish(exit_code, metrics)
 
     def run(self, stop: StopRequest) -> None:
         """Builds the parts and runs the loop."""
-        with self._watchdog:
+        with self._watchdog, self._account:
             self._run(stop)
 
     def _run(self, stop: StopRequest) -> None:
@@ -129,6 +145,8 @@ class _Session:
             schedule = schedule_of(job, trainer)
             self._check_monitored(trainer, schedule, evaluates)
         trainer.stop, self._trainer = stop, trainer
+        self._account.sampler.waits = trainer.waits_for_input
+        self._account.actions_seconds = lambda: schedule.spent_seconds
         with contextlib.closing(self._trackers):
             store = store_of(job, trainer, schedule)
             hooks = self._hooks(trainer, schedule)
@@ -137,6 +155,7 @@ class _Session:
             stop.on_leave = functools.partial(self._on_leave, loop)
             logs = loop.run()
         self._console.message(self._closing_line(loop.state.step))
+        self._tell_time()
         self.metrics = flatten(logs) or _last_row(self._rows.path)
 
     def _check_monitored(self, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
@@ -156,9 +175,11 @@ class _Session:
             on_start=functools.partial(self._on_start, trainer),
             on_phase=self._enter,
             on_window=self._on_window,
+            on_summary=lambda step: self._trackers.log("time", step, self._account.end_stretch()),
+            new_traces=trainer.traces.take,
             before_save=lambda step: self._trackers.flush(),
-            on_save=self._record.checkpoint,
-            find_evaluation=lambda step: self._rows.row(step, "validation"),
+            on_save=self._on_save,
+            find_row=self._rows.row,
             on_stop=self._console.message,
             load_weights=functools.partial(load_weights, trainer),
             export=functools.partial(self._on_end, trainer),
@@ -168,12 +189,13 @@ class _Session:
         )
 
     def _enter(self, phase: str, step: int | None = None) -> None:
+        self._account.enter(phase)
         self._watchdog.enter(phase, step)
         self._record.phase(phase, step)
 
     def _on_leave(self, loop: Loop) -> tuple[str, int]:
         what, exit_code = loop.outcome()
-        self._record.finish(exit_code)
+        self._finish(exit_code)
         return what, exit_code
 
     def _on_restore(self, trainer: Trainer, state: LoopState) -> None:
@@ -197,7 +219,6 @@ class _Session:
         resume.write_params(self._job.model_dir, self._job.resolved)
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.tidy()
-        self._board.text("config", _as_markdown(configuration.dump(self._job.resolved)))
         devices = [device.name for device in tf.config.list_logical_devices()]
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(trainer, state.start_step))
@@ -209,10 +230,31 @@ class _Session:
         if self._lock.lost_to is not None:
             raise LockedError(self._lock.lost_to)
         examples = num_steps * self._job.config.task.train_data.global_batch_size
+        self._account.window(num_steps, seconds, examples=examples, has_traced=self._has_traced())
         self._console.end_step = state.end_step
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         if self._heartbeat.is_due(time.monotonic()):
             self._record.phase("train", state.step)
+
+    def _has_traced(self) -> bool:
+        """Whether a training step was traced since the last call."""
+        assert self._trainer is not None
+        before, self._num_traces = self._num_traces, self._trainer.traces.count("train")
+        return self._num_traces > before
+
+    def _on_save(self, step: int) -> None:
+        self._record_time()  # a process that is killed is on record up to here
+        self._record.checkpoint(step)
+
+    def _record_time(self) -> None:
+        attempt = self._account.report() | _traces_of(self._trainer)
+        self._record.set_time(accounting.over_attempts(self._record.time_before, attempt))
+
+    def _tell_time(self) -> None:
+        report = self._account.report()
+        self._console.message(accounting.in_one_line(report))
+        if report["verdict"]:
+            self._console.message(report["verdict"])
 
     def _on_new_best(self, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
         best = trainer.checkpoint_exporter
@@ -222,12 +264,14 @@ class _Session:
 
     def _on_end(self, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
         if self._job.config.trainer.export.at_end:
+            if (loaded := int(trainer.global_step.numpy())) != step:  # an action asked for the weights of another step
+                step, logs = loaded, self._rows.row(loaded, "validation") or {}
             # A restart that finds everything else done has no results of its own.
             export_last(self._job, trainer, step, logs or _last_row(self._rows.path))
 
     def _opening_line(self, trainer: Trainer, start_step: int) -> str:
         """Says what runs on what, and from where."""
-        count = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
+        count = variables.count(trainer.model).trainable
         replicas = trainer.strategy.num_replicas_in_sync
         where = f"{replicas} replicas" if replicas > 1 else "one device"
         start = f"continuing from step {start_step}" if start_step else "starting"
@@ -263,13 +307,17 @@ class Heartbeat:
         return True
 
 
-def _as_markdown(yaml: str) -> str:
-    return "".join(f"    {line}\n" for line in yaml.splitlines())
+def _traces_of(trainer: Trainer | None) -> dict[str, Any]:
+    """Returns how often each kind of step was traced in this process, and how long that took."""
+    kinds: tuple[Kind, ...] = ("train", "eval")
+    counts = {kind: 0 if trainer is None else trainer.traces.count(kind) for kind in kinds}
+    seconds = 0.0 if trainer is None else sum(trainer.traces.seconds(kind) for kind in kinds)
+    return {"traces": counts, "trace_seconds": round(seconds, 4)}
 
 
 def _last_row(path: str) -> dict[str, float]:
     """Returns the numbers of the newest row, an evaluation's before training's, for a run with nothing left to do."""
-    rows = read_rows(path) if files.exists(path) else []
+    rows = [row for row in read_rows(path) if row["split"] != "time"] if files.exists(path) else []
     if not rows:
         return {}
     newest = max(rows, key=lambda row: (row["step"], row["split"] == "validation"))

@@ -180,14 +180,14 @@ class FakeJournal:
         self.disk.rows[:] = [row for row in self.disk.rows if row[1] <= step]
 
 
-def find_evaluation(disk):
-    return lambda step: disk.results["validation", step] if ("validation", step) in disk.rows else None
+def find_row(disk):
+    return lambda step, split: disk.results[split, step] if (split, step) in disk.rows else None
 
 
 def start(disk, config, evaluate="interval", stop=None, hooks=None, **kwargs):
     """Returns a loop over a fake trainer, as a process would build it that finds `disk`."""
     trainer = FakeTrainer(disk, config, **kwargs)
-    hooks = hooks or Hooks(find_evaluation=find_evaluation(disk))
+    hooks = hooks or Hooks(find_row=find_row(disk))
     loop = Loop(
         trainer, FakeStore(disk, trainer), FakeJournal(disk, trainer.kill_at), evaluate=evaluate, hooks=hooks, stop=stop
     )

@@ -10,7 +10,7 @@ os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LE
 from tensorflow.python.autograph.core.converter import ConversionOptions, ProgramContext
 from tensorflow.python.autograph.impl import api
 
-from official_trainer import evaluation, export, metrics, optimization, random_streams, task, trainer
+from official_trainer import evaluation, export, metrics, optimization, publish, random_streams, task, trainer
 
 for name in (
     "official.modeling.optimization",
@@ -33,7 +33,8 @@ TRACED = (
     (evaluation, "Evaluator._evaluate_batch"),
     (task, "Task.train_step Task.validation_step Task.inference_step Task.after_step Task.process_metrics"),
     (task, "Task._total_loss split_inputs"),
-    (random_streams, "RandomStreams.begin_step"),
+    (random_streams, "RandomStreams.begin_step RandomStreams.named"),
+    (publish, "collecting deliver is_requested is_wanted"),
     (metrics, "LossTrace.update"),
     (optimization, "WeightAverage.update WeightAverage._decay _move_towards"),
     (export, "_by_name"),

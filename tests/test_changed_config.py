@@ -9,9 +9,8 @@ from official_trainer import registry, run
 from official_trainer.feed import DataPosition
 from official_trainer.lazy import keras
 from official_trainer.manifest import CheckpointError, committed_steps
-from official_trainer.tracking.jsonl import read_rows
 from tests import test_run
-from tests.runs import values
+from tests.runs import rows, values
 
 
 def do(model_dir, *sets, allow=True):
@@ -22,7 +21,7 @@ def do(model_dir, *sets, allow=True):
 
 
 def rates(model_dir):
-    return {row["step"]: row["learning_rate"] for row in read_rows(f"{model_dir}/metrics.jsonl")}
+    return {row["step"]: row["learning_rate"] for row in rows(model_dir)}
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])

@@ -14,7 +14,7 @@ from official_trainer.recovery import NonFiniteError
 from official_trainer.schedule import ActionError, Schedule
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, AtEnd, AtSteps, Every, NTimes
-from tests.loops import Disk, Killed, config_of, find_evaluation, multiples, start
+from tests.loops import Disk, Killed, config_of, find_row, multiples, start
 
 
 class Steps(Action):
@@ -61,7 +61,7 @@ class Patience(Action):
 
 
 def hooks_of(disk, *actions, **more):
-    return Hooks(find_evaluation=find_evaluation(disk), actions=Schedule(actions), **more)
+    return Hooks(find_row=find_row(disk), actions=Schedule(actions), **more)
 
 
 def run(disk, config, *actions, stop=None, evaluate="interval", **kwargs):

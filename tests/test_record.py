@@ -49,6 +49,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "last_checkpoint_step": None,
         "best": None,
         "final_metrics": None,
+        "time": None,
         "versions": read(model_dir)["versions"],
         "devices": [],
         "git_revision": None,

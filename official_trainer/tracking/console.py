@@ -66,7 +66,12 @@ class Console(Tracker):
             self._view = _Nothing()
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        """Shows metrics: those of `train` in the progress (a bar has room for the loss only), others in a line."""
+        """Shows metrics: those of `train` in the progress (a bar has room for the loss only), others in a line.
+
+        Those of `time` are left to the trackers that keep them.
+        """
+        if split == "time":
+            return
         if split == "train":
             shown = {name: value for name, value in values.items() if name not in _NOT_SHOWN}
             loss = shown.pop("training_loss", None)

@@ -17,7 +17,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.lazy import load
-from official_trainer.tracking import Tracker
+from official_trainer.tracking import Media, Text, Tracker
 
 
 class TensorBoardTracker(Tracker):
@@ -33,7 +33,7 @@ class TensorBoardTracker(Tracker):
         self, directory: str, *, folders: Mapping[str, str] | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self.directory = str(directory)
-        self._folders = {"train": "train", "validation": "validation", **(folders or {})}
+        self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
         self._clock = clock
         self._writers: dict[str, Any] = {}
         self._there: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
@@ -50,6 +50,11 @@ class TensorBoardTracker(Tracker):
             written.add(path)
         for path in written:
             self._writers[path].flush()
+
+    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
+        for name, thing in media.items():
+            if isinstance(thing, Text):
+                self.text(name, thing.markdown, step)
 
     def text(self, name: str, markdown: str, step: int = 0) -> None:
         """Shows `markdown` under the tag `name` in TensorBoard's text tab, among those of `train`.

@@ -80,6 +80,8 @@ def _points(model_dir):
     """Returns all values of each (folder, tag, step)."""
     points = collections.defaultdict(list)
     for path in sorted(model_dir.rglob("*.tfevents.*")):
+        if path.parent == model_dir / "time":  # no two runs take the same
+            continue
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 is_text = value.metadata.plugin_data.plugin_name == "text"  # the config, in which settings differ

@@ -1,0 +1,119 @@
+"""Checkpoints of what was evaluated, under names of one's own: the best by a metric, or the newest.
+
+Owns: the section, and saving one after an evaluation, with a SavedModel beside it if asked. Does not own: which stay
+(`named_checkpoints.py`), names (`name_template.py`), the checkpoints from which a run continues (`checkpoints.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from official_trainer import export, files
+from official_trainer.action import KEEPERS, Action, Run
+from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
+from official_trainer.lazy import tf
+from official_trainer.monitoring import required_metric
+from official_trainer.name_template import NameTemplate
+from official_trainer.named_checkpoints import EXPORT, NamedCheckpoints, Policy
+from official_trainer.triggers import AfterEval
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(ActionConfig):
+    """Saves what was evaluated (the model, with averaged weights if there are any) after an evaluation, by a name.
+
+    Each lies in a folder of its name, an ordinary checkpoint that `task.init_checkpoint` takes. If two steps have one
+    name, the better one has it, or else the newer one. Saved after evaluations only; `when` says after which.
+
+    Attributes:
+      directory: where the folders are, below `model_dir`; for this action alone.
+      template: how they are named. `{epoch:02d}`, `{batch}` and `{step:08d}` count from 1, and any metric of the
+        evaluation can be named, such as `{validation_loss:.2f}` or `{dev|accuracy:.3f}`.
+      monitor: metric of the evaluation by which the best are kept; `a|b` names `b` inside `a`. Empty keeps the newest.
+      mode: whether its higher (`max`) or lower (`min`) values are better; `auto` takes what the metric declares.
+      max_to_keep: how many are kept; unset keeps all that were saved.
+      save_best_only: whether only what is strictly better than all before is saved.
+      initial_value_threshold: only better values of the metric than this are saved.
+      export: whether a SavedModel is written beside each, to `saved_model` in its folder.
+    """
+
+    directory: str = "checkpoints"
+    template: str = "{step:08d}"
+    monitor: str = ""
+    mode: Literal["auto", "min", "max"] = "auto"
+    max_to_keep: Positive | None = 1
+    save_best_only: bool = False
+    initial_value_threshold: float | None = None
+    export: bool = False
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.directory.strip("./") == "":
+            yield "directory", "must name a folder below model_dir, where nothing else is"
+        try:
+            NameTemplate(self.template)
+        except ValueError as error:
+            yield "template", str(error)
+        if not self.monitor:
+            if self.mode != "auto":
+                yield "mode", "has no effect without monitor"
+            if self.save_best_only:
+                yield "save_best_only", "needs monitor: the metric that says what is best"
+            if self.initial_value_threshold is not None:
+                yield "initial_value_threshold", "has no effect without monitor"
+
+    def build(self) -> Checkpoint:
+        return Checkpoint(self)
+
+
+class Checkpoint(Action):
+    """Keeps named checkpoints. What they hold is their own record, so there is no state to save."""
+
+    when = AfterEval()
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        self._config = config
+        self._template = NameTemplate(config.template)
+        self._checkpoints: NamedCheckpoints | None = None
+
+    def monitored(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for name in (self._config.monitor, *self._template.metrics) if name))
+
+    def on_start(self, run: Run) -> None:
+        config = self._config
+        if self._template.needs_place and run.trainer.feed.place(run.step) is None:
+            what = f"template {config.template!r} has the epoch or the batch in it, and the data does not say how long"
+            raise ConfigError([Problem(f"{what} an epoch is", "trainer.actions", fix="use {step} instead")])
+        direction = config.mode if config.mode != "auto" else "max"
+        if config.monitor and config.mode == "auto":
+            direction = run.trainer.metric_direction(config.monitor)
+        directory = files.join(run.model_dir, config.directory.rstrip("/"))
+        keepers = run.state.shared.setdefault(KEEPERS, [])
+        if directory in [getattr(other, "directory", None) for other in (*keepers, run.trainer.checkpoint_exporter)]:
+            what = f"{directory} is where other checkpoints are kept too, and each would delete the other's"
+            raise ConfigError([Problem(what, "trainer.actions", fix="set another directory")])
+        policy = Policy(
+            monitor=config.monitor,
+            direction=direction,
+            max_to_keep=config.max_to_keep,
+            save_best_only=config.save_best_only,
+            threshold=config.initial_value_threshold,
+        )
+        self._checkpoints = NamedCheckpoints(directory, policy)
+        keepers.append(self._checkpoints)
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
+        assert self._checkpoints is not None, "on_start was not called"
+        for name in self.monitored():
+            required_metric(logs, name)
+        trainer, found = run.trainer, self._checkpoints
+        place = trainer.feed.place(run.step) if self._template.needs_place else None
+        new = found.candidate(self._template.format(run.step, place, logs), run.step, logs)
+        if not found.policy.takes(new, found.kept):
+            return
+        with trainer.weights_averaged():
+            found.save(new, tf.train.Checkpoint(global_step=trainer.global_step, model=trainer.model), logs)
+            directory = files.join(found.folder(new.name), EXPORT)
+            if self._config.export and export.exported_step(directory) != run.step:
+                export.save(directory, trainer.task, trainer.model, step=run.step, metrics=logs)

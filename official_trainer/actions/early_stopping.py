@@ -1,0 +1,144 @@
+"""Early stopping: training ends when a metric of the evaluation no longer improves.
+
+Owns: the section, and counting evaluations without an improvement, which goes on after a restart. Does not own: ending
+a run (`loop.py`), keeping the best checkpoint (`best.py`, `actions/checkpoint.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from official_trainer.action import KEEPERS, Action, Run, Stop
+from official_trainer.config import ActionConfig, ConfigError, NonNegative, NonNegativeFloat, Problem
+from official_trainer.monitoring import COMPARISONS, Direction, is_better, required_metric
+from official_trainer.triggers import AfterEval
+
+_PRIORITY = 100  # after the actions that keep what is best
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EarlyStoppingConfig(ActionConfig):
+    """Ends training when a metric of the evaluation has not improved for a while.
+
+    A run that ended so stays ended when it is started again, unless `patience` is raised.
+
+    Attributes:
+      monitor: the metric; `a|b` names `b` inside `a`.
+      mode: whether its higher (`max`) or lower (`min`) values are better; `auto` takes what the metric declares.
+      min_delta: an improvement is more than this.
+      patience: evaluations without an improvement after which training ends; with 0, as with 1, the first of them.
+      baseline: until the metric has been better than this, nothing counts as an improvement.
+      start_from_step: evaluations before this step do not count.
+      restore_best: whether the run's export at the end has the weights of the best checkpoint. It needs one to be kept
+        by the same metric: by `trainer.best_checkpoint_eval_metric`, or by an action `checkpoint`.
+    """
+
+    monitor: str = ""
+    mode: Literal["auto", "min", "max"] = "auto"
+    min_delta: NonNegativeFloat = 0.0
+    patience: NonNegative = 0
+    baseline: float | None = None
+    start_from_step: NonNegative = 0
+    restore_best: bool = False
+    priority: int = _PRIORITY
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.monitor:
+            yield "monitor", "must name a metric of the evaluation, for example monitor: validation_loss"
+
+    def build(self) -> EarlyStopping:
+        return EarlyStopping(self)
+
+
+class EarlyStopping(Action):
+    """Counts evaluations in a row without an improvement."""
+
+    when = AfterEval()
+    priority = _PRIORITY
+
+    def __init__(self, config: EarlyStoppingConfig) -> None:
+        self._config = config
+        self._direction: Direction = "max"
+        self.restore({})
+
+    def monitored(self) -> tuple[str, ...]:
+        return (self._config.monitor,)
+
+    def state(self) -> dict[str, Any]:
+        found = {"monitor": self._config.monitor, "wait": self._wait}
+        return found if self._best is None else {**found, "best": self._best, "best_step": self._best_step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        known = state if state.get("monitor") == self._config.monitor else {}  # numbers of another metric say nothing
+        self._wait = int(known.get("wait", 0))
+        self._best: float | None = known.get("best")
+        self._best_step = int(known.get("best_step", 0))
+
+    def on_start(self, run: Run) -> Stop | None:
+        mode, monitor = self._config.mode, self._config.monitor
+        self._direction = run.trainer.metric_direction(monitor) if mode == "auto" else mode
+        if self._config.restore_best:
+            self._keeper(run)
+        return self._stop_if_used_up(run)
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
+        config = self._config
+        if run.step < config.start_from_step:
+            return None
+        value = required_metric(logs, config.monitor)
+        improves = is_better(value, self._best, self._direction, min_delta=config.min_delta)
+        if improves:
+            self._best, self._best_step = value, run.step
+        is_enough = improves and self._is_beyond_baseline(value)
+        self._wait = 0 if is_enough else self._wait + 1
+        return self._stop_if_used_up(run)
+
+    def _is_beyond_baseline(self, value: float) -> bool:
+        return is_better(value, self._config.baseline, self._direction, min_delta=self._config.min_delta)
+
+    def _stop_if_used_up(self, run: Run) -> Stop | None:
+        if self._wait < max(1, self._config.patience):
+            return None
+        return Stop(reason=self._reason(), weights=self._keeper(run) if self._config.restore_best else None)
+
+    def _reason(self) -> str:
+        config, best = self._config, self._best
+        count = f"{self._wait} evaluation{'s' if self._wait > 1 else ''}"
+        if best is None:
+            return f"early stopping: {config.monitor} was not a number in {count}"
+        if config.baseline is not None and not self._is_beyond_baseline(best):
+            return (
+                f"early stopping: {config.monitor} has not improved on its baseline {config.baseline:.4g} by more than "
+                f"{config.min_delta:g} in {count}; its best is {best:.4g} (step {self._best_step})"
+            )
+        return (
+            f"early stopping: {config.monitor} has not improved on {best:.4g} (step {self._best_step}) by more than "
+            f"{config.min_delta:g} in {count}"
+        )
+
+    def _keeper(self, run: Run) -> tuple[str, int] | None:
+        """Returns the directory and the step of the best checkpoint; None if there is none yet.
+
+        Raises:
+          ConfigError: nobody keeps the best by this metric.
+        """
+        monitor, direction = self._config.monitor, self._direction
+        for keeper in run.state.shared.get(KEEPERS, ()):
+            if (keeper.policy.monitor, keeper.policy.direction) == (monitor, direction):
+                return keeper.best
+        best, comp = run.trainer.checkpoint_exporter, COMPARISONS[direction]
+        if best is not None and (getattr(best, "metric", None), getattr(best, "comp", None)) == (monitor, comp):
+            return None if best.step is None else (best.directory, best.step)
+        raise ConfigError(
+            [
+                Problem(
+                    f"restore_best of {self.name!r} needs the best checkpoint by {monitor!r} to be kept, and it is not",
+                    "trainer.actions",
+                    fix=f"set trainer.best_checkpoint_eval_metric={monitor} and "
+                    f"trainer.best_checkpoint_metric_comp={comp}, or add an action {{type: checkpoint, monitor: "
+                    f"{monitor}}} with a priority below {self.priority}",
+                )
+            ]
+        )

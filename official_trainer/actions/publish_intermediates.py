@@ -1,0 +1,79 @@
+"""What the model publishes from inside a step, its gradients and its weights, sent to the trackers.
+
+Owns: which of it is sent. Does not own: collecting it (`publish.py`, `steps.py`), how it is shown (`tracking/`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer import variables
+from official_trainer.action import Action, CallAt, Run
+from official_trainer.config import ActionConfig, Positive, When
+from official_trainer.tracking import Histogram, Image
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishIntermediatesConfig(ActionConfig):
+    """Sends what `publish.scalar`, `publish.histogram` and `publish.image` were given inside of the step.
+
+    Attributes:
+      when: when it is due. A step that is published computes the same as any other, but where TensorFlow or XLA fuses
+        operations it may round in another way, so that the last bits of the weights depend on this. A run that was
+        killed still ends as an unbroken one does, unless this depends on time or on the start of the process.
+      weights: whether histograms of the trainable weights are sent, as `weights/<path>`.
+      gradients: whether those of their gradients are, as `gradients/<path>`, and `gradient_norm`; of tasks that do not
+        have a `train_step` of their own.
+      patterns: what is sent, by patterns (shell style) of names, such as `gradients/*/kernel`.
+      max_images: how many pictures of one name at most; the model may publish fewer.
+    """
+
+    when: When | None = When(n_times=100)
+    weights: bool = True
+    gradients: bool = True
+    patterns: tuple[str, ...] = ("*",)
+    max_images: Positive = 3
+
+    def build(self) -> PublishIntermediates:
+        return PublishIntermediates(self)
+
+
+class PublishIntermediates(Action):
+    """Records numbers, and publishes histograms and images, of the split `intermediates`."""
+
+    publishes = True
+
+    def __init__(self, config: PublishIntermediatesConfig) -> None:
+        self._config = config
+
+    def on_step(self, run: Run) -> CallAt | None:
+        if run.trainer.published is None:
+            # Nobody could foresee this step: it is over, and what was in it is gone. The next one will do.
+            return CallAt(step=run.step + 1)
+        found = {**run.trainer.published, **self._weights(run.trainer)}
+        sent = {name: value for name, value in found.items() if self._is_sent(name, value)}
+        media = {name: value for name, value in sent.items() if isinstance(value, Histogram | Image)}
+        if numbers := {name: value for name, value in sent.items() if name not in media}:
+            run.tracker.log("intermediates", run.step, numbers)
+        if media:
+            run.tracker.publish("intermediates", run.step, media)
+        return None
+
+    def _weights(self, trainer: Any) -> Mapping[str, Histogram]:
+        if not self._config.weights:
+            return {}
+        trained = {id(variable) for variable in trainer.model.trainable_variables}
+        named = variables.flatten(trainer.model)
+        return {f"weights/{path}": Histogram(v.numpy()) for path, v in named.items() if id(v) in trained}
+
+    def _is_sent(self, name: str, value: Any) -> bool:
+        if not self._config.gradients and (name == "gradient_norm" or name.startswith("gradients/")):
+            return False
+        if isinstance(value, Image):
+            name, _, number = name.rpartition("/")
+            if int(number) >= self._config.max_images:
+                return False
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._config.patterns)

@@ -1,0 +1,151 @@
+"""How often TensorFlow traced the functions of a run, for which batches, and how long that took.
+
+Owns: `Trace`, the count, and the error when there are too many. Does not own: the functions (`windows.py`,
+`evaluation.py`), or who is told (`loop.py`).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+
+Kind = Literal["train", "eval"]
+
+_SHOWN = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One time that TensorFlow ran a function in Python to make a graph of it.
+
+    Attributes:
+      kind: `train` or `eval`.
+      number: how many of this kind there were in this process, this one included.
+      signature: shapes and dtypes of what the function takes: of a batch, or of a block of batches under XLA.
+      seconds: how long Python was at it; what XLA then compiles comes on top.
+    """
+
+    kind: Kind
+    number: int
+    signature: str
+    seconds: float
+
+
+class RetraceError(UserError, ValueError):
+    """A function was traced again and again: the batches have ever new shapes."""
+
+    exit_code = ExitCode.DATA
+
+
+class Traces:
+    """Takes note of each trace of the functions that it watches. What runs eagerly is not traced, and not counted."""
+
+    def __init__(self, max_traces: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Takes how many traces of one kind there may be."""
+        self._max_traces = max_traces
+        self._clock = clock
+        self._traces: list[Trace] = []
+        self._num_taken = 0
+
+    def watched(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `function`, to be given to `tf.function`; its first argument holds batches, or an iterator."""
+        note = tf.autograph.experimental.do_not_convert(functools.partial(self._note, kind))
+        clock = tf.autograph.experimental.do_not_convert(self._clock)
+
+        def watched(inputs: Any, *others: Any) -> Any:
+            began = clock()
+            outputs = function(inputs, *others)
+            note(inputs, began)
+            return outputs
+
+        return watched
+
+    def _note(self, kind: Kind, inputs: Any, began: float) -> None:
+        if tf.executing_eagerly():
+            return  # `runtime.run_eagerly`, or a debugger, has every function run as it is
+        self._add(kind, inputs, began)
+
+    def _add(self, kind: Kind, inputs: Any, began: float) -> None:
+        seconds = self._clock() - began
+        self._traces.append(
+            Trace(kind=kind, number=self.count(kind) + 1, signature=signature_of(inputs), seconds=seconds)
+        )
+
+    @contextlib.contextmanager
+    def of_own(self, kind: Kind, function: Any, inputs: Any) -> Iterator[None]:
+        """For a call of a function that may be a `tf.function` itself, which counts its own traces."""
+        count = getattr(function, "experimental_get_tracing_count", None)
+        if count is None or not tf.executing_eagerly():  # what is traced with something else is counted with it
+            yield
+            return
+        before, began = count(), self._clock()
+        yield
+        if count() > before:
+            self._add(kind, inputs, began)
+
+    def count(self, kind: Kind) -> int:
+        """Returns how many traces of a kind there were."""
+        return sum(trace.kind == kind for trace in self._traces)
+
+    def seconds(self, kind: Kind) -> float:
+        """Returns how long all traces of a kind took in Python."""
+        return sum(trace.seconds for trace in self._traces if trace.kind == kind)
+
+    def take(self) -> list[Trace]:
+        """Returns the traces since the last call."""
+        new = self._traces[self._num_taken :]
+        self._num_taken = len(self._traces)
+        return new
+
+    def check(self, kind: Kind) -> None:
+        """Refuses to go on after more traces than there may be.
+
+        Raises:
+          RetraceError: with the batches that they were for.
+        """
+        if self.count(kind) <= self._max_traces:
+            return
+        seen = collections.Counter(trace.signature for trace in self._traces if trace.kind == kind)
+        shown = [f"\n  {text}" + (f" ({times} times)" if times > 1 else "") for text, times in seen.most_common(_SHOWN)]
+        more = f"\n  and {len(seen) - _SHOWN} more" if len(seen) > _SHOWN else ""
+        what, data = _WHAT[kind]
+        raise RetraceError(
+            f"{what} was traced {self.count(kind)} times, more often than trainer.max_traces={self._max_traces}. "
+            "TensorFlow makes a new graph for batches of a new shape, which takes as long as many steps. It was given:"
+            f"{''.join(shown)}{more}\n"
+            f"Give the batches of task.{data} few shapes: pad them or bucket them by length, and use drop_remainder; "
+            "or leave the size that varies open in the dataset's element_spec. If these are all there will be, raise "
+            "trainer.max_traces."
+        )
+
+
+_WHAT = {"train": ("the training step", "train_data"), "eval": ("the evaluation step", "validation_data")}
+
+
+def signature_of(inputs: Any) -> str:
+    """Returns shapes and dtypes of batches, or of what an iterator yields, as text: `(float32[?,28,28], int32[?])`."""
+    if hasattr(inputs, "element_spec"):
+        return signature_of(inputs.element_spec)
+    if isinstance(inputs, Mapping):
+        return f"{{{', '.join(f'{name}: {signature_of(value)}' for name, value in inputs.items())}}}"
+    if isinstance(inputs, tuple | list):
+        return f"({', '.join(map(signature_of, inputs))})"
+    of_replicas = getattr(
+        inputs, "values" if isinstance(inputs, tf.distribute.DistributedValues) else "_value_specs", None
+    )
+    if of_replicas:
+        distinct = list(dict.fromkeys(map(signature_of, of_replicas)))
+        return f"{len(of_replicas)} replicas of {' or '.join(distinct)}"
+    if not hasattr(inputs, "shape") or not hasattr(inputs, "dtype"):
+        return type(inputs).__name__
+    shape = tf.TensorShape(inputs.shape)
+    sizes = "..." if shape.rank is None else ",".join("?" if size is None else str(size) for size in shape)
+    return f"{tf.as_dtype(inputs.dtype).name}[{sizes}]"
