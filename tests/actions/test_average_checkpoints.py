@@ -15,10 +15,14 @@ from official_trainer.checkpoints import CheckpointStore
 from official_trainer.config import ConfigError, schema
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.errors import ExitCode
+from official_trainer.hooks import Hooks
 from official_trainer.lazy import keras
+from official_trainer.loop import Loop
 from official_trainer.manifest import committed_steps
-from official_trainer.schedule import ActionError
+from official_trainer.schedule import ActionError, Schedule
+from official_trainer.tracking import flatten
 from official_trainer.tracking.jsonl import read_rows
+from official_trainer.triggers import Every
 from tests import toy
 from tests.runs import values
 
@@ -307,21 +311,59 @@ def test_evaluating_for_somebody_else_changes_nothing(model_dir):
     assert any(a.tobytes() != b.tobytes() for a, b in zip(parts(trainer), before, strict=True))
 
 
+class UnseededTask(NormTask):
+    """Shuffles in a way of its own, with a seed that TensorFlow draws."""
+
+    def build_inputs(self, params, input_context=None):
+        size = input_context.get_per_replica_batch_size(params.global_batch_size)
+        dataset = toy.examples(toy.NUM_EXAMPLES)
+        return dataset.shuffle(50).repeat().batch(size) if params.is_training else dataset.batch(size)
+
+
 def test_the_data_of_the_run_is_not_touched(model_dir):
-    """G15: neither the iterator that trains nor what TensorFlow draws next."""
-    trainer, run = trained("off", model_dir, steps=4)
-    other, _ = trained("off", f"{model_dir}-other", steps=4)
-    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
+    """G15: neither the iterator that trains nor what TensorFlow draws next; and the batches are always the same."""
+    trainer, run = trained("off", model_dir, UnseededTask, steps=4)
+    other, _ = trained("off", f"{model_dir}-other", UnseededTask, steps=4)
     tf.random.set_seed(5)
     drawn = tf.random.uniform([3]).numpy(), tf.random.uniform([3]).numpy()
+    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
     tf.random.set_seed(5)
     first = tf.random.uniform([3]).numpy()
+    epoch, batch = trainer.feed.epoch(4), next(trainer.feed.first_batches())
     action.on_start(run)
     action.on_step(run)
     np.testing.assert_array_equal([first, tf.random.uniform([3]).numpy()], drawn)
     trainer.train(3)
     other.train(3)
     toy.assert_bitwise_equal(parts(trainer), parts(other))
+    assert trainer.feed.epoch(4) == epoch
+    toy.assert_bitwise_equal(next(trainer.feed.first_batches()), batch)
+
+
+@strategies
+def test_a_run_that_averages_again_and_again_ends_the_same(strategy, tmp_path):
+    """G15: and gives the same rows, also of metrics that replicas keep apart, in the middle of their sums."""
+    ends = []
+    for when in (None, Every(3)):
+        config = toy.experiment(checkpoint_interval=INTERVAL, summary_interval=5, validation_interval=6)
+        config = config.replace(trainer=config.trainer.replace(train_steps=11))
+        trainer = toy.build(config, task_cls=NormTask, strategy=strategy)
+        action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
+        action.name, action.when = "average", when
+        model_dir, rows = f"{tmp_path}/{when}", []
+        journal = types.SimpleNamespace(
+            log=lambda split, step, logs, rows=rows: rows.append((split, step, flatten(logs))), rewind=lambda step: None
+        )
+        store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
+        hooks = Hooks(actions=Schedule([action] if when else []), model_dir=model_dir)
+        Loop(trainer, store, journal, evaluate="interval", hooks=hooks).run()
+        averaged = [step for split, step, _ in rows if split == "averaged"]
+        ends.append((parts(trainer), averaged, [row for row in rows if row[0] != "averaged"], values(model_dir, 11)))
+    (plain, none, rows, saved), (averaging, steps, same_rows, same_saved) = ends
+    assert (none, steps) == ([], [3, 6, 9])
+    toy.assert_bitwise_equal(plain, averaging)
+    assert rows == same_rows
+    assert_same(saved, same_saved)
 
 
 def test_fewer_checkpoints_are_averaged_and_damaged_ones_left_out(model_dir, caplog):

@@ -105,7 +105,7 @@ def test_a_changed_trigger_is_one_change():
     [
         (
             "[{type: learning_rat}]",
-            "trainer.actions[0].type: unknown type 'learning_rat'; allowed: learning_rate",
+            "trainer.actions[0].type: unknown type 'learning_rat'; allowed: ",
         ),
         ("[{type: learning_rat}]", "did you mean 'learning_rate'?"),
         ("[{type: learning_rat}]", "or add actions/learning_rat.py to the workspace"),
