@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +17,16 @@ from typing import Any
 from official_trainer import config as configuration
 from official_trainer import files, registry, resume
 from official_trainer.action import LoopState
-from official_trainer.build import build, export_best, export_last, load_weights, monitored, schedule_of, store_of
+from official_trainer.build import (
+    build,
+    export_best,
+    export_last,
+    load_weights,
+    monitored,
+    schedule_of,
+    store_of,
+    trackers_of,
+)
 from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.hooks import Hooks
@@ -32,10 +40,9 @@ from official_trainer.nonfinite import Diagnosis
 from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, claim
 from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
-from official_trainer.tracking import Trackers, flatten
-from official_trainer.tracking.console import Console, format_number
-from official_trainer.tracking.jsonl import JsonlTracker, numbers_of, read_rows
-from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking import Text, closing, flatten
+from official_trainer.tracking.console import format_number
+from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.trainer import Trainer
 from official_trainer.watchdog import watchdog_of
 
@@ -80,12 +87,8 @@ class _Session:
         self._record = record
         self._lock = lock
         self._trainer: Trainer | None = None
-        settings = job.config.trainer
-        self._console = Console(sys.stdout, end_step=settings.train_steps or None, quiet=job.quiet)
-        self._board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
-        self._rows = JsonlTracker(job.path("metrics.jsonl"))
-        # The row in metrics.jsonl comes last: it says that everything about an evaluation is done.
-        self._trackers = Trackers([self._board, self._console, self._rows])
+        told = trackers_of(job)
+        self._trackers, self._console, self._rows = told.all, told.console, told.rows
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
         self._has_started = False
         self._changes: dict[str, resume.Change] = {}
@@ -129,15 +132,16 @@ class _Session:
             schedule = schedule_of(job, trainer)
             self._check_monitored(trainer, schedule, evaluates)
         trainer.stop, self._trainer = stop, trainer
-        with contextlib.closing(self._trackers):
+        with closing(self._trackers) as outcome:
             store = store_of(job, trainer)
             hooks = self._hooks(trainer, schedule)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
             stop.save_state = loop.save_beside
             stop.on_leave = functools.partial(self._on_leave, loop)
             logs = loop.run()
+            self.metrics = flatten(logs) or _last_row(self._rows.path)
+            outcome.step, outcome.metrics = loop.state.step, self.metrics
         self._console.message(self._closing_line(loop.state.step))
-        self.metrics = flatten(logs) or _last_row(self._rows.path)
 
     def _check_monitored(self, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
         """Refuses before the first step what would fail at the first evaluation."""
@@ -197,7 +201,8 @@ class _Session:
         resume.write_params(self._job.model_dir, self._job.resolved)
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.tidy()
-        self._board.text("config", _as_markdown(configuration.dump(self._job.resolved)))
+        self._trackers.describe(self._job.experiment, configuration.flat(self._job.config))
+        self._trackers.publish("train", 0, {"config": Text(_as_markdown(configuration.dump(self._job.resolved)))})
         devices = [device.name for device in tf.config.list_logical_devices()]
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(trainer, state.start_step))

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
 
+from official_trainer.tracking import Text
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 
 # What reads event files in scripts, and what TensorBoard's own server uses.
@@ -158,7 +159,7 @@ def test_a_rewind_of_a_run_without_events_writes_nothing(tmp_path):
 def test_text_is_shown_as_markdown(tmp_path):
     """B8: the resolved config as TensorBoard text."""
     tracker = TensorBoardTracker(str(tmp_path))
-    tracker.text("config", "# digits\n\n    a: 1")
+    tracker.publish("train", 0, {"config": Text("# digits\n\n    a: 1")})
     tracker.close()
     accumulator = event_accumulator.EventAccumulator(str(tmp_path / "train")).Reload()
     assert accumulator.SummaryMetadata("config").plugin_data.plugin_name == "text"
@@ -171,7 +172,7 @@ def test_text_is_there_once_however_often_a_run_is_restarted(tmp_path):
     for markdown in ("a: 1", "a: 1", "a: 2"):
         tracker = TensorBoardTracker(str(tmp_path))
         tracker.rewind(0)
-        tracker.text("config", markdown)
+        tracker.publish("train", 0, {"config": Text(markdown)})
         tracker.close()
     accumulator = event_accumulator.EventAccumulator(str(tmp_path / "train")).Reload()
     assert [tf.make_ndarray(event.tensor_proto).item() for event in accumulator.Tensors("config")] == [b"a: 1", b"a: 2"]
