@@ -6,7 +6,7 @@ Does not own: summaries that a task writes itself with `tf.summary`; those in th
 
 Nested names become sub-folders, as orbit does it: `dev/accuracy` of the split `validation` is the tag `accuracy` in
 `validation/dev`, so that TensorBoard draws the same metric of several sets in one chart. The config and the final
-metrics are in the run directory itself, where the HParams tab looks for what belongs to one run.
+metrics are in `hparams/`: the HParams tab lists a run with what lies in one folder with its config.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from typing import Any
 from official_trainer import files
 from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker
+
+_HPARAMS = "hparams"
+"""Folder of the config and the final metrics. (In the run directory itself, TensorBoard would not find the metrics if it
+is started there.)"""
 
 _OTHER_RUN = "run.json"
 """A folder with this file is another run's, whose points are not ours to take back."""
@@ -61,15 +65,15 @@ class TensorBoardTracker(Tracker):
         values = {name: _hparam(value) for name, value in {"experiment": experiment, **config}.items()}
         new = summary.hparams_pb(values, start_time_secs=self._clock())
         tag, told = new.value[0].tag, []
-        for name in self._names(""):
-            for event in _events(self._path("", name)):
+        for name in self._names(_HPARAMS):
+            for event in _events(self._path(_HPARAMS, name)):
                 told += [value for value in event.summary.value if value.tag == tag]
         if [_group(value) for value in told] == [_group(new.value[0])]:
             return
         if told:
-            self._cut("", lambda event: not any(value.tag == tag for value in event.summary.value))
-        self._write("", 0, new)
-        self._writers[""].flush()
+            self._cut(_HPARAMS, lambda event: not any(value.tag == tag for value in event.summary.value))
+        self._write(_HPARAMS, 0, new)
+        self._writers[_HPARAMS].flush()
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         scalar = load("tensorboard.plugins.scalar.summary_v2")
@@ -115,9 +119,9 @@ class TensorBoardTracker(Tracker):
         if not self._owns_run or outcome.status != "done" or outcome.step is None:
             return
         scalar = load("tensorboard.plugins.scalar.summary_v2")
-        self._note("", self._names(""), outcome.step)
-        final = {("", f"final/{name}"): (scalar.scalar_pb, value) for name, value in outcome.metrics.items()}
-        self._add(outcome.step, {**final, ("", _session_end_tag()): (self._session_end, None)})
+        self._note(_HPARAMS, self._names(_HPARAMS), outcome.step)
+        final = {(_HPARAMS, f"final/{name}"): (scalar.scalar_pb, value) for name, value in outcome.metrics.items()}
+        self._add(outcome.step, {**final, (_HPARAMS, _session_end_tag()): (self._session_end, None)})
 
     def close(self) -> None:
         for writer in self._writers.values():

@@ -184,8 +184,8 @@ class Threaded(Tracker):
         self._is_late = True
         if not self._has_said_late:
             self._has_said_late = True
-            then = "waiting on" if self._must_work else "going on without it; what it does not take is lost"
-            _logger.warning("tracker %s is busy for %g s: %s", self._name, self._patience_seconds, then)
+            then = "waiting for it" if self._must_work else "going on without it; what it does not take is lost"
+            _logger.warning("tracker %s has been busy for %g s: %s", self._name, self._patience_seconds, then)
         while self._must_work:
             if call.wait(self._patience_seconds):
                 return True
