@@ -109,7 +109,7 @@ def _tracker_problems(job: Job) -> Iterator[Problem]:
         same = [other for other in trackers[:number] if other.replace(on_error=tracker.on_error) == tracker]
         if same:
             what = f"is there twice, as trainer.trackers[{trackers.index(same[0])}] too: both would write the same"
-            yield Problem(what, path, fix="remove one", origin=job.resolved.origin(path))
+            yield Problem(what, path, fix="remove one", origin=job.resolved.origin(f"{path}.type"))
 
 
 _EXAMPLES = {"optimizer": "adam", "learning_rate": "constant"}

@@ -21,8 +21,8 @@ from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker
 
 _HPARAMS = "hparams"
-"""Folder of the config and the final metrics. (In the run directory itself, TensorBoard would not find the metrics if it
-is started there.)"""
+"""Folder of the config and the final metrics. A TensorBoard that is started on the run directory would not find metrics
+that lie there themselves."""
 
 _OTHER_RUN = "run.json"
 """A folder with this file is another run's, whose points are not ours to take back."""

@@ -90,7 +90,9 @@ def test_a_line_that_was_cut_off_is_dropped(path, caplog):
 
 def test_a_table_of_somebody_else_is_left_alone(path):
     path.write_text("name,price\nbread,2\n")
-    with pytest.raises(TableError, match=r"metrics.csv was not written by this program: its first line is 'name,price'"):
+    with pytest.raises(
+        TableError, match=r"metrics.csv was not written by this program: its first line is 'name,price'"
+    ):
         tracker_of(path).log("train", 10, {"loss": 1.0})
     with pytest.raises(TableError):
         tracker_of(path).rewind(0)
@@ -98,7 +100,7 @@ def test_a_table_of_somebody_else_is_left_alone(path):
 
 
 def test_metrics_cannot_take_the_names_of_its_own_columns(path):
-    with pytest.raises(MetricError, match="a metric cannot be named 'split': .*metrics.csv has a column of that name"):
+    with pytest.raises(MetricError, match=r"a metric cannot be named 'split': .*metrics.csv has a column of that name"):
         tracker_of(path).log("train", 10, {"split": 1.0})
 
 

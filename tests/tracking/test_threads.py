@@ -150,7 +150,7 @@ def test_an_error_surfaces_at_close_at_the_latest():
     """B6: nothing is lost in silence."""
     tracker = Threaded(Recorder({"log": ValueError("x")}), name="x", on_error="fail")
     tracker.log("train", 10, {})
-    with pytest.raises(TrackerError, match="tracker x failed in log of train at step 10: ValueError: x$"):
+    with pytest.raises(TrackerError, match=r"tracker x failed in log of train at step 10: ValueError: x$"):
         tracker.close()
     tracker = Threaded(Recorder({"close": ValueError("y")}), name="x", on_error="fail")
     with pytest.raises(TrackerError, match="tracker x failed in close: ValueError: y"):
@@ -170,7 +170,9 @@ def test_what_is_not_the_trackers_fault_keeps_its_kind(error):
 
 def test_a_tracker_that_always_fails_warns_once_counts_and_stops_nothing(caplog):
     """B6: on_error warn: the first error with its traceback, one line at the end."""
-    inner = Recorder({name: ValueError(f"{name} is broken") for name in ("describe", "log", "rewind", "flush", "close")})
+    inner = Recorder(
+        {name: ValueError(f"{name} is broken") for name in ("describe", "log", "rewind", "flush", "close")}
+    )
     tracker = Threaded(inner, name="csv (trainer.trackers[0])")
     tracker.rewind(0)
     tracker.describe("digits", {})
@@ -215,7 +217,9 @@ def test_what_must_work_is_waited_for_and_it_is_said_once(monkeypatch):
     """B6: on_error fail: no number is lost because a disk is slow."""
     inner = Recorder()
     inner.gate.clear()
-    monkeypatch.setattr(threads._logger, "warning", lambda *said: (said_so.append(said[0] % said[1:]), inner.gate.set()))
+    monkeypatch.setattr(
+        threads._logger, "warning", lambda *said: (said_so.append(said[0] % said[1:]), inner.gate.set())
+    )
     said_so = []
     tracker = Threaded(inner, name="x", on_error="fail", patience_seconds=0)
     tracker.log("train", 1, {})
