@@ -159,7 +159,7 @@ def test_an_error_surfaces_at_close_at_the_latest():
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_what_is_not_the_trackers_fault_keeps_its_kind(error):
-    """B6, N2: a full disk is the storage's fault, so the run may be started again; an interruption is one."""
+    """B6: a full disk is the storage's fault, so the run may be started again; an interruption is one."""
     tracker = Threaded(Recorder({"log": error}), name="tensorboard", on_error="fail")
     tracker.log("train", 10, {})
     with pytest.raises(type(error)) as caught:
