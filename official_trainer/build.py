@@ -6,6 +6,8 @@ package knows contracts only. Does not own: what happens with the parts.
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,12 @@ from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.job import Job
 from official_trainer.lease import LeasedSteps
 from official_trainer.schedule import Schedule, as_action
+from official_trainer.tracking import Place, Tracker, Trackers
+from official_trainer.tracking.console import Console
+from official_trainer.tracking.jsonl import JsonlTracker
+from official_trainer.tracking.ledger import LedgerTrackers
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.threads import Threaded
 from official_trainer.trainer import REPLICA_VALUES, Trainer
 
 
@@ -108,6 +116,56 @@ def schedule_of(job: Job, trainer: Trainer) -> Schedule:
 def _of_task(trainer: Trainer) -> Sequence[Any]:
     build_actions = getattr(trainer.task, "build_actions", None)  # Model Garden's tasks have none
     return () if build_actions is None else build_actions(trainer)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Told:
+    """Where the numbers of a process go: to `all`; of those, what shows progress, and the ledger."""
+
+    all: Tracker
+    console: Console
+    rows: JsonlTracker
+
+
+def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> Told:
+    """Returns the trackers of a process of a run; nothing is opened yet.
+
+    TensorBoard and those of the config have threads of their own. The console has none, nor has `metrics.jsonl`: its
+    row comes last and says that all else is done.
+
+    Args:
+      job: the run.
+      beside: for a process beside training, its folder in the run directory; TensorBoard's files are shared.
+      is_chief: whether this process speaks for the run. Others write and show nothing; they may read the rows.
+    """
+    settings = job.config.trainer
+    rows = JsonlTracker(job.path(*filter(None, [beside]), "metrics.jsonl"))
+    end_step = None if beside else settings.train_steps or None
+    console = Console(sys.stdout, end_step=end_step, quiet=job.quiet or not is_chief)
+    if not is_chief:
+        return Told(all=Trackers([]), console=console, rows=rows)
+    folders = {"validation": settings.validation_summary_subdir}
+    board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=not beside)
+    threaded = [Threaded(board, name="tensorboard", on_error="fail"), *_configured_trackers(job, beside)]
+    return Told(all=LedgerTrackers([*threaded, console], rows), console=console, rows=rows)
+
+
+def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:
+    name = files.base_name(job.model_dir)
+    place = Place(
+        directory=job.path(*filter(None, [beside])),
+        experiment=job.experiment,
+        name=f"{name} {beside}" if beside else name,
+    )
+    return [
+        Threaded(
+            config.build(place),
+            name=f"{config.type} (trainer.trackers[{number}])",
+            on_error=config.on_error,
+            fix=f"with trainer.trackers[{number}].on_error=warn the run would go on",
+        )
+        for number, config in enumerate(job.config.trainer.trackers)
+    ]
 
 
 def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:

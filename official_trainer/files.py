@@ -71,6 +71,12 @@ def join(path: str | os.PathLike[str], *names: str) -> str:
     return (posixpath if is_url(path) else os.path).join(os.fspath(path), *names)
 
 
+def base_name(path: str) -> str:
+    """Returns the last name of a path."""
+    path = path if is_url(path) else os.path.abspath(path)
+    return (posixpath if is_url(path) else os.path).basename(path.rstrip("/"))
+
+
 def open_file(path: str, mode: str) -> IO[Any]:
     """Opens a file; text is UTF-8."""
     if is_url(path):

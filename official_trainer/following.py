@@ -16,17 +16,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from official_trainer import config as configuration
 from official_trainer import files, manifest
-from official_trainer.build import best_checkpoint, build, export_best, load_weights, monitored
+from official_trainer.build import Told, best_checkpoint, build, export_best, load_weights, monitored, trackers_of
 from official_trainer.job import Job
 from official_trainer.lease import EvaluatorLease
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.record import read_run
 from official_trainer.stopping import PreemptedError, StopRequest
-from official_trainer.tracking import Trackers, flatten
+from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import Console
-from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.training import lock_of, train
 
 if TYPE_CHECKING:
@@ -90,8 +89,8 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     """
     directory = job.path("continuous_eval")
     files.remove_temporaries(directory, "metrics.jsonl")
-    rows = JsonlTracker(files.join(directory, "metrics.jsonl"))
-    with EvaluatorLease(job.model_dir, done=rows.steps("validation")) as lease:
+    told = trackers_of(job, beside="continuous_eval")
+    with EvaluatorLease(job.model_dir, done=told.rows.steps("validation")) as lease:
         with stop.interruptible():
             trainer = build(job, keeps_best=True)
             trainer.check_monitored(monitored(job))
@@ -101,15 +100,13 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
             best.tidy()
             if job.config.trainer.export.best:
                 best.on_new_best = functools.partial(export_best, job, trainer)
-        return _evaluate_each(job, trainer, rows, lease, stop)
+        return _evaluate_each(job, trainer, told, lease, stop)
 
 
 def _evaluate_each(
-    job: Job, trainer: Trainer, rows: JsonlTracker, lease: EvaluatorLease, stop: StopRequest
+    job: Job, trainer: Trainer, told: Told, lease: EvaluatorLease, stop: StopRequest
 ) -> dict[str, float]:
-    settings = job.config.trainer
-    board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
-    trackers = Trackers([board, Console(sys.stdout, end_step=None, quiet=job.quiet), rows])
+    settings, rows = job.config.trainer, told.rows
     damaged: set[tuple[int, str]] = set()
     results: dict[str, float] = {}
 
@@ -117,7 +114,7 @@ def _evaluate_each(
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
     lock, has_lock = lock_of(job, name="continuous_eval"), False
-    with contextlib.closing(trackers), contextlib.ExitStack() as held:
+    with closing(told.all) as outcome, contextlib.ExitStack() as held:
         for step in follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done):
             if not has_lock:  # not earlier: the run directory is the trainer's to make
                 held.enter_context(lock)
@@ -131,9 +128,11 @@ def _evaluate_each(
                 lease.reading(None)
                 continue
             if not results:  # the first since the start: an earlier process may have died before its row
-                board.resume("validation", step)
+                told.all.describe(job.experiment, configuration.flat(job.config))
+                told.all.resume("validation", step)
             results = flatten(trainer.evaluate(settings.validation_steps))
-            trackers.log("validation", step, results)
+            told.all.log("validation", step, results)
+            outcome.step, outcome.metrics = step, results
             lease.done(step)
             if step == _end_of_run(job):
                 break

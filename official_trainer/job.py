@@ -7,6 +7,7 @@ Does not own: building or running anything.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -72,7 +73,10 @@ def check_ready(job: Job) -> None:
     """
     modes.check(job.mode)
     registry.get_task_cls(job.config.task)
-    if job.mode not in ("eval", "continuous_eval") and (problems := list(_training_problems(job))):
+    problems = list(_training_problems(job)) if job.mode not in ("eval", "continuous_eval") else []
+    if job.mode != "eval":
+        problems += _tracker_problems(job)
+    if problems:
         raise ConfigError(problems)
 
 
@@ -91,6 +95,21 @@ def _training_problems(job: Job) -> Iterator[Problem]:
         if getattr(optimization, section).type is None:
             path = f"trainer.optimizer_config.{section}.type"
             yield problem(path, "is not set, and training needs one", f"for example {path}={_EXAMPLES[section]}")
+
+
+def _tracker_problems(job: Job) -> Iterator[Problem]:
+    trackers = job.config.trainer.trackers
+    for number, tracker in enumerate(trackers):
+        path = f"trainer.trackers[{number}]"
+        missing = [name for name in tracker.NEEDS if importlib.util.find_spec(name) is None]
+        if missing:
+            what = f"'{tracker.type}' needs {', '.join(missing)}, which is not installed"
+            fix = f"pip install '{tracker.INSTALL or ' '.join(missing)}'"
+            yield Problem(what, f"{path}.type", fix=fix, origin=job.resolved.origin(f"{path}.type"))
+        same = [other for other in trackers[:number] if other.replace(on_error=tracker.on_error) == tracker]
+        if same:
+            what = f"is there twice, as trainer.trackers[{trackers.index(same[0])}] too: both would write the same"
+            yield Problem(what, path, fix="remove one", origin=job.resolved.origin(f"{path}.type"))
 
 
 _EXAMPLES = {"optimizer": "adam", "learning_rate": "constant"}

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +18,16 @@ from official_trainer import accounting, files, registry, resume, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
-from official_trainer.build import build, export_best, export_last, load_weights, monitored, schedule_of, store_of
+from official_trainer.build import (
+    build,
+    export_best,
+    export_last,
+    load_weights,
+    monitored,
+    schedule_of,
+    store_of,
+    trackers_of,
+)
 from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.hooks import Hooks
@@ -34,10 +42,9 @@ from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, cl
 from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
 from official_trainer.traces import Kind
-from official_trainer.tracking import Trackers, flatten
-from official_trainer.tracking.console import Console, format_number
-from official_trainer.tracking.jsonl import JsonlTracker, numbers_of, read_rows
-from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking import closing, flatten
+from official_trainer.tracking.console import format_number
+from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.trainer import Trainer
 from official_trainer.watchdog import watchdog_of
 
@@ -90,12 +97,8 @@ class _Session:
         self._lock = lock
         self._account = account
         self._trainer: Trainer | None = None
-        settings = job.config.trainer
-        self._console = Console(sys.stdout, end_step=settings.train_steps or None, quiet=job.quiet)
-        self._board = TensorBoardTracker(job.model_dir, folders={"validation": settings.validation_summary_subdir})
-        self._rows = JsonlTracker(job.path("metrics.jsonl"))
-        # The row in metrics.jsonl comes last: it says that everything about an evaluation is done.
-        self._trackers = Trackers([self._board, self._console, self._rows])
+        told = trackers_of(job)
+        self._trackers, self._console, self._rows = told.all, told.console, told.rows
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
         self._has_started = False
         self._num_traces = 0
@@ -147,16 +150,17 @@ class _Session:
         trainer.stop, self._trainer = stop, trainer
         self._account.sampler.waits = trainer.waits_for_input
         self._account.actions_seconds = lambda: schedule.spent_seconds
-        with contextlib.closing(self._trackers):
+        with closing(self._trackers) as outcome:
             store = store_of(job, trainer, schedule)
             hooks = self._hooks(trainer, schedule)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
             stop.save_state = loop.save_beside
             stop.on_leave = functools.partial(self._on_leave, loop)
             logs = loop.run()
+            self.metrics = flatten(logs) or _last_row(self._rows.path)
+            outcome.step, outcome.metrics = loop.state.step, self.metrics
         self._console.message(self._closing_line(loop.state.step))
         self._tell_time()
-        self.metrics = flatten(logs) or _last_row(self._rows.path)
 
     def _check_monitored(self, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
         """Refuses before the first step what would fail at the first evaluation."""
@@ -219,6 +223,7 @@ class _Session:
         resume.write_params(self._job.model_dir, self._job.resolved)
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.tidy()
+        self._trackers.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(trainer, state.start_step))

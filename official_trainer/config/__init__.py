@@ -17,7 +17,7 @@ from official_trainer.config.declaration import (
     Positive,
     PositiveFloat,
 )
-from official_trainer.config.dump import digest, dump
+from official_trainer.config.dump import digest, dump, flat
 from official_trainer.config.errors import ConfigError, Origin, Problem, nearest
 from official_trainer.config.explain import explain
 from official_trainer.config.layers import resolve
@@ -63,6 +63,7 @@ __all__ = [
     "digest",
     "dump",
     "explain",
+    "flat",
     "flow",
     "format_override",
     "nearest",

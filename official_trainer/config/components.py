@@ -91,8 +91,8 @@ class Component(Config):
             raise ConfigError([Problem(what)])
         return found[0]
 
-    def build(self) -> Any:
-        """Returns what this configures."""
+    def build(self, *_arguments: Any, **_options: Any) -> Any:
+        """Returns what this configures; what it is given for that, its family says."""
         raise NotImplementedError(f"{type(self).__name__} must define build()")
 
 
@@ -120,11 +120,18 @@ class ActionConfig(Component):
 class TrackerConfig(Component):
     """Where numbers go, beside the console, `metrics.jsonl` and TensorBoard.
 
+    `type` is the name of a file in `tracking/`, here or in the workspace. Subclasses define `build(place)`: it takes a
+    `Place` of `tracking/`, and returns a `Tracker` that has opened nothing yet.
+
     Attributes:
       on_error: what an error in it means. `warn` says so once, and at the end how much is lost; `fail` ends the run.
     """
 
     FOLDER: ClassVar[str] = "tracking"
+    NEEDS: ClassVar[tuple[str, ...]] = ()
+    """Modules that are not installed with this package."""
+    INSTALL: ClassVar[str] = ""
+    """What `pip install` is told to install them."""
 
     on_error: Literal["warn", "fail"] = "warn"
 

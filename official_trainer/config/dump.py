@@ -1,6 +1,6 @@
 """Configurations as text: YAML that every reader takes the same way, and a digest.
 
-Owns: writing whole configurations; `digest`.
+Owns: writing whole configurations; `flat`; `digest`.
 Does not own: writing single values (`text.py`), reading any of it back (`layers.py`).
 
 Reading a dump onto the same experiment gives an equal configuration.
@@ -43,11 +43,25 @@ def dump(config: Config | Resolved, *, origins: bool = False) -> str:
     return "".join(f"{line}\n" for line in [*head, *_lines(config.config, "", comment)])
 
 
+def flat(config: Config) -> dict[str, Any]:
+    """Returns every value by its path, as trackers take parameters: scalars, and lists of them as one line of YAML."""
+    return dict(_values(config, ""))
+
+
 def digest(config: Config) -> str:
     """Returns 12 hexadecimal digits that are equal for configurations that mean the same."""
     plain = values.normalise(config, type(config), "", lambda problem: None).as_dict()
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for key, part in enumerate(value) if isinstance(value, tuple) else parts(value):
+        place = fields.join(path, key)
+        if fields.is_section(part) or isinstance(part, dict) or _is_block(part):
+            yield from _values(part, place)
+        else:
+            yield place, flow(part) if isinstance(part, tuple) else part
 
 
 def _lines(value: Any, path: str, comment: Comment) -> Iterator[str]:

@@ -1,54 +1,82 @@
 """Where numbers go: the Tracker contract, and sending the same numbers to several trackers.
 
-Owns: turning nested metrics of tensors into flat names and Python floats, once, in the caller.
-Does not own: any format or destination; each is one file beside this one. Nothing here imports TensorFlow.
+Owns: turning nested metrics of tensors into flat names and Python floats, and media into NumPy arrays, once, in the
+caller; how a tracker hears of the end. Does not own: any format or destination; each is one file beside this one.
+Nothing here imports TensorFlow.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from official_trainer.errors import UserError
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.tracking.media import Histogram, Image, Media, MediaError, Text, on_host
+
+__all__ = [
+    "Histogram",
+    "Image",
+    "Media",
+    "MediaError",
+    "MetricError",
+    "Outcome",
+    "Place",
+    "Text",
+    "Tracker",
+    "Trackers",
+    "closing",
+    "flatten",
+]
+
+_logger = logging.getLogger(__name__)
 
 
 class MetricError(UserError, TypeError):
     """A metric that cannot be recorded: it is not one number, or its name is taken."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Histogram:
-    """The distribution of the values of an array of numbers, of any shape."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """What the config of a tracker builds it for.
 
-    values: Any
+    Attributes:
+      directory: where this process writes: the run directory, or a folder of its own there; a local path or a URL.
+      experiment: registered name of the experiment.
+      name: what people call the run: the last part of the run directory, and the part of it that is this process's.
+    """
 
-
-@dataclasses.dataclass(frozen=True)
-class Image:
-    """A picture: `[height, width, channels]`, one to four channels, uint8, or floats between 0 and 1."""
-
-    pixels: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """A text in Markdown."""
-
-    markdown: str
+    directory: str
+    experiment: str
+    name: str
 
 
-Media = Histogram | Image | Text
+@dataclasses.dataclass(kw_only=True)
+class Outcome:
+    """How a process of a run ended.
+
+    Attributes:
+      status: `preempted` if the same command continues it.
+      step: the last step, and `metrics` the final metrics, flat, of a run that is done.
+    """
+
+    status: Literal["done", "preempted", "failed"] = "done"
+    step: int | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Tracker:
     """A destination of metrics. Subclasses override what they can show; the rest is left out.
 
-    `values` are flat when they come through `Trackers`: `{"loss": 0.5, "dev/accuracy": 0.9}`, Python floats.
+    `values` are flat when they come through `Trackers`: `{"loss": 0.5, "dev/accuracy": 0.9}`, Python floats; and
+    `media` hold NumPy arrays of their own. Nothing is opened before the first call. This class itself writes nowhere.
     """
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
-        """Takes the run's name and its flat config, once at each start, after `rewind`."""
+        """Takes the run's name and its flat config (`config.flat`), once at each start, after `rewind`."""
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Records the metrics of `split` (`train`, `validation`) at a global step."""
@@ -59,15 +87,21 @@ class Tracker:
     def rewind(self, step: int) -> None:
         """Drops everything after `step`: the run continues there. Called at every start, with 0 for a fresh run."""
 
+    def resume(self, split: str, step: int) -> None:
+        """Expects numbers of `split` at `step` again that a process may have logged before it died; once is enough."""
+
     def flush(self) -> None:
         """Brings everything logged so far to its destination; called before each checkpoint."""
+
+    def end(self, outcome: Outcome) -> None:
+        """Takes how this process ended, once, before `close`."""
 
     def close(self) -> None:
         """Flushes and lets go; nothing is logged afterwards."""
 
 
 class Trackers(Tracker):
-    """Sends everything to several trackers, in their order. A tracker itself."""
+    """Sends everything to several trackers, in their order. A tracker itself; with none it is one that does nothing."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = tuple(trackers)
@@ -77,9 +111,15 @@ class Trackers(Tracker):
         for tracker in self._trackers:
             tracker.log(split, step, flat)
 
-    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
+    def publish(self, split: str, step: int, media: Mapping[str, Any]) -> None:
+        """Records media, which may be nested as metrics may.
+
+        Raises:
+          MediaError: something is none, or an image has no shape of one.
+        """
+        flat = {name: on_host(name, value) for name, value in _leaves(media, "")}
         for tracker in self._trackers:
-            tracker.publish(split, step, media)
+            tracker.publish(split, step, flat)
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
         for tracker in self._trackers:
@@ -89,20 +129,53 @@ class Trackers(Tracker):
         for tracker in self._trackers:
             tracker.rewind(step)
 
+    def resume(self, split: str, step: int) -> None:
+        for tracker in self._trackers:
+            tracker.resume(split, step)
+
     def flush(self) -> None:
         for tracker in self._trackers:
             tracker.flush()
 
+    def end(self, outcome: Outcome) -> None:
+        """Tells every tracker, also when one fails; the first error is raised at the end."""
+        _each([functools.partial(tracker.end, outcome) for tracker in self._trackers])
+
     def close(self) -> None:
         """Closes every tracker, also when one fails; the first error is raised at the end."""
-        errors = []
-        for tracker in self._trackers:
-            try:
-                tracker.close()
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        _each([tracker.close for tracker in self._trackers])
+
+
+def _each(calls: Sequence[Callable[[], None]]) -> None:
+    errors = []
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+@contextlib.contextmanager
+def closing(tracker: Tracker) -> Iterator[Outcome]:
+    """Closes a tracker after the block, and tells it how that ended; an error of the block goes before the tracker's.
+
+    Yields:
+      The outcome, for the block to fill in.
+    """
+    outcome = Outcome()
+    try:
+        yield outcome
+    except BaseException as error:
+        goes_on = getattr(error, "exit_code", None) in (ExitCode.PREEMPTED, ExitCode.RETRY)
+        left = Outcome(status="preempted" if goes_on else "failed")
+        try:
+            _each([functools.partial(tracker.end, left), tracker.close])
+        except Exception as other:
+            _logger.error("%s", other)
+        raise
+    _each([functools.partial(tracker.end, outcome), tracker.close])
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, float]:

@@ -1,11 +1,12 @@
 """TensorBoard event files: `train/`, `validation/`, and sub-folders for nested names.
 
-Owns: which folder and tag a metric goes to, and that points of an abandoned stretch of a run disappear after a rewind,
-from the files and from a TensorBoard that is watching.
-Does not own: summaries that a task writes itself with `tf.summary`; those in the same folders are rewound too.
+Owns: which folder and tag a metric goes to, how TensorBoard has each kind of media, and that points of an abandoned
+stretch of a run disappear after a rewind, from the files and from a TensorBoard that is watching.
+Does not own: summaries that a task writes itself with `tf.summary`; those in the run's folders are rewound too.
 
 Nested names become sub-folders, as orbit does it: `dev/accuracy` of the split `validation` is the tag `accuracy` in
-`validation/dev`, so that TensorBoard draws the same metric of several sets in one chart.
+`validation/dev`, so that TensorBoard draws the same metric of several sets in one chart. The config and the final
+metrics are in `hparams/`: the HParams tab lists a run with what lies in one folder with its config.
 """
 
 from __future__ import annotations
@@ -17,82 +18,94 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.lazy import load
-from official_trainer.tracking import Media, Text, Tracker
+from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker
+
+_HPARAMS = "hparams"
+"""Folder of the config and the final metrics. A TensorBoard that is started on the run directory would not find metrics
+that lie there themselves."""
+
+_OTHER_RUN = "run.json"
+"""A folder with this file is another run's, whose points are not ours to take back."""
+
+_MARK_OF_PROFILE = ".profile-empty"
+"""How TensorFlow's profiler names a file without events, which tells TensorBoard that there is a profile."""
 
 
 class TensorBoardTracker(Tracker):
-    """Writes scalars and text for TensorBoard.
+    """Writes scalars, histograms, images and texts for TensorBoard, and the config for its HParams tab.
 
     Args:
       directory: the run's directory.
       folders: split → its folder below `directory`; a split that is not named has a folder of its own name.
+      owns_run: whether the config and the end of the run are told here; not beside a process that does it.
       clock: tells the time in Unix seconds.
     """
 
     def __init__(
-        self, directory: str, *, folders: Mapping[str, str] | None = None, clock: Callable[[], float] = time.time
+        self,
+        directory: str,
+        *,
+        folders: Mapping[str, str] | None = None,
+        owns_run: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = str(directory)
         self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
+        self._owns_run = owns_run
         self._clock = clock
         self._writers: dict[str, Any] = {}
         self._there: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
+        self._rewound_to: int | None = None
+
+    def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
+        """Lists the run in the HParams tab, with what its config says now."""
+        if not self._owns_run:
+            return
+        summary = load("tensorboard.plugins.hparams.summary_v2")
+        values = {name: _hparam(value) for name, value in {"experiment": experiment, **config}.items()}
+        new = summary.hparams_pb(values, start_time_secs=self._clock())
+        tag, told = new.value[0].tag, []
+        for name in self._names(_HPARAMS):
+            for event in _events(self._path(_HPARAMS, name)):
+                told += [value for value in event.summary.value if value.tag == tag]
+        if [_group(value) for value in told] == [_group(new.value[0])]:
+            return
+        if told:
+            self._cut(_HPARAMS, lambda event: not any(value.tag == tag for value in event.summary.value))
+        self._write(_HPARAMS, 0, new)
+        self._writers[_HPARAMS].flush()
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         scalar = load("tensorboard.plugins.scalar.summary_v2")
-        written = set()
-        for name, value in values.items():
-            folder, _, tag = name.rpartition("/")
-            path = "/".join(part for part in (self._folders.get(split, split), folder) if part)
-            if (path, tag, step) in self._there:
-                continue
-            self._write(path, step, scalar.scalar_pb(tag, value))
-            written.add(path)
-        for path in written:
-            self._writers[path].flush()
+        self._add(step, {self._place(split, name): (scalar.scalar_pb, value) for name, value in values.items()})
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        for name, thing in media.items():
-            if isinstance(thing, Text):
-                self.text(name, thing.markdown, step)
+        """Writes media, in one folder: TensorBoard has a group for what stands before the first `/` of a name.
 
-    def text(self, name: str, markdown: str, step: int = 0) -> None:
-        """Shows `markdown` under the tag `name` in TensorBoard's text tab, among those of `train`.
-
-        A restart that says the same again adds nothing.
+        A text that is there already, which a restart may say again, is left out.
         """
-        text = load("tensorboard.plugins.text.summary_v2")
-        path = self._folders["train"]
-        summary = text.text_pb(name, markdown)
-        if self._holds(path, step, summary):
-            return
-        self._write(path, step, summary)
-        self._writers[path].flush()
+        new = {}
+        for name, thing in media.items():
+            place = self._folders.get(split, split), name
+            if isinstance(thing, Text) and self._holds(place, step, thing):
+                continue
+            new[place] = (_FORMS[type(thing)], thing)
+        self._add(step, new)
 
     def resume(self, split: str, step: int) -> None:
-        """Has `log` leave out the points of `split` at `step` that are there, from a process that died after them.
-
-        For writers that share the files with a live process, which a rewind would pull from under it.
-        """
-        events = load("tensorboard.compat.proto.event_pb2")
+        """Leaves out the points of `split` at `step` that are there, without touching the files."""
         for path, names in self._below(self._folders.get(split, split)):
-            for name in names:
-                for _, payload in _records(files.read_bytes(files.join(self.directory, *path.split("/"), name))):
-                    event = events.Event.FromString(payload)
-                    if event.step == step:
-                        self._there.update((path, value.tag, step) for value in event.summary.value)
+            self._note(path, names, step)
 
     def rewind(self, step: int) -> None:
         """Drops the points after `step` in every folder that has any."""
         events = load("tensorboard.compat.proto.event_pb2")
         restart = events.SessionLog(status=events.SessionLog.START)
         self.close()  # files change, so new points go to new ones
-        for path, names in self._event_files():
-            for name in names:
-                if ".tmp-" in name:  # a rewind that died
-                    files.remove(files.join(self.directory, *path.split("/"), name))
-                    continue
-                _cut(files.join(self.directory, *path.split("/"), name), step)
+        self._there.clear()
+        self._rewound_to = step
+        for path in list(self._event_folders()):
+            self._cut(path, lambda event: event.step <= step)
             # For a TensorBoard that has read them already. It takes the first start it sees for the beginning of the
             # run, so there are two.
             for _ in range(2):
@@ -104,10 +117,34 @@ class TensorBoardTracker(Tracker):
         for writer in self._writers.values():
             writer.flush()
 
+    def end(self, outcome: Outcome) -> None:
+        """Adds the final metrics to what the HParams tab lists, as `final/NAME`, and that the run has ended."""
+        if not self._owns_run or outcome.status != "done" or outcome.step is None:
+            return
+        scalar = load("tensorboard.plugins.scalar.summary_v2")
+        self._note(_HPARAMS, self._names(_HPARAMS), outcome.step)
+        final = {(_HPARAMS, f"final/{name}"): (scalar.scalar_pb, value) for name, value in outcome.metrics.items()}
+        self._add(outcome.step, {**final, (_HPARAMS, _session_end_tag()): (self._session_end, None)})
+
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
+
+    def _place(self, split: str, name: str) -> tuple[str, str]:
+        """Returns the folder and the tag of a metric."""
+        folder, _, tag = name.rpartition("/")
+        return "/".join(part for part in (self._folders.get(split, split), folder) if part), tag
+
+    def _add(self, step: int, new: Mapping[tuple[str, str], tuple[Callable[[str, Any], Any], Any]]) -> None:
+        """Writes what is not there yet: place → what makes a summary of tag and value, and the value."""
+        written = set()
+        for (path, tag), (form, value) in new.items():
+            if (path, tag, step) not in self._there:
+                self._write(path, step, form(tag, value))
+                written.add(path)
+        for path in written:
+            self._writers[path].flush()
 
     def _write(self, path: str, step: int, summary: Any) -> None:
         events = load("tensorboard.compat.proto.event_pb2")
@@ -116,35 +153,117 @@ class TensorBoardTracker(Tracker):
     def _writer(self, path: str) -> Any:
         if path not in self._writers:
             module = load("tensorboard.summary.writer.event_file_writer")
-            self._writers[path] = module.EventFileWriter(files.join(self.directory, *path.split("/")))
+            self._writers[path] = module.EventFileWriter(self._path(path))
         return self._writers[path]
 
-    def _holds(self, path: str, step: int, summary: Any) -> bool:
-        events = load("tensorboard.compat.proto.event_pb2")
-        for folder, names in self._below(path):
-            for name in names if folder == path else ():
-                content = files.read_bytes(files.join(self.directory, *path.split("/"), name))
-                found = (events.Event.FromString(payload) for _, payload in _records(content))
-                if any(event.step == step and event.summary == summary for event in found):
-                    return True
-        return False
+    def _session_end(self, tag: str, _: None) -> Any:
+        plugin = load("tensorboard.plugins.hparams.plugin_data_pb2")
+        status = load("tensorboard.plugins.hparams.api_pb2").STATUS_SUCCESS
+        info = plugin.SessionEndInfo(status=status, end_time_secs=self._clock())
+        metadata = load("tensorboard.plugins.hparams.metadata")
+        content = metadata.create_summary_metadata(plugin.HParamsPluginData(session_end_info=info))
+        return _summary(tag, content, metadata.NULL_TENSOR)
 
-    def _event_files(self) -> list[tuple[str, list[str]]]:
-        """Returns folder and names for each folder with event files."""
-        return [entry for folder in dict.fromkeys(self._folders.values()) for entry in self._below(folder)]
+    # What the files hold.
+
+    def _holds(self, place: tuple[str, str], step: int, text: Text) -> bool:
+        if self._rewound_to is not None and step > self._rewound_to:
+            return False  # nothing of that step has been left
+        path, tag = place
+        content = _text(tag, text).value[0].tensor
+        return any(
+            event.step == step and any(value.tag == tag and value.tensor == content for value in event.summary.value)
+            for name in self._names(path)
+            for event in _events(self._path(path, name))
+        )
+
+    def _note(self, path: str, names: list[str], step: int) -> None:
+        """Has the points at `step` in these files not written again."""
+        for name in names:
+            for event in _events(self._path(path, name)):
+                if event.step == step:
+                    self._there.update((path, value.tag, step) for value in event.summary.value)
+
+    def _cut(self, path: str, is_kept: Callable[[Any], bool]) -> None:
+        """Removes summaries from the files of a folder, and what a process left that died while it did so."""
+        for name in files.list_dir(self._path(path)):
+            if ".tfevents." in name and ".tmp-" in name:
+                files.remove(self._path(path, name))
+        if path in self._writers:
+            self._writers.pop(path).close()
+        for name in self._names(path):
+            _cut(self._path(path, name), is_kept)
+
+    def _event_folders(self) -> Iterator[str]:
+        """Yields each folder with event files: the splits', wherever they are, and others that the run has."""
+        named = [path for folder in self._folders.values() for path, _ in self._below(folder)]
+        yield from dict.fromkeys([*named, *(path for path, _ in self._below(""))])
 
     def _below(self, path: str) -> Iterator[tuple[str, list[str]]]:
-        directory = files.join(self.directory, *path.split("/"))
-        names = files.list_dir(directory)
-        if events := [name for name in names if ".tfevents." in name]:
-            yield path, events
-        for name in names:
-            if name not in events and files.is_dir(files.join(directory, name)):
-                yield from self._below(f"{path}/{name}")
+        """Yields folder and names for each folder with event files, from `path` downwards; not other runs."""
+        if names := self._names(path):
+            yield path, names
+        for name in files.list_dir(self._path(path)):
+            inside = f"{path}/{name}" if path else name
+            folder = self._path(inside)
+            if ".tfevents." not in name and files.is_dir(folder) and not files.exists(files.join(folder, _OTHER_RUN)):
+                yield from self._below(inside)
+
+    def _names(self, path: str) -> list[str]:
+        """Returns the names of the event files in a folder."""
+        names = files.list_dir(self._path(path))
+        left_out = (".tmp-", _MARK_OF_PROFILE)
+        return [name for name in names if ".tfevents." in name and not any(part in name for part in left_out)]
+
+    def _path(self, path: str, *names: str) -> str:
+        return files.join(self.directory, *(part for part in path.split("/") if part), *names)
 
 
-def _cut(path: str, step: int) -> None:
-    """Removes the summaries after `step` from an event file; the whole file, if nothing is left that says anything.
+def _text(tag: str, text: Text) -> Any:
+    return load("tensorboard.plugins.text.summary_v2").text_pb(tag, text.markdown)
+
+
+def _histogram(tag: str, histogram: Histogram) -> Any:
+    """Returns rows of left edge, right edge and count."""
+    counts, edges = histogram.buckets()
+    rows = list(zip(edges[:-1], edges[1:], counts, strict=True))
+    metadata = load("tensorboard.plugins.histogram.metadata").create_summary_metadata(None, None)
+    return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(rows, dtype="float64"))
+
+
+def _image(tag: str, image: Image) -> Any:
+    """Returns width, height and the PNG."""
+    height, width, _ = image.pixels.shape
+    content = [str(width).encode(), str(height).encode(), image.png()]
+    metadata = load("tensorboard.plugins.image.metadata").create_summary_metadata(None, None)
+    return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(content))
+
+
+_FORMS: Mapping[type, Callable[[str, Any], Any]] = {Histogram: _histogram, Image: _image, Text: _text}
+
+
+def _summary(tag: str, metadata: Any, tensor: Any) -> Any:
+    summary = load("tensorboard.compat.proto.summary_pb2").Summary()
+    summary.value.add(tag=tag, metadata=metadata, tensor=tensor)
+    return summary
+
+
+def _session_end_tag() -> str:
+    return load("tensorboard.plugins.hparams.metadata").SESSION_END_INFO_TAG
+
+
+def _hparam(value: Any) -> bool | float | str:
+    return value if isinstance(value, bool | int | float | str) else "null"
+
+
+def _group(value: Any) -> str:
+    """Returns what is equal for summaries of the same config."""
+    plugin = load("tensorboard.plugins.hparams.plugin_data_pb2")
+    return plugin.HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info.group_name
+
+
+def _cut(path: str, is_kept: Callable[[Any], bool]) -> None:
+    """Removes summaries from an event file; the whole file, if nothing is left that says anything.
 
     Each start begins new files. Without that, a run that is killed again and again would fill its folders with them.
     """
@@ -153,7 +272,7 @@ def _cut(path: str, step: int) -> None:
     kept, dropped, says = [], False, False
     for record, payload in _records(content):
         event = events.Event.FromString(payload)
-        if event.step > step and event.HasField("summary"):
+        if event.HasField("summary") and not is_kept(event):
             dropped = True
         else:
             kept.append(record)
@@ -162,6 +281,13 @@ def _cut(path: str, step: int) -> None:
         files.remove(path)
     elif dropped:
         files.write_bytes_atomically(path, b"".join(kept))
+
+
+def _events(path: str) -> Iterator[Any]:
+    """Yields the events of a file, one by one."""
+    events = load("tensorboard.compat.proto.event_pb2")
+    for _, payload in _records(files.read_bytes(path)):
+        yield events.Event.FromString(payload)
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -194,7 +194,7 @@ class Limit:
         return len(held), sum(held)
 
 
-SPARE_EVENT_FILES = 4  # the config as text; one without a point yet in each of the folders
+SPARE_EVENT_FILES = 6  # the config as text and for the HParams tab; one without a point yet in each of the folders
 LITTER = re.compile(r"(?:\.tmp-|write-test-?)(\d*)")
 
 

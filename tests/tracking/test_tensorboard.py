@@ -1,9 +1,19 @@
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
+from tensorboard import context as request_context
+from tensorboard.backend.event_processing import (
+    data_provider,
+    event_accumulator,
+    plugin_event_accumulator,
+    plugin_event_multiplexer,
+)
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
+from official_trainer.tracking import Histogram, Image, Outcome, Text
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 
 # What reads event files in scripts, and what TensorBoard's own server uses.
@@ -158,7 +168,7 @@ def test_a_rewind_of_a_run_without_events_writes_nothing(tmp_path):
 def test_text_is_shown_as_markdown(tmp_path):
     """B8: the resolved config as TensorBoard text."""
     tracker = TensorBoardTracker(str(tmp_path))
-    tracker.text("config", "# digits\n\n    a: 1")
+    tracker.publish("train", 0, {"config": Text("# digits\n\n    a: 1")})
     tracker.close()
     accumulator = event_accumulator.EventAccumulator(str(tmp_path / "train")).Reload()
     assert accumulator.SummaryMetadata("config").plugin_data.plugin_name == "text"
@@ -171,7 +181,7 @@ def test_text_is_there_once_however_often_a_run_is_restarted(tmp_path):
     for markdown in ("a: 1", "a: 1", "a: 2"):
         tracker = TensorBoardTracker(str(tmp_path))
         tracker.rewind(0)
-        tracker.text("config", markdown)
+        tracker.publish("train", 0, {"config": Text(markdown)})
         tracker.close()
     accumulator = event_accumulator.EventAccumulator(str(tmp_path / "train")).Reload()
     assert [tf.make_ndarray(event.tensor_proto).item() for event in accumulator.Tensors("config")] == [b"a: 1", b"a: 2"]
@@ -201,3 +211,142 @@ def test_scalars_have_the_form_that_tf_summary_gives_them(tmp_path):
     ours, theirs = (event_accumulator.EventAccumulator(str(tmp_path / n)).Reload() for n in ("train", "reference"))
     assert ours.Tags() == {**theirs.Tags(), "graph": ours.Tags()["graph"]}
     assert ours.SummaryMetadata("loss").plugin_data == theirs.SummaryMetadata("loss").plugin_data
+
+
+MEDIA = {
+    "histogram": Histogram(np.array([0.0, 1.0, 1.0, 2.0])),
+    "dev/image": Image(np.arange(24, dtype=np.uint8).reshape(2, 4, 3)),
+    "text": Text("*so*"),
+}
+
+
+def accumulated(directory):
+    return event_accumulator.EventAccumulator(str(directory), size_guidance={"tensors": 0}).Reload()
+
+
+def test_histograms_images_and_texts_have_the_forms_that_tf_summary_gives_them(tmp_path):
+    """T18: TensorBoard shows them; nested names are sub-folders."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.publish("train", 7, MEDIA)
+    tracker.close()
+    writer = tf.summary.create_file_writer(str(tmp_path / "reference"))
+    with writer.as_default():
+        tf.summary.histogram("histogram", MEDIA["histogram"].values, step=7, buckets=64)
+        tf.summary.image("image", MEDIA["dev/image"].pixels[None], step=7)
+        tf.summary.text("text", "*so*", step=7)
+    writer.close()
+    theirs = accumulated(tmp_path / "reference")
+    for name, folder in (("histogram", "train"), ("image", "train/dev"), ("text", "train")):
+        ours = accumulated(tmp_path / folder)
+        kind = theirs.SummaryMetadata(name).plugin_data.plugin_name
+        assert ours.SummaryMetadata(name).plugin_data.plugin_name == kind
+        (event,), (reference,) = ours.Tensors(name), theirs.Tensors(name)
+        assert event.step == 7
+        left, right = tf.make_ndarray(event.tensor_proto), tf.make_ndarray(reference.tensor_proto)
+        assert left.shape == right.shape
+        if name == "image":
+            assert list(left[:2]) == list(right[:2]) == [b"4", b"2"]
+            assert (tf.io.decode_png(left[2]).numpy() == MEDIA["dev/image"].pixels).all()
+        elif name == "histogram":
+            np.testing.assert_allclose(left, right)
+        else:
+            assert left == right
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_images_of_every_number_of_channels(tmp_path, channels):
+    pixels = np.arange(6 * channels, dtype=np.uint8).reshape(2, 3, channels)
+    assert (tf.io.decode_png(Image(pixels).png()).numpy() == pixels).all()
+
+
+def test_a_rewind_drops_media_and_points_of_any_split(tmp_path):
+    """T18: also where an action logs something of its own; not what belongs to another run, or to the profiler."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    other = TensorBoardTracker(str(tmp_path / "from-5"))
+    mark = tmp_path / "train" / "events.out.tfevents.1.host.profile-empty"
+    for step in (10, 20):
+        tracker.publish("train", step, MEDIA)
+        tracker.log("optimizer", step, {"learning_rate": 0.5})
+        other.log("train", step, {"loss": 1})
+    (tmp_path / "from-5" / "run.json").write_text("{}")
+    mark.write_bytes(b"")
+    tracker.rewind(10)
+    other.close()
+    assert raw_steps(tmp_path / "optimizer") == [10]
+    assert raw_steps(tmp_path / "train" / "dev") == [10]
+    assert raw_steps(tmp_path / "from-5" / "train") == [10, 20]
+    assert mark.exists()
+    mark.unlink()
+    assert sorted(set(raw_steps(tmp_path / "train"))) == [10]
+    tracker.close()
+
+
+def hparams_tab(logdir):
+    """What TensorBoard's HParams tab lists: for each run its name, status, hyperparameters and metrics."""
+    multiplexer = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(logdir))
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, str(logdir))
+    tab = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    context = request_context.RequestContext()
+    content = tab.hparams_metadata(context, "")
+    experiment = tab.experiment_from_metadata(context, "", True, content, [])
+    every = [api_pb2.STATUS_UNKNOWN, api_pb2.STATUS_SUCCESS, api_pb2.STATUS_RUNNING, api_pb2.STATUS_FAILURE]
+    request = api_pb2.ListSessionGroupsRequest(allowed_statuses=every, include_metrics=True, slice_size=10)
+    for info in experiment.metric_infos:
+        request.col_params.add(metric=info.name)
+    listed = list_session_groups.Handler(context, tab, "", request).run()
+    return [
+        (
+            session.name,
+            session.status,
+            {name: value.string_value or value.number_value for name, value in group.hparams.items()},
+            {f"{v.name.group}:{v.name.tag}": (v.training_step, v.value) for v in session.metric_values},
+        )
+        for group in listed.session_groups
+        for session in group.sessions
+    ]
+
+
+def test_the_hparams_tab_lists_the_run(tmp_path):
+    """T18: its config, and how it ended, whether TensorBoard is started on the run or on a folder of runs."""
+    model_dir = tmp_path / "runs" / "one"
+    for number in range(3):
+        tracker = TensorBoardTracker(str(model_dir))
+        tracker.rewind(10 * min(number, 2))
+        tracker.describe("digits", {"trainer.train_steps": 20, "task.name": "a", "task.path": None})
+        if number < 2:
+            step = 10 * (number + 1)
+            tracker.log("validation", step, {"accuracy": step / 100})
+        if number > 0:
+            tracker.end(Outcome(step=20, metrics={"accuracy": 0.2, "dev/accuracy": 0.1}))
+        tracker.close()
+    config = {"experiment": "digits", "trainer.train_steps": 20, "task.name": "a", "task.path": "null"}
+    final = {":final/accuracy": (20, 0.2), ":final/dev/accuracy": (20, 0.1)}
+    ((name, status, hparams, metrics),) = hparams_tab(model_dir)
+    assert (name, status, hparams) == ("hparams", api_pb2.STATUS_SUCCESS, config)
+    assert metrics == {key: (step, pytest.approx(value)) for key, (step, value) in final.items()}
+    ((name, status, hparams, metrics),) = hparams_tab(tmp_path / "runs")
+    assert (name, status, hparams) == ("one/hparams", api_pb2.STATUS_SUCCESS, config)
+    assert metrics == {key: (step, pytest.approx(value)) for key, (step, value) in final.items()}
+    assert sorted(raw_steps(model_dir / "hparams")) == [0, 20, 20, 20]
+
+
+def test_the_hparams_tab_has_the_config_of_the_last_start(tmp_path):
+    """T18: a run that goes on with another config is listed with that."""
+    for steps in (20, 30):
+        tracker = TensorBoardTracker(str(tmp_path))
+        tracker.rewind(0)
+        tracker.describe("digits", {"trainer.train_steps": steps})
+        tracker.close()
+    ((_, status, hparams, _),) = hparams_tab(tmp_path)
+    assert hparams["trainer.train_steps"] == 30
+    assert status == api_pb2.STATUS_UNKNOWN
+    assert raw_steps(tmp_path / "hparams") == [0]
+
+
+def test_a_process_beside_the_run_does_not_speak_for_it(tmp_path):
+    tracker = TensorBoardTracker(str(tmp_path), owns_run=False)
+    tracker.describe("digits", {"a": 1})
+    tracker.end(Outcome(step=1, metrics={"loss": 1.0}))
+    tracker.close()
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,144 @@
+"""`metrics.csv`: every metric of a run as one table for a spreadsheet, one row for each step and split.
+
+Owns: the table: the columns `step`, `split`, `time` (Unix seconds), and one for each metric, in the order in which they
+came up; a cell is empty where a split has no such metric. Does not own: `metrics.jsonl`, which scripts should read.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+from official_trainer import files
+from official_trainer.config import TrackerConfig
+from official_trainer.errors import UserError
+from official_trainer.tracking import MetricError, Place, Tracker
+
+_logger = logging.getLogger(__name__)
+_OWN = ("step", "split", "time")
+
+
+class TableError(UserError, ValueError):
+    """The file is there, and is no table of this program."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CsvConfig(TrackerConfig):
+    """One table for spreadsheets: a row for each step and split, a column for each metric.
+
+    Attributes:
+      file: name of the file, in the run directory.
+    """
+
+    file: str = "metrics.csv"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.file.endswith(".csv"):
+            yield "file", f"is {self.file!r}; the name of a table ends in .csv"
+
+    def build(self, place: Place) -> CsvTracker:
+        return CsvTracker(files.join(place.directory, self.file))
+
+
+class CsvTracker(Tracker):
+    """Keeps one table; a new metric writes it anew with one more column.
+
+    Args:
+      path: local path or URL.
+      clock: tells the time in Unix seconds.
+    """
+
+    def __init__(self, path: str, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = str(path)
+        self._clock = clock
+        self._file: IO[str] | None = None
+        self._columns: list[str] | None = None  # None until the file was looked at
+        self._known: set[tuple[str, str]] = set()  # (step, split) of each row, as written
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        """Adds a row; it replaces one of the same step and split.
+
+        Raises:
+          MetricError: a metric has the name of one of the table's own columns.
+          TableError: the file is somebody else's.
+        """
+        for name in _OWN:
+            if name in values:
+                raise MetricError(f"a metric cannot be named {name!r}: {self.path} has a column of that name")
+        columns = self._known_columns()
+        row = {"step": str(step), "split": split, "time": f"{self._clock():.3f}"}
+        row |= {name: repr(float(value)) for name, value in values.items()}
+        place = row["step"], row["split"]
+        if place in self._known or not row.keys() <= set(columns):
+            rows = [other for other in self._rows() if (other["step"], other["split"]) != place]
+            self._write([*columns, *(name for name in row if name not in columns)], [*rows, row])
+            return
+        if self._file is None:
+            self._file = files.open_file(self.path, "a")
+        self._file.write(_text([[row.get(name, "") for name in columns]]))
+        self._file.flush()
+        self._known.add(place)
+
+    def rewind(self, step: int) -> None:
+        """Drops rows after `step`, and a line that was cut off."""
+        self.close()
+        files.remove_temporaries(*_split(self.path))
+        if files.exists(self.path):
+            rows = list(self._rows())
+            kept = [row for row in rows if int(row["step"]) <= step]
+            if len(kept) < len(rows):
+                self._write(self._known_columns(), kept)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _known_columns(self) -> list[str]:
+        if self._columns is None:
+            list(self._rows())
+        assert self._columns is not None
+        return self._columns
+
+    def _rows(self) -> Iterator[dict[str, str]]:
+        """Yields the whole rows of the file, and leaves nothing else in it; a killed process may leave half a line."""
+        text = files.read_text(self.path) if files.exists(self.path) else ""
+        whole = text[: text.rfind("\n") + 1]
+        head, *lines = list(csv.reader(io.StringIO(whole))) or [[]]
+        if text and tuple(head[: len(_OWN)]) != _OWN:
+            raise TableError(
+                f"{self.path} was not written by this program: its first line is {text.partition(chr(10))[0][:60]!r}. "
+                "Move it away, or name another trainer.trackers file"
+            )
+        rows = [dict(zip(head, line, strict=True)) for line in lines if len(line) == len(head) and line[0].isdecimal()]
+        if len(rows) < len(lines):
+            _logger.warning("%s: %d lines are no rows of it, left out", self.path, len(lines) - len(rows))
+        self._columns = head or list(_OWN)
+        self._known = {(row["step"], row["split"]) for row in rows}
+        if whole != text or len(rows) < len(lines):
+            self._write(self._columns, rows)
+        yield from rows
+
+    def _write(self, columns: list[str], rows: list[dict[str, str]]) -> None:
+        self.close()
+        table = [columns, *([row.get(name, "") for name in columns] for row in rows)]
+        files.write_text_atomically(self.path, _text(table), durable=False)
+        self._columns = columns
+        self._known = {(row["step"], row["split"]) for row in rows}
+
+
+def _text(lines: list[list[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Returns the folder and the name of a file."""
+    folder, slash, name = path.rpartition("/")
+    return (folder or slash or "."), name

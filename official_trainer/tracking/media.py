@@ -1,0 +1,131 @@
+"""What is recorded beside numbers: histograms, images, texts.
+
+Owns: these values, and bringing them to the host: NumPy arrays of their own, which nobody changes afterwards.
+Does not own: how a tracker shows them. Importing this imports neither NumPy nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import Any
+
+from official_trainer.errors import UserError
+
+HISTOGRAM_BUCKETS = 64
+
+
+class MediaError(UserError, TypeError):
+    """Something that was published and cannot be shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """The distribution of the values of an array of numbers, of any shape; those that are not finite are left out."""
+
+    values: Any
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the values take."""
+        return int(getattr(self.values, "nbytes", 0))
+
+    def buckets(self, count: int = HISTOGRAM_BUCKETS) -> tuple[Any, Any]:
+        """Returns how many values are in each bucket, float64 `[count]`, and its edges, `[count + 1]`.
+
+        Only for values on the host, as trackers get them.
+        """
+        import numpy as np
+
+        if not self.values.size:
+            return np.zeros(count), np.zeros(count + 1)
+        bounds = float(self.values.min()), float(self.values.max())
+        counts, edges = np.histogram(self.values, bins=count, range=bounds)
+        return counts.astype(np.float64), edges.astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """A picture: `[height, width, channels]`, one to four channels, uint8, or floats between 0 and 1."""
+
+    pixels: Any
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the pixels take."""
+        return int(getattr(self.pixels, "nbytes", 0))
+
+    def png(self) -> bytes:
+        """Returns the picture as a PNG file; only for pixels on the host, as trackers get them."""
+        from PIL import Image as pillow  # TensorBoard, which TensorFlow brings, brings it
+
+        pixels = self.pixels[:, :, 0] if self.pixels.shape[2] == 1 else self.pixels
+        written = io.BytesIO()
+        pillow.fromarray(pixels).save(written, "PNG")
+        return written.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A text in Markdown."""
+
+    markdown: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the text takes, about."""
+        return len(self.markdown)
+
+
+Media = Histogram | Image | Text
+
+
+def on_host(name: str, thing: Any) -> Media:
+    """Returns media with what they hold as NumPy arrays: finite values of a histogram in one row, pixels as uint8.
+
+    Raises:
+      MediaError: it is none, or cannot be shown; says what it may be.
+    """
+    if isinstance(thing, Histogram):
+        return Histogram(_finite(name, thing.values))
+    if isinstance(thing, Image):
+        return Image(_pixels(name, thing.pixels))
+    if isinstance(thing, Text):
+        return thing
+    raise MediaError(f"{name!r} is a {type(thing).__name__}; what is published is a Histogram, an Image or a Text")
+
+
+def _array(values: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(values.numpy() if hasattr(values, "numpy") else values)
+
+
+def _finite(name: str, values: Any) -> Any:
+    import numpy as np
+
+    array = _array(values).ravel()
+    if array.dtype.kind not in "biuf":
+        try:
+            array = array.astype(np.float32)  # bfloat16 and the like are strange to NumPy
+        except (TypeError, ValueError):
+            raise MediaError(f"histogram {name!r} is of {array.dtype}; a histogram is of numbers") from None
+    elif array.dtype == np.float16 or array.dtype == np.bool_:
+        array = array.astype(np.float32)
+    return array[np.isfinite(array)]
+
+
+def _pixels(name: str, values: Any) -> Any:
+    import numpy as np
+
+    array = _array(values)
+    if array.ndim != 3 or not 1 <= array.shape[2] <= 4 or 0 in array.shape:
+        raise MediaError(
+            f"image {name!r} has shape {list(array.shape)}; an image is [height, width, channels] with one to four "
+            "channels: publish those of a batch one by one"
+        )
+    if array.dtype == np.uint8:
+        return array.copy()
+    if array.dtype.kind in "iu":
+        raise MediaError(f"image {name!r} is of {array.dtype}; pixels are uint8, or floats between 0 and 1")
+    return (np.nan_to_num(array.astype(np.float32)).clip(0, 1) * 255).round().astype(np.uint8)

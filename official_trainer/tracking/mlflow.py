@@ -1,0 +1,176 @@
+"""MLflow: a run there for each run directory, in a SQLite file of the run directory if no server is named.
+
+Owns: which MLflow run it is, and that no point is there twice: those of an abandoned stretch stay, because MLflow takes
+none back, and steps that are there are not logged again. Does not own: MLflow itself, an optional extra.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from official_trainer import files
+from official_trainer.config import ConfigError, Problem, TrackerConfig
+from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Text, Tracker
+from official_trainer.tracking.identity import remembered
+
+_logger = logging.getLogger(__name__)
+_STATUS = {"done": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
+_TAG = "official_trainer.run"
+_BATCH = 100  # MLflow takes no more parameters in one call
+_ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_TRUNCATE_LONG_VALUES": "true"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MlflowConfig(TrackerConfig):
+    """An MLflow run: parameters, metrics, and media as artifacts. A restart continues it.
+
+    Attributes:
+      tracking_uri: where MLflow keeps runs; unset means the file `mlflow.db` in the run directory, which
+        `mlflow ui --backend-store-uri sqlite:///MODEL_DIR/mlflow.db` shows.
+      experiment: MLflow's experiment; unset means the name of ours.
+      run_name: unset means the last part of the run directory.
+    """
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("mlflow", "sqlalchemy", "alembic")
+    INSTALL: ClassVar[str] = "official-trainer[mlflow]"
+
+    tracking_uri: str | None = None
+    experiment: str | None = None
+    run_name: str | None = None
+
+    def build(self, place: Place) -> MlflowTracker:
+        uri = self.tracking_uri
+        if uri is None and files.is_url(place.directory):
+            what = f"is not set, and {place.directory} is a URL, where no SQLite file can be"
+            raise ConfigError([Problem(what, "trainer.trackers: tracking_uri", fix="name a server, or a local file")])
+        if uri is None:
+            uri = f"sqlite:///{os.path.abspath(files.join(place.directory, 'mlflow.db'))}"
+        named = {"experiment": self.experiment or place.experiment, "name": self.run_name or place.name}
+        return MlflowTracker(uri, dataclasses.replace(place, **named))
+
+
+class MlflowTracker(Tracker):
+    """Logs to one MLflow run, which it finds again by a tag.
+
+    Args:
+      tracking_uri: MLflow's store.
+      place: the names of experiment and run, and where the tag is remembered.
+      clock: tells the time in Unix seconds.
+    """
+
+    def __init__(self, tracking_uri: str, place: Place, *, clock: Callable[[], float] = time.time) -> None:
+        self._uri, self._place, self._clock = tracking_uri, place, clock
+        self._client: Any = None
+        self._run_id = ""
+        self._last_steps: dict[str, int] = {}  # of each metric that was asked for
+
+    def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
+        """Logs the config as parameters; MLflow keeps the first value of each, whatever a restart says."""
+        client = self._open()
+        said = {"experiment": experiment, **{_name(path): _text(value) for path, value in config.items()}}
+        known = client.get_run(self._run_id).data.params
+        new = [_entities().Param(name, value) for name, value in said.items() if name not in known]
+        for start in range(0, len(new), _BATCH):
+            client.log_batch(self._run_id, params=new[start : start + _BATCH])
+        if changed := sorted(name for name in said.keys() & known.keys() if not said[name].startswith(known[name])):
+            _logger.warning("MLflow keeps the first value of a parameter; changed since: %s", ", ".join(changed))
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        client, now_ms = self._open(), round(self._clock() * 1000)
+        named = {_name(f"{split}/{name}"): float(value) for name, value in values.items()}
+        metric = _entities().Metric
+        new = [metric(name, value, now_ms, step) for name, value in named.items() if step > self._last(name)]
+        if new:
+            client.log_batch(self._run_id, metrics=new)
+        self._last_steps.update({logged.key: step for logged in new})
+
+    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
+        """Writes artifacts `SPLIT/NAME/STEP.png`, `.md` or `.json`; one that is there is replaced."""
+        client = self._open()
+        for name, thing in media.items():
+            path = f"{_name(f'{split}/{name}')}/{step:08d}"
+            if isinstance(thing, Text):
+                client.log_text(self._run_id, thing.markdown, f"{path}.md")
+            elif isinstance(thing, Histogram):
+                counts, edges = thing.buckets()
+                client.log_text(
+                    self._run_id, json.dumps({"counts": counts.tolist(), "edges": edges.tolist()}), f"{path}.json"
+                )
+            elif isinstance(thing, Image):
+                self._log_bytes(thing.png(), f"{path}.png")
+
+    def end(self, outcome: Outcome) -> None:
+        self._open().set_terminated(self._run_id, status=_STATUS[outcome.status])
+
+    def close(self) -> None:
+        self._client = None
+
+    def _open(self) -> Any:
+        """Returns the client, once the run is there and runs."""
+        if self._client is None:
+            for name, value in _ENVIRONMENT.items():
+                os.environ.setdefault(name, value)
+            mlflow = importlib.import_module("mlflow")
+            for name in ("mlflow", "alembic"):  # how they make their tables is not about the user's run
+                logging.getLogger(name).setLevel(logging.WARNING)
+            client = mlflow.MlflowClient(tracking_uri=self._uri)
+            self._run_id = self._find_or_create(client)
+            self._client = client
+        return self._client
+
+    def _find_or_create(self, client: Any) -> str:
+        experiment = client.get_experiment_by_name(self._place.experiment)
+        if experiment is None:
+            artifacts = _artifacts(self._uri)
+            number = client.create_experiment(self._place.experiment, artifact_location=artifacts)
+        else:
+            number = experiment.experiment_id
+        tag = remembered(files.join(self._place.directory, "mlflow.json"))["run"]
+        found = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{tag}'", max_results=1)
+        if found:
+            client.update_run(found[0].info.run_id, status="RUNNING")
+            return found[0].info.run_id
+        return client.create_run(number, run_name=self._place.name, tags={_TAG: tag}).info.run_id
+
+    def _last(self, name: str) -> int:
+        """Returns the last step of a metric that is there, or one before all."""
+        if name not in self._last_steps:
+            history = self._client.get_metric_history(self._run_id, name)
+            self._last_steps[name] = max((metric.step for metric in history), default=-1)
+        return self._last_steps[name]
+
+    def _log_bytes(self, content: bytes, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        with tempfile.TemporaryDirectory() as directory:
+            local = os.path.join(directory, name)
+            with open(local, "wb") as file:
+                file.write(content)
+            self._client.log_artifact(self._run_id, local, artifact_path=folder)
+
+
+def _entities() -> Any:
+    return importlib.import_module("mlflow.entities")
+
+
+def _artifacts(uri: str) -> str | None:
+    """Returns where artifacts go: beside a SQLite file, where MLflow would take the current folder; else it knows."""
+    _, is_file, path = uri.partition("sqlite:///")
+    return f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
+
+
+def _name(text: str) -> str:
+    """Returns a name as MLflow takes it."""
+    return re.sub(r"[^\w\-. :/]", "_", text)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,21 @@
+import numpy as np
+import pytest
+
+from official_trainer.tracking import Histogram, Image, MediaError, Trackers
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"),
+    [
+        (np.zeros(3), "'dev/x' is a ndarray; what is published is a Histogram, an Image or a Text"),
+        (Image(np.zeros((8, 4, 4, 3))), r"image 'dev/x' has shape \[8, 4, 4, 3\]; .* those of a batch one by one"),
+        (Image(np.zeros((4, 4, 5))), r"image 'dev/x' has shape \[4, 4, 5\]; .* one to four channels"),
+        (Image(np.zeros((0, 4, 3))), r"image 'dev/x' has shape \[0, 4, 3\]"),
+        (Image(np.zeros((4, 4, 3), int)), "image 'dev/x' is of int64; pixels are uint8, or floats between 0 and 1"),
+        (Histogram(np.array(["a"])), "histogram 'dev/x' is of <U1; a histogram is of numbers"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_by_name(thing, message):
+    """T18: in the caller, with what is allowed."""
+    with pytest.raises(MediaError, match=message):
+        Trackers([]).publish("train", 1, {"dev": {"x": thing}})
