@@ -322,7 +322,7 @@ def _traces_of(trainer: Trainer | None) -> dict[str, Any]:
 
 def _last_row(path: str) -> dict[str, float]:
     """Returns the numbers of the newest row, an evaluation's before training's, for a run with nothing left to do."""
-    rows = [row for row in read_rows(path) if row["split"] != "time"] if files.exists(path) else []
+    rows = [row for row in read_rows(path) if row["split"] in ("train", "validation")] if files.exists(path) else []
     if not rows:
         return {}
     newest = max(rows, key=lambda row: (row["step"], row["split"] == "validation"))

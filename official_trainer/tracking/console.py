@@ -19,6 +19,7 @@ from official_trainer.tracking import Tracker
 
 _logger = logging.getLogger(__name__)
 _NOT_SHOWN = ("batch_loss", "smoothed_loss", "learning_rate")  # in metrics.jsonl and TensorBoard; too much here
+_CURVES = ("time", "optimizer", "intermediates")
 _LINE_INTERVAL_SECONDS = 5.0
 _BAR_INTERVAL_SECONDS = 0.1
 
@@ -68,9 +69,9 @@ class Console(Tracker):
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Shows metrics: those of `train` in the progress (a bar has room for the loss only), others in a line.
 
-        Those of `time` are left to the trackers that keep them.
+        Rows of a split that is there for its curve, such as `time`, are left to the trackers that draw it.
         """
-        if split == "time":
+        if split in _CURVES:
             return
         if split == "train":
             shown = {name: value for name, value in values.items() if name not in _NOT_SHOWN}
