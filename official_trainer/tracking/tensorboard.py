@@ -62,7 +62,8 @@ class TensorBoardTracker(Tracker):
         if not self._owns_run:
             return
         summary = load("tensorboard.plugins.hparams.summary_v2")
-        values = {name: _hparam(value) for name, value in {"experiment": experiment, **config}.items()}
+        plain = {"experiment": experiment, **config}
+        values = {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str)}
         new = summary.hparams_pb(values, start_time_secs=self._clock())
         tag, told = new.value[0].tag, []
         for name in self._names(_HPARAMS):
@@ -250,10 +251,6 @@ def _summary(tag: str, metadata: Any, tensor: Any) -> Any:
 
 def _session_end_tag() -> str:
     return load("tensorboard.plugins.hparams.metadata").SESSION_END_INFO_TAG
-
-
-def _hparam(value: Any) -> bool | float | str:
-    return value if isinstance(value, bool | int | float | str) else "null"
 
 
 def _group(value: Any) -> str:
