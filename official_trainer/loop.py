@@ -280,6 +280,7 @@ class Loop:
 
     def _end_here(self, stop: Stop) -> None:
         state, self._stopped_by = self.state, stop
+        state.stop_reason = stop.reason
         if state.step == 0:
             return  # there is nothing to end with
         state.end_step = state.step
