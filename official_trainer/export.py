@@ -72,6 +72,13 @@ def keep_newest(directory: str, max_to_keep: int) -> None:
         files.remove(files.join(directory, name))
 
 
+def remove_after(directory: str, step: int) -> None:
+    """Deletes the exports of later steps among the folders of `directory` that are named by step."""
+    for name in files.list_dir(directory):
+        if name.isdigit() and int(name) > step:
+            files.remove(files.join(directory, name))
+
+
 def _batch_of(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=tensor.name.split(":")[0])
 

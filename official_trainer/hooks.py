@@ -32,6 +32,7 @@ class Hooks:
     on_window: Callable[[LoopState, int, float, float], None] = lambda state, steps, seconds, loss: None
     before_save: Callable[[int], None] = lambda step: None
     on_save: Callable[[int], None] = lambda step: None
+    on_rollback: Callable[[int], None] = lambda step: None
     find_evaluation: Callable[[int], Mapping[str, float] | None] = lambda step: None
     on_stop: Callable[[str], None] = lambda reason: None
     load_weights: Callable[[str, int], None] = lambda directory, step: None

@@ -70,7 +70,9 @@ class Loop:
         self._save = Every(self._config.checkpoint_interval)
         self._validation = Every(self._config.validation_interval)
         self._actions = self._hooks.actions
-        self._recovery = Recovery(trainer, store, run_to=self._run_to, diagnosis=self._hooks.diagnosis)
+        self._recovery = Recovery(
+            trainer, store, run_to=self._run_to, find_problem=self._loss_problem, diagnosis=self._hooks.diagnosis
+        )
         self._good_step = self._summarized_step = 0
         self._window_steps = 1
         self._phase = ""
@@ -191,10 +193,13 @@ class Loop:
             self._summarize()
 
     def _run_to(self, step: int) -> None:
-        """Runs windows until `step`, for repeating what was run before."""
+        """Runs windows until `step`, for repeating what was run before: the mean loss begins anew where it did."""
         self.state.step = int(self._trainer.global_step.numpy())
         while self.state.step < step:
-            self._run_window(step)
+            if self._summary.is_due_at(self.state.step):
+                self._trainer.train_loop_end()
+                self._trainer.train_loop_begin()
+            self._run_window(min(step, self._summary.following(self.state.step)))
             self._stop.check()
 
     def _run_window(self, due_step: int) -> None:
@@ -252,6 +257,7 @@ class Loop:
         self._is_repeating = False
         state.step = int(self._trainer.global_step.numpy())
         self._journal.rewind(state.step)
+        self._hooks.on_rollback(state.step)
         self._saved_step = None
         self._actions.restore(self._recovery.extra)
         self._trainer.train_loop_begin()
@@ -279,8 +285,7 @@ class Loop:
                 self._end_here(request)
 
     def _end_here(self, stop: Stop) -> None:
-        state, self._stopped_by = self.state, stop
-        state.stop_reason = stop.reason
+        state, self._stopped_by, self.state.stop_reason = self.state, stop, stop.reason
         if state.step == 0:
             return  # there is nothing to end with
         state.end_step = state.step
