@@ -30,6 +30,7 @@ class LoopState:
       epoch: passes over the data so far; None if the data does not say.
       shared: a place for actions to leave things for each other; not saved.
       step_seconds: how long a step took, of the last windows.
+      stop_reason: why training ends before its last step, if an action has asked for that.
     """
 
     step: int = 0
@@ -38,6 +39,7 @@ class LoopState:
     epoch: float | None = None
     shared: dict[str, Any] = dataclasses.field(default_factory=dict)
     step_seconds: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=100))
+    stop_reason: str | None = None
 
     @property
     def median_step_seconds(self) -> float | None:

@@ -138,6 +138,20 @@ class BestCheckpoint:
         pointer += "".join(f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in reversed(self.steps))
         _write_if_changed(files.join(self._directory, POINTER), pointer)
 
+    def drop_after(self, step: int) -> tuple[int, ...]:
+        """Deletes the best checkpoints of later steps, which a run that was rolled back never came to; returns them."""
+        self._finish_replacement()
+        later = tuple(found for found in sorted(manifest.parts(self._directory)) if found > step)
+        store = self._store(tf.train.Checkpoint())
+        for found in later:
+            store.delete(found)
+            self._records.pop(found, None)
+        if self.step is None:
+            for name in (_INFO, POINTER):
+                files.remove(files.join(self._directory, name))
+        self.tidy()
+        return later
+
     def _save(self, evaluated: tf.train.Checkpoint, step: int, record: dict[str, Any]) -> None:
         save(self._directory, evaluated, step, record, metadata=self._metadata)
         self._records[step] = record

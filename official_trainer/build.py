@@ -199,6 +199,13 @@ def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) 
     export.keep_newest(directory, job.config.trainer.export.max_to_keep)
 
 
+def drop_best_after(job: Job, trainer: Trainer, step: int) -> tuple[int, ...]:
+    """Deletes best checkpoints, and their exports, of steps that the run has gone back from; returns the steps."""
+    export.delete_after(job.path("export", "best"), step)
+    best = trainer.checkpoint_exporter
+    return () if best is None else best.drop_after(step)
+
+
 def export_last(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
     """Exports the model, with averaged weights if the run averages, unless this step is exported already."""
     directory = job.path("export", "saved_model")

@@ -34,6 +34,7 @@ class Hooks:
     new_traces: Callable[[], Sequence[Any]] = lambda: ()
     before_save: Callable[[int], None] = lambda step: None
     on_save: Callable[[int], None] = lambda step: None
+    on_rollback: Callable[[int], None] = lambda step: None
     find_row: Callable[[int, str], Mapping[str, float] | None] = lambda step, split: None
     on_stop: Callable[[str], None] = lambda reason: None
     load_weights: Callable[[str, int], None] = lambda directory, step: None

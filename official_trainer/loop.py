@@ -183,19 +183,22 @@ class Loop:
         while state.step == start and not self._is_done():  # none ran where an epoch ended
             self._good_step = state.step
             self._run_window(self._next_due_step())
-            if problem := self._loss_problem():
+            if problem := self._recovery.loss_problem():
                 self._summarize()
-                raise NonFiniteError(problem)
+                raise NonFiniteError(f"{problem}; {self._last_good()}")
             self._report_saves()
             self._stop.check()
         if self._summary.is_due_at(state.step) or self._is_done():
             self._summarize()
 
     def _run_to(self, step: int) -> None:
-        """Runs windows until `step`, for repeating what was run before."""
+        """Runs windows until `step`, for repeating what was run before: the mean loss begins anew where it did."""
         self.state.step = int(self._trainer.global_step.numpy())
         while self.state.step < step:
-            self._run_window(step)
+            if self._summary.is_due_at(self.state.step):
+                self._trainer.train_loop_end()
+                self._trainer.train_loop_begin()
+            self._run_window(min(step, self._summary.following(self.state.step)))
             self._stop.check()
 
     def _run_window(self, due_step: int) -> None:
@@ -232,18 +235,6 @@ class Loop:
         # Epochs of one data set have one length: the first tells the end.
         state.end_step = state.step if done >= epochs else math.ceil(state.step / done * epochs)
 
-    def _loss_problem(self) -> str | None:
-        loss, step, config = self._trainer.mean_loss, self.state.step, self._config
-        if not math.isfinite(loss):
-            return f"the training loss is {loss} at step {step}; {self._last_good()}"
-        bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
-        if bounded and loss > config.loss_upper_bound:
-            return (
-                f"the training loss is {loss:g} at step {step}, above "
-                f"trainer.loss_upper_bound={config.loss_upper_bound:g}; {self._last_good()}"
-            )
-        return None
-
     def _recover(self, error: NonFiniteError) -> None:
         """Goes back and on from there, or raises what cannot be recovered from."""
         state = self.state
@@ -252,6 +243,7 @@ class Loop:
         self._is_repeating = False
         state.step = int(self._trainer.global_step.numpy())
         self._journal.rewind(state.step)
+        self._hooks.on_rollback(state.step)
         self._saved_step = None
         self._actions.restore(self._recovery.extra)
         self._trainer.train_loop_begin()
@@ -280,7 +272,7 @@ class Loop:
                 self._end_here(request)
 
     def _end_here(self, stop: Stop) -> None:
-        state, self._stopped_by = self.state, stop
+        state, self._stopped_by, self.state.stop_reason = self.state, stop, stop.reason
         if state.step == 0:
             return  # there is nothing to end with
         state.end_step = state.step
@@ -326,8 +318,8 @@ class Loop:
     def _stopped(self) -> PreemptedError:
         """Saves what is not saved yet, and returns the error that says how the run was left."""
         if (step := self._sync_step()) > 0:
-            if problem := self._loss_problem():
-                raise NonFiniteError(problem)
+            if problem := self._recovery.loss_problem():
+                raise NonFiniteError(f"{problem}; {self._last_good()}")
             if self._summary.is_due_at(step) and self._summarized_step != step:
                 self._summarize()  # the window that was left may have ended where this is due
             self._save_checkpoint()

@@ -1,7 +1,8 @@
 """Optimizers, schedules and weight averages, built from `trainer.optimizer_config`.
 
-Owns: building the optimizer with Model Garden's own factory, its slots, and `WeightAverage`, the moving average of
-weights. Does not own: the section's fields (`config/optimization.py`), when averages are swapped in (`evaluation.py`).
+Owns: building the optimizer with Model Garden's own factory, its slots, a scale of its learning rate, and
+`WeightAverage`, the moving average of weights. Does not own: the section's fields (`config/optimization.py`), when
+averages are swapped in (`evaluation.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from official.modeling import optimization as garden_optimization
 
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
 
 
@@ -62,6 +64,60 @@ def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:
     if callable(rate):
         rate = rate(getattr(optimizer, "iterations", global_step))
     return tf.convert_to_tensor(rate)
+
+
+class FixedRateError(UserError, TypeError):
+    """The learning rate of an optimizer cannot be scaled."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class RateScale:
+    """Multiplies the learning rate of an optimizer by a number, without a variable more in a checkpoint.
+
+    A rate that is a variable of the optimizer is set to the product. A schedule is put into another one.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        """Takes the optimizer, before it is traced.
+
+        Raises:
+          FixedRateError: it has neither.
+        """
+        holder = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+        is_legacy = isinstance(holder, keras.optimizers.legacy.Optimizer)
+        rate = getattr(holder, "learning_rate" if is_legacy else "_learning_rate", None)  # the other one's is a value
+        self._rate: tf.Variable | None = rate if isinstance(rate, tf.Variable) else None
+        if self._rate is not None:
+            self._unscaled = self._rate.numpy()
+        elif isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            self._scale = tf.Variable(1.0, trainable=False, name="learning_rate_scale")
+            setattr(holder, "learning_rate" if is_legacy else "_learning_rate", _scaled(rate, self._scale))
+        else:
+            raise FixedRateError(
+                f"trainer.recovery_learning_rate_scale: the learning rate of {type(holder).__name__} cannot be scaled, "
+                "because it is neither a variable nor a LearningRateSchedule; give the optimizer one, or set this to 1"
+            )
+
+    def set(self, scale: float) -> None:
+        """Makes the rate `scale` times what was configured, from the next step on."""
+        if self._rate is None:
+            self._scale.assign(scale)
+        else:
+            self._rate.assign(self._unscaled * scale)
+
+
+def _scaled(schedule: Any, scale: tf.Variable) -> Any:
+    """Returns a schedule that is another one, times a variable."""
+
+    class Scaled(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: tf.Tensor) -> tf.Tensor:
+            return schedule(step) * tf.cast(scale, tf.float32)
+
+        def get_config(self) -> dict[str, Any]:
+            return schedule.get_config()
+
+    return Scaled()
 
 
 class WeightAverage:

@@ -204,6 +204,11 @@ class RunRecord:
         self._run["best"] = {"metric": metric, "value": encode(value), "step": step}
         self._write_run()
 
+    def clear_best(self) -> None:
+        """Says that no evaluation is the best: the run has gone back to before the one that was."""
+        self._run["best"] = None
+        self._write_run()
+
     def finish(self, exit_code: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Ends the record of this process.
 

@@ -6,6 +6,7 @@ recovery across restarts. Does not own: noticing (`loop.py`), what the report sa
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -39,8 +40,29 @@ class Diagnosis(Protocol):
         """Writes a report of a step, with its batch if that is the culprit; returns where."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Decision:
+    """How a run goes on from a checkpoint that it has gone back to, and that was saved before anybody knew.
+
+    Attributes:
+      step: of the checkpoint.
+      count: recoveries so far.
+      skipped_steps: how far the data is ahead of the steps.
+      left_out: as in `Recovery`.
+      pending: as in `Recovery`.
+      scale: of the learning rate.
+    """
+
+    step: int
+    count: int
+    skipped_steps: int
+    left_out: tuple[int, ...]
+    pending: tuple[int, ...]
+    scale: float
+
+
 class Recovery:
-    """Recoveries of one run: how many there were, and which batch is to be left out.
+    """Recoveries of one run: how many there were, which batches are to be left out, what became of the learning rate.
 
     Steps are exact, so going back and repeating them brings up the same failure at the same step: that finds the batch,
     and a batch that is left out is left out of the same place after a restart. If it does not come up again, the
@@ -60,30 +82,46 @@ class Recovery:
         Args:
           trainer: runs steps.
           store: restores checkpoints.
-          run_to: runs windows of steps up to a step, without asking whether the loss is finite.
+          run_to: runs windows of steps up to a step, without asking whether the loss is good.
           diagnosis: looks at the failure; None leaves no report.
         """
         self._trainer, self._store = trainer, store
         self._config = trainer.config.trainer
         self._run_to, self._diagnosis = run_to, diagnosis
         self._count = 0
-        self._left_out: int | None = None
+        self._left_out: tuple[int, ...] = ()  # each batch after this many steps, in the order of the recoveries
+        self._pending: tuple[int, ...] = ()  # those that this state has not come to yet
+        self._scale = 1.0
+        self._decision: _Decision | None = None
         self.extra: Mapping[str, Any] = {}
         """What the manifest of the checkpoint that was restored says beside numbers; empty for a fresh run."""
 
+    def loss_problem(self) -> str | None:
+        """Says what is wrong with the training loss, as `trainer` allows it to be; None if nothing is."""
+        loss, step, config = self._trainer.mean_loss, int(self._trainer.global_step.numpy()), self._config
+        if not math.isfinite(loss):
+            return f"the training loss is {loss} at step {step}"
+        bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
+        if bounded and loss > config.loss_upper_bound:
+            return f"the training loss is {loss:g} at step {step}, above trainer.loss_upper_bound={config.loss_upper_bound:g}"
+        return None
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint's manifest has to say, so that `restore` goes on alike."""
-        return {"recoveries": self._count, "batch_left_out": self._left_out} if self._count else {}
+        if not self._count:
+            return {}
+        left_out = {"left_out": list(self._left_out), "left_out_pending": list(self._pending)}
+        return {"recoveries": self._count, **left_out, "learning_rate_scale": self._scale}
 
     def next_step(self, step: int) -> int | float:
         """Returns the step after `step` before which a batch is to be left out; infinity if there is none."""
-        return math.inf if self._left_out is None or self._left_out <= step else self._left_out
+        return min((pending for pending in self._pending if pending > step), default=math.inf)
 
     def leave_out_if_due(self, step: int) -> None:
-        """Moves the data past the batch that would come after `step`, if it is the one to be left out."""
-        if step == self._left_out:
-            self._left_out = None
-            self._trainer.feed.skip(1)
+        """Moves the data past the batches that would come after `step`, if they are to be left out."""
+        if count := self._pending.count(step):
+            self._pending = tuple(pending for pending in self._pending if pending != step)
+            self._trainer.feed.skip(count)
 
     def recover(self, error: NonFiniteError, good_step: int, failed_step: int, *, step_seconds: float) -> str:
         """Goes back to an earlier checkpoint, as `trainer.recovery_…` says; returns what was done, in words.
@@ -98,7 +136,8 @@ class Recovery:
           NonFiniteError: `error` again, with what was found out, because nothing may be tried any more.
         """
         self._store.wait()
-        count = self._count + 1
+        count, left_out = self._count + 1, self._left_out
+        skipped, scale = self._trainer.feed.skipped_steps, self._scale * self._config.recovery_learning_rate_scale
         has_cause = not isinstance(error, DivergedError)
         culprit = self._find(good_step, failed_step, step_seconds) if has_cause else None
         found = self._describe(culprit, good_step, failed_step) if has_cause else "an action asks to go back"
@@ -109,30 +148,53 @@ class Recovery:
         for step in steps:
             if step > target:
                 self._store.delete(step)  # they are what led here; a restart must not take them up
+        self._decision = None
         self.restore()
-        self._count, self._left_out = count, None
-        policy = self._config.recovery_data
-        if policy == "skip":
-            self._trainer.feed.skip(failed_step - target)
-        elif policy == "skip_batch":
-            self._left_out = (failed_step if culprit is None else culprit) - 1
+        policy, bad_step = self._config.recovery_data, failed_step if culprit is None else culprit
+        if policy == "skip_batch":
+            left_out = (*left_out, bad_step - 1)
+        # What the checkpoint knows of was done before it or is pending there; all else comes after it.
+        pending = (*self._pending, *left_out[len(self._left_out) :])
+        skipped = skipped + failed_step - target if policy == "skip" else self._trainer.feed.skipped_steps
+        self._decision = _Decision(
+            step=target, count=count, skipped_steps=skipped, left_out=left_out, pending=pending, scale=scale
+        )
+        self._apply(self._decision)
         data = {
             "skip": f"past the data of {failed_step - target} steps",
-            "skip_batch": f"leaving out the batch of step {(self._left_out or 0) + 1}",
+            "skip_batch": f"leaving out the batch of step {bad_step}",
             "repeat": "with the same data",
         }[policy]
+        rate = "" if scale == 1 else f", at {scale:g} times the learning rate"
         limit = self._config.recovery_max_trials
-        return f"{error}\n{found}\nrecovery {count} of {limit}: back at step {target}, {data}"
+        return f"{error}\n{found}\nrecovery {count} of {limit}: back at step {target}, {data}{rate}"
 
     def restore(self) -> bool:
-        """Restores the newest checkpoint, and what it knows of recoveries; returns whether there is one."""
+        """Restores the newest checkpoint, and what is known of recoveries there; returns whether there is one."""
         report = self._store.restore()
         if report is None:
             return False
         self._trainer.after_restore(report)
-        self.extra = self._store.manifest(int(self._trainer.global_step.numpy())).extra
-        self._count, self._left_out = self.extra.get("recoveries", 0), self.extra.get("batch_left_out")
+        step = int(self._trainer.global_step.numpy())
+        self.extra = self._store.manifest(step).extra
+        self._count = self.extra.get("recoveries", 0)
+        self._left_out = tuple(self.extra.get("left_out", ()))
+        self._pending = tuple(self.extra.get("left_out_pending", ()))
+        self._scale_learning_rate(self.extra.get("learning_rate_scale", 1.0))
+        if self._decision is not None and self._decision.step == step and self._decision.count > self._count:
+            self._apply(self._decision)
         return True
+
+    def _apply(self, decision: _Decision) -> None:
+        self._count, self._left_out, self._pending = decision.count, decision.left_out, decision.pending
+        self._scale_learning_rate(decision.scale)
+        if ahead := decision.skipped_steps - self._trainer.feed.skipped_steps:
+            self._trainer.feed.skip(ahead)
+
+    def _scale_learning_rate(self, scale: float) -> None:
+        if scale != 1 or self._scale != 1:
+            self._trainer.scale_learning_rate(scale)
+        self._scale = scale
 
     def _find(self, good_step: int, failed_step: int, step_seconds: float) -> int | None:
         """Returns the step whose batch brings up the failure again, with the trainer just before it."""
@@ -143,9 +205,10 @@ class Recovery:
         self._run_to(max(good_step, start))
         for step in range(max(good_step, start) + 1, failed_step + 1):
             self._run_to(step)
-            if not math.isfinite(self._trainer.mean_loss):
+            if self.loss_problem():
                 self.restore()
                 self._run_to(step - 1)
+                self.leave_out_if_due(step - 1)
                 return step
         return None
 
@@ -155,7 +218,7 @@ class Recovery:
         where = "" if self._diagnosis is None else self._diagnosis.write(step, is_culprit=is_culprit)
         if is_culprit:
             return f"the batch of step {step} did it; it and its tensors are in {where}"
-        if int(self._trainer.global_step.numpy()) == failed_step and math.isfinite(self._trainer.mean_loss):
+        if int(self._trainer.global_step.numpy()) == failed_step and not self.loss_problem():
             return (
                 f"it came between steps {good_step} and {failed_step}, and not again when they were repeated: the "
                 f"machine, or an operation that is not deterministic; the tensors are in {where}"

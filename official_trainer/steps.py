@@ -162,8 +162,7 @@ class Stepper(orbit.StandardTrainer):
         logs = {metric.name: metric.result() for metric in [*self._train_metrics, self._train_loss]}
         for metric in [*self._train_metrics, self._train_loss]:
             metric.reset_states()
-        trace = self._loss_trace.results(int(self._global_step.numpy()))
-        return {**logs, **trace, "learning_rate": self.learning_rate}
+        return {**logs, **self.loss_trace, "learning_rate": self.learning_rate}
 
     @property
     def learning_rate(self) -> tf.Tensor:
@@ -174,6 +173,11 @@ class Stepper(orbit.StandardTrainer):
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return float(self._train_loss.result())
+
+    @property
+    def loss_trace(self) -> dict[str, float]:
+        """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
+        return self._loss_trace.results(int(self._global_step.numpy()))
 
     def next_train_inputs(self, iterator: Any) -> Any:
         """Returns the inputs of the next training step; runs on the host, traced."""

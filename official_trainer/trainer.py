@@ -92,6 +92,9 @@ class Trainer(Stepper, Evaluator):
             optimization.build_slots(self._optimizer, model.trainable_variables)
         settings = optimization.hyperparameters(self._optimizer) if optimizer is not None else []
         self._configured = [(variable, variable.numpy()) for variable in settings]
+        self._rate_scale: optimization.RateScale | None = None
+        if self._optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
+            self.scale_learning_rate(1.0)  # before anything is traced
         self._init_training(self._feed_of("train_data", seed), train_dataset, train=train)
         self._init_evaluation(self._feed_of("validation_data", seed), validation_dataset, evaluate=evaluate)
         self._checkpoint = self._build_checkpoint()
@@ -241,6 +244,20 @@ class Trainer(Stepper, Evaluator):
         """Gives the optimizer the settings of the config again, in place of those that a checkpoint has brought."""
         for variable, value in self._configured:
             variable.assign(value)
+        if self._rate_scale is not None:
+            self._rate_scale.set(self._scale)
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Makes the learning rate `scale` times what is configured, from the next step on.
+
+        Raises:
+          FixedRateError: the optimizer's cannot be scaled.
+        """
+        if self._rate_scale is None:
+            with self._strategy.scope():
+                self._rate_scale = optimization.RateScale(self._optimizer)
+        self._scale = scale
+        self._rate_scale.set(scale)
 
     def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns a distributed dataset.

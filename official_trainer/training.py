@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
 from official_trainer.build import (
     build,
+    drop_best_after,
     export_best,
     export_last,
     load_weights,
@@ -47,6 +49,8 @@ from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.trainer import Trainer
 from official_trainer.watchdog import watchdog_of
+
+_logger = logging.getLogger(__name__)
 
 
 def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, float]:
@@ -183,6 +187,7 @@ class _Session:
             new_traces=trainer.traces.take,
             before_save=lambda step: self._trackers.flush(),
             on_save=self._on_save,
+            on_rollback=functools.partial(self._on_rollback, trainer),
             find_row=self._rows.row,
             on_stop=self._console.message,
             load_weights=functools.partial(load_weights, trainer),
@@ -266,6 +271,21 @@ class _Session:
         self._record.set_best(best.metric, best.value, step)
         if self._job.config.trainer.export.best:
             export_best(self._job, trainer, step, logs)
+
+    def _on_rollback(self, trainer: Trainer, step: int) -> None:
+        """Takes back what was said of steps that the run has gone back from."""
+        self._record.checkpoint(step)
+        dropped = drop_best_after(self._job, trainer, step)
+        if not dropped:
+            return
+        best = trainer.checkpoint_exporter
+        if best.step is None:
+            self._record.clear_best()
+        else:
+            self._record.set_best(best.metric, best.value, best.step)
+        steps = ", ".join(map(str, dropped))
+        left = "there is none" if best.step is None else f"that of step {best.step} is the best again"
+        _logger.warning("the best checkpoint of step %s went with the steps that are done again; %s", steps, left)
 
     def _on_end(self, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
         if self._job.config.trainer.export.at_end:

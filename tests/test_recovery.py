@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from official.modeling import optimization as garden_optimization
 
 from official_trainer import config as configuration
 from official_trainer import registry, run
@@ -30,6 +31,8 @@ class Stream:
     """What the task reads; tests put batches into it, and take them out."""
 
     bad_index: int | None = BAD_STEP - 1
+    bad_too: tuple[int, ...] = ()
+    loud: tuple[int, ...] = ()
     without: tuple[int, ...] = ()
     glitch_at: int | None = None
 
@@ -39,8 +42,10 @@ def batches():
     for index in range(120):
         rows = np.arange(index * 10, index * 10 + 10) % toy.NUM_EXAMPLES
         features = toy.FEATURES[rows].copy()
-        if index == Stream.bad_index:
+        if index == Stream.bad_index or index in Stream.bad_too:
             features[3, 2] = np.nan
+        if index in Stream.loud:
+            features[3, 2] = 1e6
         if index not in Stream.without:
             yield features, toy.LABELS[rows]
 
@@ -58,6 +63,11 @@ class BadBatchTask(toy.ToyTask):
         size = input_context.get_per_replica_batch_size(params.global_batch_size)
         return tf.data.Dataset.from_tensor_slices((features, labels)).batch(size).with_options(options)
 
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        logs = super().train_step(inputs, model, optimizer, metrics)
+        loud = tf.reduce_max(tf.abs(inputs[0]))  # a batch that is loud has a large loss, and nothing else
+        return {**logs, self.loss: logs[self.loss] + tf.nn.relu(loud - 100.0)}
+
 
 @registry.register_config_factory("bad_batch")
 def bad_batch():
@@ -72,15 +82,16 @@ def bad_batch():
 @pytest.fixture(autouse=True)
 def stream(monkeypatch):
     monkeypatch.setattr(Stream, "bad_index", BAD_STEP - 1)
-    monkeypatch.setattr(Stream, "without", ())
+    for name in ("bad_too", "loud", "without"):
+        monkeypatch.setattr(Stream, name, ())
     return Stream
 
 
-def do(model_dir, *sets):
+def do(model_dir, *sets, **options):
     keras.backend.clear_session()
     sets = ("trainer.export.at_end=false", *sets)
     resolved = configuration.resolve(registry.get_config("bad_batch"), experiment="bad_batch", sets=sets)
-    return run.run("bad_batch", resolved, mode="train_and_eval", model_dir=str(model_dir), quiet=True)
+    return run.run("bad_batch", resolved, mode="train_and_eval", model_dir=str(model_dir), quiet=True, **options)
 
 
 @pytest.mark.parametrize("strategy", ["off", "mirrored"])
@@ -223,3 +234,173 @@ def test_weights_that_are_not_finite_are_never_saved(model_dir, stream, monkeypa
     with pytest.raises(NonFiniteError, match=r"weights are not finite at step 20: dense.*; the last good .*ckpt-10"):
         do(model_dir)
     assert committed_steps(model_dir) == (10,)
+
+
+def test_several_batches_that_fail_after_one_checkpoint_are_all_left_out(model_dir, tmp_path, stream):
+    """T12, N2: what was decided at a checkpoint holds when the run goes back there again, also two in a row."""
+    stream.bad_too = (BAD_STEP, BAD_STEP + 1)
+    do(model_dir, "trainer.recovery_max_trials=3", "trainer.recovery_data=skip_batch")
+    stream.without = (BAD_STEP - 1, BAD_STEP, BAD_STEP + 1)
+    do(tmp_path / "clean")
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+
+
+def test_going_back_further_leaves_out_what_was_left_out_before(model_dir, tmp_path, stream):
+    """T12, N2: also when the checkpoint it goes back to is older than the one before."""
+    stream.bad_too = (45,)
+    sets = ("trainer.recovery_max_trials=2", "trainer.recovery_data=skip_batch", "trainer.recovery_checkpoints_back=2")
+    do(model_dir, *sets)
+    stream.without = (BAD_STEP - 1, 45)
+    do(tmp_path / "clean")
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+
+
+def test_skipping_twice_from_one_checkpoint_goes_on_past_both(model_dir, stream):
+    """T12: the second failure is further on in the data than its step says."""
+    stream.bad_too = (50,)
+    do(model_dir, "trainer.recovery_max_trials=2", "trainer.checkpoint_interval=30")
+    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert 51 - 30 <= lost <= 60 - 30 + 10
+
+
+# A loss that is a number, and too large.
+
+
+def test_a_batch_whose_loss_is_above_the_bound_is_found(model_dir, tmp_path, stream, caplog):
+    """N13, T12: by the question that the loop asks, though summaries lie between the checkpoint and the failure."""
+    stream.bad_index, stream.loud = None, (BAD_STEP - 1,)
+    sets = ("trainer.loss_upper_bound=1000", "trainer.summary_interval=5", "trainer.checkpoint_interval=30")
+    do(model_dir, *sets, "trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    assert "above trainer.loss_upper_bound=1000" in caplog.text
+    assert f"the batch of step {BAD_STEP} did it; it and its tensors are in" in caplog.text
+    with np.load(f"{model_dir}/non_finite/step-{BAD_STEP}/batch.npz") as batch:
+        assert batch["replica_0.0"][3, 2] == 1e6
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean", *sets)
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+
+
+# The learning rate after a recovery.
+
+COSINE = (
+    "trainer.optimizer_config.learning_rate:={type: cosine, cosine: {initial_learning_rate: 0.02, decay_steps: 99}}"
+)
+RATES = {
+    "constant": (),
+    "schedule": (COSINE,),
+    "mirrored": (COSINE, "runtime.distribution_strategy=mirrored"),
+    "warmup": ("trainer.optimizer_config.warmup:={type: linear, linear: {warmup_steps: 50}}",),
+    "float16": ("runtime.mixed_precision_dtype=float16", "runtime.loss_scale=8"),
+    "experimental": ("trainer.optimizer_config.warmup:={type: linear, linear: {warmup_steps: 50}}",),
+}
+HALVED = ("trainer.recovery_max_trials=2", "trainer.recovery_learning_rate_scale=0.5")
+
+
+def new_optimizer(task, config, runtime):
+    factory = garden_optimization.OptimizerFactory(config)
+    return factory.build_optimizer(factory.build_learning_rate(), use_legacy_optimizer=False)
+
+
+def rates(model_dir):
+    rows = read_rows(f"{model_dir}/metrics.jsonl")
+    return {row["step"]: row["learning_rate"] for row in rows if row["split"] == "train"}
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_the_rate_is_scaled_from_the_recovery_on_also_after_a_kill(rate, model_dir, tmp_path, monkeypatch, caplog):
+    """N13, N1, N2: in the rows, in the steps, in the checkpoints, and a run that was killed ends with the same bits."""
+    if rate == "experimental":
+        monkeypatch.setattr(BadBatchTask, "create_optimizer", classmethod(new_optimizer))
+    sets = (*RATES[rate], *HALVED, "trainer.recovery_data=skip_batch")
+    do(model_dir, *sets)
+    assert "back at step 30, leaving out the batch of step 37, at 0.5 times the learning rate" in caplog.text
+    do(tmp_path / "plain", *RATES[rate], "trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    scaled, plain = rates(model_dir), rates(tmp_path / "plain")
+    assert all(scaled[step] == plain[step] for step in (10, 20, 30))
+    assert all(scaled[step] == pytest.approx(plain[step] / 2) for step in (40, 50, 60))
+    assert values(model_dir, 60).keys() == values(tmp_path / "plain", 60).keys()
+
+    class Killed(BaseException):
+        pass
+
+    save = Loop._save_checkpoint
+
+    def save_and_die(loop):
+        save(loop)
+        if loop.state.step == 40:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_save_checkpoint", save_and_die)
+        with pytest.raises(Killed):
+            do(tmp_path / "killed", *sets)
+    do(tmp_path / "killed", *sets)
+    assert differences(tmp_path / "killed", model_dir) == []
+
+
+def test_a_halved_rate_is_the_half_rate(model_dir, tmp_path, stream):
+    """N13: the same bits as a run that was given half the rate at that step."""
+    do(model_dir, *HALVED, "trainer.recovery_data=skip_batch")
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean", "trainer.train_steps=30")
+    rate = "trainer.optimizer_config.learning_rate.constant.learning_rate=0.005"
+    do(tmp_path / "clean", rate, allow_config_change=True)
+    names = [name for name in values(model_dir, 60) if name.startswith(("model/", "optimizer/"))]
+    ours, theirs = values(model_dir, 60), values(tmp_path / "clean", 60)
+    assert [name for name in names if ours[name].tobytes() != theirs[name].tobytes()] == []
+
+
+def test_each_recovery_scales_again_and_the_scale_outlives_the_setting(model_dir, stream, caplog):
+    """N13, N2: two recoveries from one checkpoint make a quarter; going on without the setting keeps it."""
+    stream.bad_too = (BAD_STEP + 1,)
+    sets = (*RATES["schedule"], "trainer.recovery_data=skip_batch")
+    do(model_dir, *sets, *HALVED)
+    assert "recovery 2 of 2: back at step 30, leaving out the batch of step 38, at 0.25 times" in caplog.text
+    extra = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-60.manifest.json")).read())["extra"]
+    assert (extra["learning_rate_scale"], extra["left_out"], extra["left_out_pending"]) == (0.25, [36, 37], [])
+    do(model_dir, *sets, "trainer.train_steps=70")
+    unscaled = 0.02 * 0.5 * (1 + np.cos(np.pi * 70 / 99))
+    assert rates(model_dir)[70] == pytest.approx(unscaled / 4, rel=1e-5)
+
+
+def test_a_rate_that_cannot_be_scaled_is_refused_at_the_start(model_dir, monkeypatch):
+    """N13: a function instead of a schedule; without the setting it is the task's own affair."""
+    optimizer = classmethod(lambda *args: keras.optimizers.legacy.SGD(lambda: 0.01))
+    monkeypatch.setattr(BadBatchTask, "create_optimizer", optimizer)
+    with pytest.raises(
+        TypeError,
+        match=r"recovery_learning_rate_scale: the learning rate of SGD cannot be scaled.*LearningRateSchedule",
+    ) as caught:
+        do(model_dir, *HALVED)
+    assert caught.value.exit_code == 2
+    with pytest.raises(configuration.ConfigError, match=r"recovery_learning_rate_scale: .*must be at most 1"):
+        do(model_dir, "trainer.recovery_learning_rate_scale=2")
+
+
+# The best checkpoint.
+
+
+def test_going_back_takes_back_the_best_of_later_steps(model_dir, tmp_path, stream, caplog):
+    """N2, T11: record, checkpoint and export; then the run ends with the best of one that never saw the batch."""
+    best = ("best_checkpoint_eval_metric=validation_loss", "best_checkpoint_metric_comp=lower", "export.best=true")
+    sets = (
+        *(f"trainer.{one}" for one in best),
+        "trainer.validation_interval=5",
+        "trainer.best_checkpoint_max_to_keep=2",
+    )
+    do(
+        model_dir,
+        *sets,
+        "trainer.recovery_max_trials=1",
+        "trainer.recovery_data=skip_batch",
+        "trainer.recovery_checkpoints_back=3",
+    )
+    assert "went with the steps that are done again" in caplog.text
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean", *sets)
+    ours, theirs = (json.loads((tmp_path / name / "run.json").read_text())["best"] for name in ("run", "clean"))
+    assert ours == theirs
+    for folder in ("best", "export/best"):
+        assert sorted(path.name for path in (tmp_path / "run" / folder).iterdir()) == sorted(
+            path.name for path in (tmp_path / "clean" / folder).iterdir()
+        )

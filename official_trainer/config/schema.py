@@ -151,6 +151,7 @@ class TrainerConfig(Config):
       recovery_checkpoints_back: how many checkpoints it goes back; those after are deleted.
       recovery_data: what it sees then. `skip` goes on past the data of the steps that were lost, `skip_batch` repeats
         them without the batch that failed, `repeat` repeats them as they were, for failures of the machine.
+      recovery_learning_rate_scale: each recovery multiplies the learning rate by this, from there on; 1 leaves it.
       train_tf_function: whether training steps are traced.
       train_tf_while_loop: whether the loop over steps is traced too.
       eval_tf_function: whether evaluation steps are traced.
@@ -187,6 +188,7 @@ class TrainerConfig(Config):
     recovery_max_trials: int = 0
     recovery_checkpoints_back: Positive = 1
     recovery_data: Literal["skip", "skip_batch", "repeat"] = "skip"
+    recovery_learning_rate_scale: PositiveFloat = 1.0
     train_tf_function: bool = True
     train_tf_while_loop: bool = True
     eval_tf_function: bool = True
@@ -201,6 +203,8 @@ class TrainerConfig(Config):
             yield "train_epochs", f"cannot be set together with train_steps={self.train_steps}; set train_steps=0 too"
         if self.validation_steps == 0:
             yield "validation_steps", "must be -1 (all data) or at least 1"
+        if self.recovery_learning_rate_scale > 1:
+            yield "recovery_learning_rate_scale", "must be at most 1: a larger rate makes a run that failed fail again"
         forever, interval = self.keep_checkpoint_every_n_steps, self.checkpoint_interval
         if forever is not None and forever % interval:
             near = interval * max(1, round(forever / interval))
