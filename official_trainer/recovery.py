@@ -103,7 +103,8 @@ class Recovery:
             return f"the training loss is {loss} at step {step}"
         bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
         if bounded and loss > config.loss_upper_bound:
-            return f"the training loss is {loss:g} at step {step}, above trainer.loss_upper_bound={config.loss_upper_bound:g}"
+            bound = f"trainer.loss_upper_bound={config.loss_upper_bound:g}"
+            return f"the training loss is {loss:g} at step {step}, above {bound}"
         return None
 
     def state(self) -> dict[str, Any]:
