@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 _logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.01
+_LOOK_SECONDS = 0.02
 
 
 class InputSampler:

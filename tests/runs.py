@@ -23,7 +23,7 @@ def _read(prefix):
 
 
 def rows(model_dir):
-    """Returns the rows of `metrics.jsonl` without their times, and without those about time: they always differ."""
+    """Returns the rows of `metrics.jsonl` without their times, and without those about time."""
     found = [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] != "time"]
     return [{k: v for k, v in row.items() if k != "time"} for row in found]
 

@@ -18,7 +18,8 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import keras
 from official_trainer.schedule import ActionError, Schedule
 from official_trainer.stopping import PreemptedError, StopRequest
-from official_trainer.tracking.jsonl import read_rows
+from official_trainer.tracking.jsonl import JsonlTracker, read_rows
+from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests import toy
 
 IMPORTED_SECONDS = time.monotonic()
@@ -267,8 +268,9 @@ class SleepyConfig(schema.TaskConfig):
     step_seconds: float = 0.0
 
 
-def _sleep(seconds):
-    return tf.numpy_function(lambda: time.sleep(seconds), [], [], stateful=True)
+def _sleep(seconds, batch):
+    """Takes that long once the batch is there."""
+    return tf.numpy_function(lambda _: time.sleep(seconds), [batch[0]], [], stateful=True)
 
 
 @registry.register_task_cls(SleepyConfig)
@@ -277,7 +279,7 @@ class SleepyTask(toy.ToyTask):
 
     def build_inputs(self, params, input_context=None):
         def slow(*batch):
-            with tf.control_dependencies([_sleep(self.task_config.input_seconds)]):
+            with tf.control_dependencies([_sleep(self.task_config.input_seconds, batch)]):
                 return tf.nest.map_structure(tf.identity, batch)
 
         dataset = super().build_inputs(params, input_context)
@@ -285,7 +287,7 @@ class SleepyTask(toy.ToyTask):
 
     def train_step(self, inputs, model, optimizer, metrics=None):
         if self.task_config.step_seconds:
-            _sleep(self.task_config.step_seconds)
+            _sleep(self.task_config.step_seconds, inputs)
         return super().train_step(inputs, model, optimizer, metrics)
 
 
@@ -339,6 +341,20 @@ def test_a_slow_map_is_told_of(model_dir, capsys):
         assert sum(row[f"{part}_seconds"] for part in PARTS) == pytest.approx(row["wall_seconds"], rel=0.02)
     board = EventAccumulator(f"{model_dir}/time").Reload()
     assert [event.step for event in board.Tensors("examples_per_second")] == [20, 40, 60, 80]
+
+
+def test_rows_about_time_are_taken_back_like_others(model_dir):
+    """N16, N15: when a run goes on from an earlier step."""
+    for step in (20, 40):
+        board, rows = TensorBoardTracker(model_dir), JsonlTracker(f"{model_dir}/metrics.jsonl")
+        for tracker in (board, rows):
+            tracker.log("time", step, {"wall_seconds": 1.0})
+            tracker.close()
+    board.rewind(20)
+    rows.rewind(20)
+    assert [row["step"] for row in time_rows(model_dir)] == [20]
+    left = EventAccumulator(f"{model_dir}/time").Reload()
+    assert [event.step for event in left.Tensors("wall_seconds")] == [20]
 
 
 def test_slow_steps_are_not_the_inputs_fault(model_dir, capsys):
