@@ -124,7 +124,7 @@ def test_only_the_composition_root_knows_the_engine():
     assert {room for room, row in TABLE.items() if "loop.py" in row.imports} == {"training.py"}
     assert {room for room, row in TABLE.items() if "trainer.py" in row.imports} == COMPOSITION
     contracts = {"action.py", "errors.py", "stopping.py", "triggers.py", "config/", "modes.py", "tracking/"}
-    assert TABLE["loop.py"].imports <= contracts | {"hooks.py", "recovery.py", "schedule.py"}
+    assert TABLE["loop.py"].imports <= contracts | {"hooks.py", "pace.py", "recovery.py"}
     for room in ("config/", "tracking/", "files.py", "record.py", "manifest.py", "stopping.py", "triggers.py"):
         assert not TABLE[room].imports & {"trainer.py", "loop.py", "job.py", "registry.py", "inputs/"}, room
 
