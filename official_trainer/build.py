@@ -19,7 +19,7 @@ from official_trainer.config import ConfigError, Problem
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.job import Job
 from official_trainer.lease import LeasedSteps
-from official_trainer.schedule import Schedule, as_action
+from official_trainer.schedule import Schedule
 from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
@@ -107,9 +107,9 @@ def load_weights(trainer: Trainer, directory: str, step: int) -> None:
 
 def schedule_of(job: Job, trainer: Trainer) -> Schedule:
     """Returns the actions of a run: of the config, of the task, those put on the trainer, and the built-in one."""
-    actions = [as_action(thing) for thing in [*job.config.trainer.actions, *_of_task(trainer), *trainer.actions]]
-    if not any(isinstance(action, PublishEnvironment) for action in actions):
-        actions.insert(0, as_action(PublishEnvironmentConfig()))
+    actions = [*job.config.trainer.actions, *_of_task(trainer), *trainer.actions]
+    if not any(isinstance(action, PublishEnvironment | PublishEnvironmentConfig) for action in actions):
+        actions.insert(0, PublishEnvironmentConfig())
     return Schedule(actions)
 
 

@@ -1,7 +1,7 @@
 """Modes that follow checkpoints which somebody else writes: evaluate one, evaluate each, fine-tune from each.
 
-Owns: finding what to follow next, when to give up waiting, and where results of an evaluator beside a training job go.
-Does not own: evaluating (`evaluation.py`), training (`training.py`).
+Owns: finding what to follow next, when to give up waiting, where results of an evaluator beside a training job go, and
+the phases of one that its watchdog knows. Does not own: evaluating (`evaluation.py`), training (`training.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
@@ -27,6 +27,7 @@ from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import Console
 from official_trainer.training import lock_of, train
+from official_trainer.watchdog import Watchdog, watchdog_of
 
 if TYPE_CHECKING:
     from official_trainer.trainer import Trainer
@@ -40,6 +41,8 @@ POLL_SECONDS = 1.0
 def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
     """Evaluates one checkpoint of the run directory, changes nothing there, and returns the metrics.
 
+    Only a stall leaves something there: its report.
+
     Args:
       job: the run.
       checkpoint: `latest`, `best` or a step.
@@ -48,9 +51,14 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
       CheckpointError: there is no such checkpoint.
     """
     directory, step = find_checkpoint(job, checkpoint)
-    trainer = build(job)
-    load_weights(trainer, directory, step)
-    logs = flatten(trainer.evaluate(job.config.trainer.validation_steps))
+    trainers: list[Trainer] = []
+    with _watchdog_of(job, trainers) as watchdog:
+        watchdog.enter("build")
+        trainers.append(trainer := build(job))
+        watchdog.enter("restore", step)
+        load_weights(trainer, directory, step)
+        watchdog.enter("evaluate", step)
+        logs = flatten(trainer.evaluate(job.config.trainer.validation_steps))
     console = Console(sys.stdout, end_step=None, quiet=job.quiet)
     with contextlib.closing(console):
         console.log("validation", step, logs)
@@ -85,8 +93,16 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
 
     Its own rows go to `continuous_eval/metrics.jsonl`, because the training process rewrites the one in the run
     directory when it restarts; TensorBoard files and the best checkpoint go where a training run puts them. The rows
-    are also the ledger: a checkpoint with a row is done, whoever restarts. A lease makes the trainer wait for it.
+    are also the ledger: a checkpoint with a row is done, whoever restarts. A lease makes the trainer wait for it. It is
+    watched for stalls; to wait for a checkpoint is none.
     """
+    trainers: list[Trainer] = []
+    with _watchdog_of(job, trainers) as watchdog:
+        watchdog.enter("build")
+        return _continuous_eval(job, stop, trainers, watchdog)
+
+
+def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watchdog: Watchdog) -> dict[str, float]:
     directory = job.path("continuous_eval")
     files.remove_temporaries(directory, "metrics.jsonl")
     told = trackers_of(job, beside="continuous_eval")
@@ -95,16 +111,17 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
             trainer = build(job, keeps_best=True)
             trainer.check_monitored(monitored(job))
         trainer.stop = stop
+        trainers.append(trainer)
         best = trainer.checkpoint_exporter
         if best is not None:
             best.tidy()
             if job.config.trainer.export.best:
                 best.on_new_best = functools.partial(export_best, job, trainer)
-        return _evaluate_each(job, trainer, told, lease, stop)
+        return _evaluate_each(job, trainer, told, lease, stop, watchdog)
 
 
 def _evaluate_each(
-    job: Job, trainer: Trainer, told: Told, lease: EvaluatorLease, stop: StopRequest
+    job: Job, trainer: Trainer, told: Told, lease: EvaluatorLease, stop: StopRequest, watchdog: Watchdog
 ) -> dict[str, float]:
     settings, rows = job.config.trainer, told.rows
     damaged: set[tuple[int, str]] = set()
@@ -114,8 +131,10 @@ def _evaluate_each(
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
     lock, has_lock = lock_of(job, name="continuous_eval"), False
+    sleep = functools.partial(pause, watchdog)
+    steps = follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
     with closing(told.all) as outcome, contextlib.ExitStack() as held:
-        for step in follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done):
+        for step in in_phases(steps, watchdog):
             if not has_lock:  # not earlier: the run directory is the trainer's to make
                 held.enter_context(lock)
                 files.make_dirs(job.path("continuous_eval"))
@@ -137,6 +156,26 @@ def _evaluate_each(
             if step == _end_of_run(job):
                 break
     return results
+
+
+def pause(watchdog: Watchdog, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Sleeps between two looks for a checkpoint; that is no stall, though there be nothing to do for days."""
+    sleep(seconds)
+    watchdog.beat()
+
+
+def in_phases(steps: Iterator[int], watchdog: Watchdog) -> Iterator[int]:
+    """Yields `steps`, and tells the watchdog whether the next one is waited for or worked on."""
+    watchdog.enter("follow")
+    for step in steps:
+        watchdog.enter("evaluate", step)
+        yield step
+        watchdog.enter("follow")
+
+
+def _watchdog_of(job: Job, trainers: Sequence[Trainer]) -> Watchdog:
+    """Returns the watchdog of an evaluator, which sees the trainer as soon as it is among `trainers`."""
+    return watchdog_of(job.config.runtime, job.model_dir, lambda: trainers[0].progress() if trainers else None)
 
 
 def _version(directory: str, step: int) -> tuple[int, str]:

@@ -69,6 +69,7 @@ _MEANINGS = {
         "A device, a file system or a source of data does not answer; the stacks tell which.",
     ),
     "restore": ("restoring a checkpoint", f"Usually the storage of the checkpoints {_STORAGE}"),
+    "follow": ("looking for a checkpoint", f"Usually the storage of model_dir {_STORAGE}"),
     "input": (
         "waiting for the next batch",
         "Usually the input pipeline itself waits for data: look at its files, at the network, and below at the stacks "

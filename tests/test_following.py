@@ -1,5 +1,6 @@
 """Following a run: what is yielded when, and an evaluator beside a trainer, as processes that die and fall behind."""
 
+import functools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from official_trainer import following, manifest
 from official_trainer.manifest import Manifest, committed_steps
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking.jsonl import read_rows
+from official_trainer.watchdog import Watchdog
 from tests.forked import Command, run_command
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +92,29 @@ def test_a_stop_ends_the_wait(tmp_path):
     run = Run(tmp_path / "run", [lambda r: setattr(stop, "reason", "SIGTERM")])
     with pytest.raises(PreemptedError, match=r"SIGTERM; the same command continues with the next checkpoint"):
         run.follow_and_do(stop=stop)
+
+
+def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path):
+    """N12: nor are looks at the directory, as long as they come to an end."""
+    run, stalls = Run(tmp_path / "run", [lambda r: None] * 5000 + [lambda r: r.commit(10)]), []
+    watchdog = Watchdog(floor_seconds=20, startup_seconds=20, on_stall=stalls.append, clock=lambda: run.seconds)
+
+    def sleep(seconds):
+        watchdog.poll()
+        run.sleep(seconds)
+        watchdog.poll()
+
+    steps = following.follow(
+        str(run.folder), 10_000, StopRequest(), is_done=run.done.__contains__, clock=lambda: run.seconds,
+        sleep=functools.partial(following.pause, watchdog, sleep=sleep),
+    )  # fmt: skip
+    assert next(following.in_phases(steps, watchdog)) == 10
+    assert run.seconds > 5000
+    assert stalls == []
+    for _ in range(21):
+        run.seconds += 1
+        watchdog.poll()
+    assert [(stall.phase, stall.step) for stall in stalls] == [("evaluate", 10)]
 
 
 # Processes.

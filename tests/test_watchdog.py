@@ -228,6 +228,7 @@ def test_a_stall_says_what_hangs_and_which_field_raises_the_limit():
         ("start", ["while starting", "import"]),
         ("build", ["while building the run", "device"]),
         ("restore", ["while restoring a checkpoint", "object store"]),
+        ("follow", ["while looking for a checkpoint", "object store"]),
         ("window", ["while computing training steps", "a collective operation hangs"]),
         ("train", ["while training", "input pipeline", "collective"]),
         ("evaluate", ["while evaluating", "validation data"]),

@@ -24,7 +24,12 @@ from tests.runs import differences
 from tests.test_run import resolve
 
 TYPES = sorted(ActionConfig.names())
-SETS = ("trainer.train_steps=40", "trainer.checkpoint_interval=20", "trainer.validation_interval=20")
+SETS = (
+    "trainer.train_steps=40",
+    "trainer.checkpoint_interval=20",
+    "trainer.validation_interval=20",
+    "trainer.optimizer_config.ema=null",
+)
 
 
 def sample(name, port=9):

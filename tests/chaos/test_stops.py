@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import pytest
 
 from official_trainer.manifest import committed_steps
+from official_trainer.tracking.jsonl import read_rows
 from tests.forked import Command
 from tests.runs import differences
 
@@ -196,6 +198,44 @@ def test_the_first_time_of_everything_has_its_own_limit(tmp_path):
     assert done.code == 5
     assert "while building the run" in done.err
     assert "raise runtime.stall_startup_seconds" in done.err
+
+
+def files_of(model_dir):
+    return {path.name: path.read_bytes() for path in pathlib.Path(model_dir).glob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("phase", ["evaluate_input", "evaluate"])
+def test_an_evaluator_that_hangs_is_ended_and_the_next_one_goes_on(phase, unbroken, tmp_path):
+    """N12, N14: in its data or in a step: exit code 5, the stacks, and the lock and the lease hold up nobody."""
+    model_dir = shutil.copytree(unbroken, tmp_path / "run" / "run")
+    before = files_of(model_dir)
+    words = ("--mode=continuous_eval", "--set=trainer.continuous_eval_timeout=0")
+    limit = "--set=runtime.stall_floor_seconds=2"
+    done = HeldRun(tmp_path / "run", phase, *words, limit, HOLD_HARD="1", HOLD_SKIP="10").command.wait()
+    assert done.code == 5, done
+    assert "while evaluating at step 40" in done.err  # eight batches each; the first one takes what it takes
+    report = (model_dir / "stall-1.txt").read_text()
+    assert "in hold\n" in report and "MainThread" in report
+    assert (model_dir / "continuous_eval" / "lease.json").exists()  # it runs out by itself
+    done = HeldRun(tmp_path / "run", None, *words).command.wait()
+    assert done.code == 0, done
+    rows = read_rows(str(model_dir / "continuous_eval" / "metrics.jsonl"))
+    assert [row["step"] for row in rows] == [20, 40, 60]
+    after = files_of(model_dir)
+    assert {name: after[name] for name in before} == before  # the trainer's own records
+
+
+def test_mode_eval_is_watched_too(unbroken, tmp_path):
+    """N12: and leaves nothing but the report; all of it is done for the first time, so the other limit holds."""
+    model_dir = shutil.copytree(unbroken, tmp_path / "run" / "run")
+    before = files_of(model_dir)
+    limits = ("--set=runtime.stall_floor_seconds=2", "--set=runtime.stall_startup_seconds=10")
+    done = HeldRun(tmp_path / "run", "evaluate_input", "--mode=eval", *limits, HOLD_HARD="1").command.wait()
+    assert done.code == 5, done
+    assert "while evaluating at step 60" in done.err
+    after = files_of(model_dir)
+    assert after.keys() - before.keys() == {"stall-1.txt"}
+    assert {name: after[name] for name in before} == before
 
 
 def test_the_time_limit_is_a_stop_like_any_other(unbroken, tmp_path):

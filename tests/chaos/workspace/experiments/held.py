@@ -1,4 +1,7 @@
-"""An experiment that can be held in any phase of a run: `HOLD` names it; the file `HELD` appears when it is there."""
+"""An experiment that can be held in any phase of a run: `HOLD` names it; the file `HELD` appears when it is there.
+
+`HOLD_SKIP` is how often the phase is reached before that.
+"""
 
 import ctypes
 import dataclasses
@@ -15,12 +18,16 @@ from official_trainer.task import Task
 HOLD = os.environ.get("HOLD")
 SECONDS = float(os.environ.get("HOLD_SECONDS", "120"))
 HELD_AT_STEP = 25
+passing = [int(os.environ.get("HOLD_SKIP", "0"))]
 
 
 def hold(phase):
-    """Stays in `phase`, the first time it is reached, if it is the one."""
+    """Stays in `phase`, the first time it is reached (after `HOLD_SKIP` times), if it is the one."""
     held = pathlib.Path(os.environ.get("HELD", "/nowhere"))
     if phase != HOLD or held.exists():
+        return
+    if passing[0]:
+        passing[0] -= 1
         return
     held.write_text(phase)
     if os.environ.get("HOLD_HARD"):  # one call that Python does not come back from
