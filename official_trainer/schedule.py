@@ -226,7 +226,7 @@ class Schedule:
                 raise ActionError(entry.action, "state()", self._step(), error) from error
         called = {entry.action.name: entry.called_at for entry in self._entries if entry.called_at is not None}
         found = {"actions": states, "called": called, "evaluated": self._seen_evaluation, "stopped": self._stopped}
-        return found if self._entries else {}
+        return found if any(found.values()) else {}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
         """Gives every action its state from the manifest of the checkpoint that was restored, `{}` if there is none."""

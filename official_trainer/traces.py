@@ -66,6 +66,7 @@ class Traces:
             note(inputs, began)
             return outputs
 
+        watched.__name__ = getattr(function, "__name__", "watched")  # what profiles and graphs call it
         return watched
 
     def _note(self, kind: Kind, inputs: Any, began: float) -> None:

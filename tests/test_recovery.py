@@ -13,7 +13,7 @@ from official_trainer.config import schema
 from official_trainer.lazy import keras
 from official_trainer.loop import Loop
 from official_trainer.manifest import committed_steps
-from official_trainer.recovery import NonFiniteError
+from official_trainer.recovery import NonFiniteError, Recovery
 from official_trainer.stopping import PreemptedError
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
@@ -184,10 +184,12 @@ def test_the_same_data_again_fails_again_and_then_gives_up(model_dir):
 def test_a_failure_that_does_not_come_again_is_the_machines(model_dir, tmp_path, stream, monkeypatch, caplog):
     """T12: the steps are repeated, nothing happens, and with `repeat` the run ends as if nothing had happened."""
     stream.bad_index = None
-    problem, glitches = Loop._loss_problem, iter(["the training loss is nan at step 37; cosmic rays"])
-    monkeypatch.setattr(
-        Loop, "_loss_problem", lambda loop: next(glitches, None) if loop.state.step >= 37 else problem(loop)
-    )
+    problem, glitches = Recovery.loss_problem, iter(["the training loss is nan at step 37; cosmic rays"])
+
+    def glitch(recovery):
+        return next(glitches, None) if int(recovery._trainer.global_step.numpy()) >= 37 else problem(recovery)
+
+    monkeypatch.setattr(Recovery, "loss_problem", glitch)
     do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_data=repeat")
     assert "not again when they were repeated" in caplog.text
     assert "back at step 30, with the same data" in caplog.text

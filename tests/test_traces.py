@@ -17,7 +17,7 @@ from official_trainer.stopping import StopRequest
 from official_trainer.traces import RetraceError, Traces, signature_of
 from official_trainer.trainer import Trainer
 from tests import toy
-from tests.test_loop import Disk, FakeJournal, FakeStore
+from tests.loops import Disk, FakeJournal, FakeStore
 
 
 def batches(size):

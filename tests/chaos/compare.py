@@ -84,9 +84,11 @@ def _points(model_dir):
             continue
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
-                is_text = value.metadata.plugin_data.plugin_name == "text"  # the config, in which settings differ
-                content = "text" if is_text else tf.make_ndarray(value.tensor).tobytes()
-                points[str(path.parent.relative_to(model_dir)), value.tag, event.step].append(content)
+                place = str(path.parent.relative_to(model_dir)), value.tag, event.step
+                if value.metadata.plugin_data.plugin_name == "text":
+                    points[place] = ["text"]  # config and command, in which settings differ
+                else:
+                    points[place].append(tf.make_ndarray(value.tensor).tobytes())
     return points
 
 
