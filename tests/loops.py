@@ -137,7 +137,7 @@ class FakeStore:
             self.disk.checkpoints.append(step)
             self.disk.extra[step] = json.loads(json.dumps(extra))
         self.disk.events.append(("save", step))
-        if self.trainer.kill_at == ("saved", step):
+        if getattr(self.trainer, "kill_at", None) == ("saved", step):
             raise Killed
 
     def manifest(self, step):
