@@ -244,7 +244,7 @@ class Loop:
         state.step = int(self._trainer.global_step.numpy())
         self._journal.rewind(state.step)
         self._hooks.on_rollback(state.step)
-        self._saved_step = None
+        self._saved_step = self._summarized_step = None
         self._actions.restore(self._recovery.extra)
         self._trainer.train_loop_begin()
         _logger.warning("%s", done)

@@ -248,14 +248,11 @@ class Schedule:
     def _is_due(self, entry: _Entry, moment: Moment) -> bool:
         if any(moment.after < step <= moment.step for step in entry.extra_steps):
             return True
-        now = self._clock()
-        return entry.action.when.is_due(
-            dataclasses.replace(
-                moment,
-                since_end_seconds=now - entry.ended_seconds,
-                since_start_seconds=now - entry.began_seconds,
-            )
-        )
+        trigger = entry.action.when
+        if not trigger.is_foreseeable:  # else the time does not matter, and a window may last a millisecond only
+            ended, began = self._clock() - entry.ended_seconds, self._clock() - entry.began_seconds
+            moment = dataclasses.replace(moment, since_end_seconds=ended, since_start_seconds=began)
+        return trigger.is_due(moment)
 
     def _call_step(self, entry: _Entry, moment: Moment) -> list[Request]:
         """Calls `on_step` if it is due and was not called at this step, for another reason or before a restart."""
