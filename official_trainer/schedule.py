@@ -17,7 +17,7 @@ from official_trainer.action import Action, CallAt, Callback, Request, Run, Stop
 from official_trainer.config import ActionConfig, flow
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.stopping import PreemptedError
-from official_trainer.triggers import Moment, Span
+from official_trainer.triggers import AfterEval, Moment, Span
 
 _logger = logging.getLogger(__name__)
 
@@ -111,6 +111,12 @@ class Schedule:
     def monitored(self) -> dict[str, str]:
         """Returns the metrics of an evaluation that actions need, each with the name of the action."""
         return {metric: action.name for action in reversed(self.actions) for metric in action.monitored()}
+
+    def only_after_evaluations(self) -> list[str]:
+        """Returns the names of actions that nothing but an evaluation calls, but for the start and the end."""
+        acting = [entry for entry in self._entries if entry.hooks & {"on_step", "on_eval"}]
+        waiting = [e.action for e in acting if "on_step" not in e.hooks or isinstance(e.action.when, AfterEval)]
+        return [action.name for action in waiting]
 
     def needed_checkpoints(self, planned: Sequence[int]) -> set[int]:
         """Returns those of the planned checkpoints that an action still needs; any thread may ask."""

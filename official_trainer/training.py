@@ -174,6 +174,8 @@ class _Session:
         for metric, name in schedule.monitored().items():
             what = f"action '{name}' needs {metric!r} of an evaluation, and mode {self._job.mode} makes none"
             raise ConfigError([Problem(what, "trainer.actions", fix="use --mode=train_and_eval, or leave it out")])
+        if idle := schedule.only_after_evaluations():
+            _logger.warning("mode %s makes no evaluations, after which these act: %s", self._job.mode, ", ".join(idle))
 
     def _hooks(self, trainer: Trainer, schedule: Schedule) -> Hooks:
         if trainer.checkpoint_exporter is not None:

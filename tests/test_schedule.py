@@ -384,3 +384,23 @@ def test_default_triggers():
     """B1: what an action that says nothing gets."""
     assert Action.when == AnyOf((AfterSummary(), AfterEval()))
     assert AtEnd() != AfterEval()
+
+
+def test_actions_that_wait_for_evaluations_are_known(calls):
+    """G1: so that a mode without evaluations can say that they do nothing."""
+
+    class OnlyEval(Action):
+        name = "only_eval"
+
+        def on_eval(self, run, logs):
+            pass
+
+    class Stepping(Action):
+        def __init__(self, name, when):
+            self.name, self.when = name, when
+
+        def on_step(self, run):
+            pass
+
+    actions = OnlyEval(), Stepping("after", AfterEval()), Stepping("steps", Every(3)), Recorder(calls, "both")
+    assert Schedule(actions).only_after_evaluations() == ["only_eval", "after"]
