@@ -119,7 +119,7 @@ def _of_task(trainer: Trainer) -> Sequence[Any]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Told:
+class RunTrackers:
     """Where the numbers of a process go: to `all`; of those, what shows progress, and the ledger."""
 
     all: Tracker
@@ -127,7 +127,7 @@ class Told:
     rows: JsonlTracker
 
 
-def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> Told:
+def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrackers:
     """Returns the trackers of a process of a run; nothing is opened yet.
 
     TensorBoard and those of the config have threads of their own. The console has none, nor has `metrics.jsonl`: its
@@ -143,11 +143,11 @@ def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> Told:
     end_step = None if beside else settings.train_steps or None
     console = Console(sys.stdout, end_step=end_step, quiet=job.quiet or not is_chief)
     if not is_chief:
-        return Told(all=Trackers([]), console=console, rows=rows)
+        return RunTrackers(all=Trackers([]), console=console, rows=rows)
     folders = {"validation": settings.validation_summary_subdir}
     board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=not beside)
     threaded = [Threaded(board, name="tensorboard", on_error="fail"), *_configured_trackers(job, beside)]
-    return Told(all=LedgerTrackers([*threaded, console], rows), console=console, rows=rows)
+    return RunTrackers(all=LedgerTrackers([*threaded, console], rows), console=console, rows=rows)
 
 
 def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:

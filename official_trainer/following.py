@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files, manifest
-from official_trainer.build import Told, best_checkpoint, build, export_best, load_weights, monitored, trackers_of
+from official_trainer.build import (
+    RunTrackers,
+    best_checkpoint,
+    build,
+    export_best,
+    load_weights,
+    monitored,
+    trackers_of,
+)
 from official_trainer.job import Job
 from official_trainer.lease import EvaluatorLease
 from official_trainer.manifest import CheckpointError, committed_steps
@@ -105,8 +113,8 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
 def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watchdog: Watchdog) -> dict[str, float]:
     directory = job.path("continuous_eval")
     files.remove_temporaries(directory, "metrics.jsonl")
-    told = trackers_of(job, beside="continuous_eval")
-    with EvaluatorLease(job.model_dir, done=told.rows.steps("validation")) as lease:
+    trackers = trackers_of(job, beside="continuous_eval")
+    with EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease:
         with stop.interruptible():
             trainer = build(job, keeps_best=True)
             trainer.check_monitored(monitored(job))
@@ -117,13 +125,13 @@ def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watch
             best.tidy()
             if job.config.trainer.export.best:
                 best.on_new_best = functools.partial(export_best, job, trainer)
-        return _evaluate_each(job, trainer, told, lease, stop, watchdog)
+        return _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
 
 
 def _evaluate_each(
-    job: Job, trainer: Trainer, told: Told, lease: EvaluatorLease, stop: StopRequest, watchdog: Watchdog
+    job: Job, trainer: Trainer, trackers: RunTrackers, lease: EvaluatorLease, stop: StopRequest, watchdog: Watchdog
 ) -> dict[str, float]:
-    settings, rows = job.config.trainer, told.rows
+    settings, rows = job.config.trainer, trackers.rows
     damaged: set[tuple[int, str]] = set()
     results: dict[str, float] = {}
 
@@ -133,7 +141,7 @@ def _evaluate_each(
     lock, has_lock = lock_of(job, name="continuous_eval"), False
     sleep = functools.partial(pause, watchdog)
     steps = follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
-    with closing(told.all) as outcome, contextlib.ExitStack() as held:
+    with closing(trackers.all) as outcome, contextlib.ExitStack() as held:
         for step in in_phases(steps, watchdog):
             if not has_lock:  # not earlier: the run directory is the trainer's to make
                 held.enter_context(lock)
@@ -147,10 +155,10 @@ def _evaluate_each(
                 lease.reading(None)
                 continue
             if not results:  # the first since the start: an earlier process may have died before its row
-                told.all.describe(job.experiment, configuration.flat(job.config))
-                told.all.resume("validation", step)
+                trackers.all.describe(job.experiment, configuration.flat(job.config))
+                trackers.all.resume("validation", step)
             results = flatten(trainer.evaluate(settings.validation_steps))
-            told.all.log("validation", step, results)
+            trackers.all.log("validation", step, results)
             outcome.step, outcome.metrics = step, results
             lease.done(step)
             if step == _end_of_run(job):

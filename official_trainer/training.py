@@ -101,8 +101,8 @@ class _Session:
         self._lock = lock
         self._account = account
         self._trainer: Trainer | None = None
-        told = trackers_of(job)
-        self._trackers, self._console, self._rows = told.all, told.console, told.rows
+        trackers = trackers_of(job)
+        self._trackers, self._console, self._rows = trackers.all, trackers.console, trackers.rows
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
         self._has_started = False
         self._num_traces = 0

@@ -39,7 +39,7 @@ class FakeTime:
         return self
 
 
-class Told:
+class RunTrackers:
     """An account on a fake clock, told of a run."""
 
     def __init__(self):
@@ -75,7 +75,7 @@ def parts(**seconds):
 
 def a_run():
     """A run of 100 seconds, 70 of them in steps, of which 14 wait for data."""
-    told = Told()
+    told = RunTrackers()
     told.phase("build", 2)
     told.phase("restore", 3)
     told.phase("train", 0)
@@ -116,7 +116,7 @@ def test_the_time_is_the_same_however_often_it_is_asked_for():
 
 def test_an_input_that_nobody_can_see_is_not_known():
     """N16: not 0; the time is among the steps."""
-    told = Told()
+    told = RunTrackers()
     told.phase("train", 0)
     told.window(10, 5)
     report = told.report()
@@ -150,7 +150,7 @@ def test_actions_count_in_whichever_phase_they_are_called():
 
 def test_percentiles_are_of_steps_not_of_windows():
     """N16: a window counts as often as it has steps; one that traced says nothing."""
-    told = Told()
+    told = RunTrackers()
     told.phase("train", 0)
     told.window(1, 30, has_traced=True)
     told.window(94, 94 * 0.002)
@@ -164,7 +164,7 @@ def test_percentiles_are_of_steps_not_of_windows():
 
 def test_a_window_that_traces_is_steps_as_far_as_they_usually_take():
     """N16: the rest of it, without what it waited for data, is tracing."""
-    told = Told()
+    told = RunTrackers()
     told.phase("train", 0)
     told.window(1, 5, waited=2, has_traced=True)
     told.window(10, 10, waited=0)
@@ -175,7 +175,7 @@ def test_a_window_that_traces_is_steps_as_far_as_they_usually_take():
 
 def test_without_a_window_there_is_no_speed():
     """N16: unknown, not 0 and not an error."""
-    report = Told().report()
+    report = RunTrackers().report()
     assert report["examples_per_second"] is report["step_seconds_p50"] is report["step_seconds_p95"] is None
     assert in_one_line(report) == "time: start 100 %"
 
@@ -191,7 +191,7 @@ def test_without_a_window_there_is_no_speed():
 )
 def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_seconds, waited, verdict):
     """N16: with where to look."""
-    told = Told()
+    told = RunTrackers()
     told.phase("train", 0)
     told.window(10, steps_seconds, waited=waited)
     found = told.report()["verdict"]
@@ -204,7 +204,7 @@ def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_secon
 
 def test_looks_are_worth_the_time_since_the_last():
     """N16: also when Python was busy meanwhile; what is no window is not looked at."""
-    told = Told()
+    told = RunTrackers()
     sampler = told.account.sampler
     for told.waits, seconds in ((None, 7), (True, 0.01), (False, 2), (None, 5), (True, 0.02)):
         told.time.after(seconds)
