@@ -176,7 +176,7 @@ STALLS = {
 @pytest.mark.parametrize("phase", STALLS)
 def test_a_stall_ends_the_process_with_the_stacks_of_all_threads(phase, unbroken, tmp_path):
     """N12, N6: exit code 5, on record; the same command continues from the last checkpoint."""
-    limits = ("--set=runtime.stall_floor_seconds=2", "--set=runtime.stall_startup_seconds=60")
+    limits = ("--set=runtime.stall_floor_seconds=2", "--set=runtime.stall_startup_seconds=30")
     run = HeldRun(tmp_path / "run", phase, *limits, HOLD_HARD="1")
     done = run.command.wait()
     assert done.code == 5, done
