@@ -27,12 +27,14 @@ PARTS = {
     "save": "saves",
     "export": "export",
     "actions": "actions",
+    "trackers": "trackers",
     "other": "other",
 }
 """The parts of the time, each with its word for the console.
 
 `start` lasts from the process's start to the first step, `tracing` is what windows that traced took beyond their steps
-(compiling included), `input` is what steps wait for data, `save` what training waits for a save.
+(compiling included), `input` is what steps wait for data, `save` what training waits for a save, `trackers` what it
+waits for where numbers go.
 """
 
 INPUT_BOUND_FRACTION = 0.5
@@ -130,6 +132,7 @@ class TimeAccount:
 
     Attributes:
       actions_seconds: tells how long actions took so far, within whichever phase.
+      trackers_seconds: the same of trackers.
       sampler: looks at the input while the phase `train` lasts.
     """
 
@@ -146,13 +149,14 @@ class TimeAccount:
           clock: tells the time in seconds.
         """
         self.actions_seconds: Callable[[], float] = lambda: 0.0
+        self.trackers_seconds: Callable[[], float] = lambda: 0.0
         self.sampler = InputSampler(clock=clock)
         self._clock = clock
         self._since = self._began = clock() if began_seconds is None else began_seconds
         self._phase = "start"
         self._before, self._stretch = _Tally(), _Tally()
         self._stretch_began = self._began
-        self._seen = self._waited = self._of_actions = 0.0
+        self._seen = self._waited = self._of_actions = self._of_trackers = 0.0
         self._lock = threading.RLock()  # a process that hangs is reported by another thread
 
     def __enter__(self) -> TimeAccount:
@@ -234,15 +238,17 @@ class TimeAccount:
 
     def _settle(self, within_window: float = 0.0) -> float:
         """Accounts the time since it was last done; returns how much of it was in a window, `within_window` at most."""
-        now, of_actions = self._clock(), self.actions_seconds()
+        now, of_actions, of_trackers = self._clock(), self.actions_seconds(), self.trackers_seconds()
         elapsed = max(0.0, now - self._since)
         acted = min(elapsed, of_actions - self._of_actions)
-        self._since, self._of_actions = now, of_actions
-        in_window = min(within_window, elapsed - acted)
+        tracked = min(elapsed - acted, of_trackers - self._of_trackers)
+        self._since, self._of_actions, self._of_trackers = now, of_actions, of_trackers
+        in_window = min(within_window, elapsed - acted - tracked)
         tally = self._stretch
         tally.window_seconds += in_window
         tally.add("actions", acted)
-        tally.add(_PART_OF_PHASE.get(self._phase, "other"), elapsed - acted - in_window)
+        tally.add("trackers", tracked)
+        tally.add(_PART_OF_PHASE.get(self._phase, "other"), elapsed - acted - tracked - in_window)
         return in_window
 
     def _looks(self) -> tuple[float, float]:
@@ -342,4 +348,4 @@ def in_one_line(report: Mapping[str, Any]) -> str:
     return f"time: {', '.join(parts)}{speed}"
 
 
-_ORDER = ("steps", "input", "tracing", "evaluation", "save", "export", "actions", "start", "other")
+_ORDER = ("steps", "input", "tracing", "evaluation", "save", "export", "actions", "trackers", "start", "other")

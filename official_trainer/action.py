@@ -83,6 +83,11 @@ class Run:
         """The global step."""
         return self.state.step
 
+    @property
+    def model(self) -> Any:
+        """The model; to be looked at."""
+        return self.trainer.model
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stop:

@@ -25,6 +25,9 @@ will be continued."""
 MAX_WAITING = 100
 """How many events wait to be told, at most."""
 
+STOP_SECONDS = 5.0
+"""How long a run that is asked to stop waits until all is told, at most; its state is saved by then."""
+
 _LAST_SECONDS = 2.0
 
 
@@ -112,7 +115,7 @@ class Teller(Action):
             self._put("preempted", run, metrics, _text_of(failure))
         else:
             self._put("failure", run, metrics, _text_of(failure))
-        if not self._outbox.wait(self._end_seconds):
+        if not self._is_all_told(run, failure):
             left = self._outbox.abandon()
             self.give_up()
             self._outbox.wait(_LAST_SECONDS)
@@ -120,6 +123,16 @@ class Teller(Action):
                 self._outbox.fail(TellingError(f"{left} more events were not told, because the run has ended"))
         self._outbox.close()
         self._raise_errors()
+
+    def _is_all_told(self, run: Run, failure: BaseException | None) -> bool:
+        """Waits at the end of the run; a stop leaves little time, and what is not told by then is given up."""
+        if isinstance(failure, PreemptedError | Interrupted | KeyboardInterrupt):
+            return self._outbox.wait(min(self._end_seconds, STOP_SECONDS))
+        try:
+            with run.trainer.stop.interruptible():
+                return self._outbox.wait(self._end_seconds)
+        except PreemptedError:
+            return self._outbox.wait(STOP_SECONDS)
 
     def _happens(self, event: Event, run: Run, metrics: Mapping[str, float] | None = None) -> None:
         self._put(event, run, metrics or {}, None)

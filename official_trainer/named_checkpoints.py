@@ -127,6 +127,7 @@ class NamedCheckpoints:
             if any((one.name, one.step) == (new.name, new.step) for one in self._found):
                 files.remove(files.join(self.folder(new.name), EXPORT))  # of other weights, but of this step
             record = {"metric": self.policy.monitor, "value": new.value, "logs": dict(logs)}
+            _mark(self.folder(new.name))
             save(self.folder(new.name), checkpoint, new.step, record, metadata={})
             self._found = [one for one in self._found if one.step != new.step] + [new]
         self.tidy()
@@ -143,7 +144,7 @@ class NamedCheckpoints:
     def _read(self) -> list[NamedCheckpoint]:
         found = []
         for name in files.list_dir(self.directory):
-            if not files.is_dir(self.folder(name)):
+            if not files.is_dir(self.folder(name)) or not _is_ours(self.folder(name)):
                 continue
             finish_replacement(self.folder(name))
             for step, record in read_records(self.folder(name)).items():
@@ -171,13 +172,21 @@ def latest(directory: str, template: str | None = None) -> str | None:
     return manifest.prefix(folder, step)
 
 
-_OWN = {POINTER, REPLACEMENT, EXPORT, f"{EXPORT}.writing"}
+_MARK = ".named_checkpoint"
+"""An empty file that says that a folder was made here. What has none is never touched, whatever it holds."""
+
+_OWN = {POINTER, REPLACEMENT, EXPORT, f"{EXPORT}.writing", _MARK}
+
+
+def _mark(folder: str) -> None:
+    files.make_dirs(folder)
+    if not files.exists(files.join(folder, _MARK)):
+        files.write_text_atomically(files.join(folder, _MARK), "")
 
 
 def _is_ours(folder: str) -> bool:
-    """Whether a folder holds a checkpoint of ours, or what is left of one."""
-    names = files.list_dir(folder)
-    return bool(manifest.parts(folder)) or all(name.partition(".tmp-")[0] in _OWN for name in names)
+    """Whether this made a folder; one without anything is what is left of that."""
+    return all(name.startswith(_MARK) for name in files.list_dir(folder)) or files.exists(files.join(folder, _MARK))
 
 
 def _keep_only(folder: str, step: int | None) -> None:
@@ -188,7 +197,9 @@ def _keep_only(folder: str, step: int | None) -> None:
     if step is not None:
         store.tidy()
         return
-    for name in files.list_dir(folder):
+    for name in sorted(
+        files.list_dir(folder), key=lambda name: name == _MARK
+    ):  # the mark last: it says that this goes on
         if name.partition(".tmp-")[0] in _OWN:
             files.remove(files.join(folder, name))
     if not files.list_dir(folder):

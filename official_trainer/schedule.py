@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,16 +22,26 @@ from official_trainer.triggers import AfterEval, Moment, Span
 
 _logger = logging.getLogger(__name__)
 
+_SHOWN_FRAMES = 4
+
 _HOOKS = ("on_start", "on_step", "on_eval", "on_trace", "on_end")
 
 
 class ActionError(UserError, RuntimeError):
-    """An action failed, and its `on_error` is `fail`."""
+    """An action failed, and its `on_error` is `fail`.
+
+    Attributes:
+      summary: which action, where, and what happened, in a line.
+      place: the lines of code it came through; nothing for an error that is meant for users.
+    """
 
     def __init__(self, action: Action, hook: str, step: int, error: BaseException) -> None:
-        cause = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        super().__init__(f"action '{action.name}' failed in {hook} at step {step}: {cause}")
+        is_for_users = isinstance(error, UserError)
+        cause = str(error) if is_for_users else f"{type(error).__name__}: {error}"
+        self.summary = f"action '{action.name}' failed in {hook} at step {step}: {cause}"
+        self.place = "" if is_for_users else _place_of(error)
         self.exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
+        super().__init__(f"{self.summary}{self.place}")
 
 
 def as_action(thing: Any) -> Action:
@@ -298,7 +309,7 @@ class Schedule:
             raise failure from error
         entry.is_disabled = entry.action.on_error == "disable"
         said = "; it is not called again" if entry.is_disabled else ""
-        _logger.warning("%s%s (on_error: %s)", failure, said, entry.action.on_error, exc_info=error)
+        _logger.warning("%s%s (on_error: %s)%s", failure.summary, said, entry.action.on_error, failure.place)
 
     def _start_clock(self) -> None:
         self._has_clock = True
@@ -318,6 +329,12 @@ class Schedule:
     def _moment(self, **happened: bool) -> Moment:
         step = self._step()
         return Moment(after=min(self._asked_step, step - 1), step=step, span=self._span(), **happened)
+
+
+def _place_of(error: BaseException) -> str:
+    """Returns the innermost lines of code that an error came through, other than those of this file."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    return "".join(f"\n  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in frames[-_SHOWN_FRAMES:])
 
 
 def _requests(answer: Any) -> list[Request]:

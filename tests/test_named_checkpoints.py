@@ -158,18 +158,21 @@ def test_a_death_between_any_two_writes(model_dir, monkeypatch, policy, name, st
 
 
 def test_only_what_is_ours_is_deleted(model_dir):
-    """C6: other files and folders stay, and what a dead save left goes."""
+    """C6: other files and folders stay, checkpoints of others too, and what a dead save left goes."""
     offer(NamedCheckpoints(model_dir, BEST), "a", 10, 0.5)
     files.make_dirs(f"{model_dir}/notes")
     files.write_text_atomically(f"{model_dir}/notes/mine.txt", "x")
     files.write_text_atomically(f"{model_dir}/readme.txt", "x")
-    files.make_dirs(f"{model_dir}/dead")
-    for name in ("ckpt-20.saving", "ckpt-20.index"):
+    for name in (".named_checkpoint", "ckpt-20.saving", "ckpt-20.index"):
+        files.make_dirs(f"{model_dir}/dead")
         files.write_text_atomically(f"{model_dir}/dead/{name}", "x")
     files.make_dirs(f"{model_dir}/half")
-    files.write_text_atomically(f"{model_dir}/half/checkpoint", "x")
+    files.write_text_atomically(f"{model_dir}/half/.named_checkpoint.tmp-1", "")
+    shutil.copytree(f"{model_dir}/a", f"{model_dir}/run")  # somebody's run
+    files.remove(f"{model_dir}/run/.named_checkpoint")
     NamedCheckpoints(model_dir, BEST)
-    assert files.list_dir(model_dir) == ["a", "notes", "readme.txt"]
+    assert files.list_dir(model_dir) == ["a", "notes", "readme.txt", "run"]
+    assert committed_steps(f"{model_dir}/run") == (10,)
 
 
 def test_a_damaged_one_does_not_count(model_dir):

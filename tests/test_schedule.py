@@ -240,8 +240,14 @@ def test_an_answer_that_is_no_request_is_an_error(calls):
 def test_an_error_names_action_hook_and_step(calls):
     """G1: and ends the run; the cause is kept."""
     schedule, run = started(Recorder(calls, "a", when=Every(1), answers={"on_step": KeyError("x")}))
-    with pytest.raises(ActionError, match=r"^action 'a' failed in on_step at step 7: KeyError: 'x'$") as caught:
+    with pytest.raises(ActionError) as caught:
         to(schedule, run, 7)
+    summary, *place = str(caught.value).splitlines()
+    assert summary == "action 'a' failed in on_step at step 7: KeyError: 'x'"
+    assert [line.partition(" in ")[2] for line in place] == [
+        'on_step: return self._note("on_step", run)',
+        "_note: raise answer",
+    ]
     assert isinstance(caught.value.__cause__, KeyError)
     assert caught.value.exit_code == ExitCode.FAILED
 

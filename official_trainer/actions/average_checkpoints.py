@@ -20,18 +20,16 @@ from typing import Any
 
 from official_trainer import files, manifest
 from official_trainer.action import Action, Run
-from official_trainer.actions.export_saved_model import folder_problems, save_export
+from official_trainer.actions.export_saved_model import save_export
 from official_trainer.batch_norm import BatchNormStatistics
 from official_trainer.checkpoints import CheckpointStore
 from official_trainer.config import ActionConfig, Positive, When
+from official_trainer.config.components import folder_problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.matching import Matching
 
 _logger = logging.getLogger(__name__)
-
-_TAKEN = ("train", "validation", "export", "quarantine")
-"""Folders of `model_dir` that are something else."""
 
 
 class AverageError(UserError, ValueError):
@@ -67,9 +65,8 @@ class AverageCheckpointsConfig(ActionConfig):
     max_to_keep: Positive = 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        yield from folder_problems("directory", self.directory)
-        if self.directory in _TAKEN:
-            yield "directory", f"is {self.directory!r}, which the run uses itself; name another folder"
+        if said := folder_problem(self.directory):
+            yield "directory", said
         if self.last == 1 and self.recalibrate_batch_norm is None:
             yield "last", "is 1, the model as it is; average more, or set recalibrate_batch_norm"
 

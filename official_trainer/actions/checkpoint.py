@@ -13,6 +13,7 @@ from typing import Literal
 from official_trainer import export, files
 from official_trainer.action import KEEPERS, Action, Run
 from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
+from official_trainer.config.components import folder_problem
 from official_trainer.lazy import tf
 from official_trainer.monitoring import required_metric
 from official_trainer.name_template import NameTemplate
@@ -28,7 +29,7 @@ class CheckpointConfig(ActionConfig):
     name, the better one has it, or else the newer one. Saved after evaluations only; `when` says after which.
 
     Attributes:
-      directory: where the folders are, below `model_dir`; for this action alone.
+      directory: folder in `model_dir` where they are; for this action alone.
       template: how they are named. `{epoch:02d}`, `{batch}` and `{step:08d}` count from 1, and any metric of the
         evaluation can be named, such as `{validation_loss:.2f}` or `{dev|accuracy:.3f}`.
       monitor: metric of the evaluation by which the best are kept; `a|b` names `b` inside `a`. Empty keeps the newest.
@@ -49,8 +50,8 @@ class CheckpointConfig(ActionConfig):
     export: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if self.directory.strip("./") == "":
-            yield "directory", "must name a folder below model_dir, where nothing else is"
+        if said := folder_problem(self.directory):
+            yield "directory", said
         try:
             NameTemplate(self.template)
         except ValueError as error:
@@ -88,7 +89,7 @@ class Checkpoint(Action):
         direction = config.mode if config.mode != "auto" else "max"
         if config.monitor and config.mode == "auto":
             direction = run.trainer.metric_direction(config.monitor)
-        directory = files.join(run.model_dir, config.directory.rstrip("/"))
+        directory = files.join(run.model_dir, config.directory)
         keepers = run.state.shared.setdefault(KEEPERS, [])
         if directory in [getattr(other, "directory", None) for other in (*keepers, run.trainer.checkpoint_exporter)]:
             what = f"{directory} is where other checkpoints are kept too, and each would delete the other's"

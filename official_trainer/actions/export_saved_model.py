@@ -13,6 +13,7 @@ from typing import Any
 from official_trainer import export, files
 from official_trainer.action import Action, Run
 from official_trainer.config import ActionConfig, Positive, When
+from official_trainer.config.components import folder_problem
 
 _TAKEN = ("best", "saved_model")
 """Folders of `trainer.export`."""
@@ -35,7 +36,8 @@ class ExportSavedModelConfig(ActionConfig):
     max_to_keep: Positive = 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        yield from folder_problems("directory", self.directory)
+        if said := folder_problem(self.directory, reserved=_TAKEN):
+            yield "directory", said
 
     def build(self) -> ExportSavedModel:
         return ExportSavedModel(self.directory, self.max_to_keep)
@@ -63,14 +65,6 @@ class ExportSavedModel(Action):
 
     def _folder(self, run: Run) -> str:
         return files.join(run.model_dir, "export", self._directory)
-
-
-def folder_problems(field: str, name: str) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with the name of a folder in `model_dir/export`."""
-    if name in _TAKEN:
-        yield field, f"is {name!r}, where trainer.export puts its exports; name another folder"
-    elif not name or name in (".", "..") or "/" in name or "\\" in name:
-        yield field, f"is {name!r}; it must be the name of one folder"
 
 
 def save_export(folder: str, trainer: Any, step: int, *, metrics: Mapping[str, float], max_to_keep: int) -> None:

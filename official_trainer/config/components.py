@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -134,6 +135,22 @@ class TrackerConfig(Component):
     """What `pip install` is told to install them."""
 
     on_error: Literal["warn", "fail"] = "warn"
+
+
+RESERVED_FOLDERS = (
+    *("best", "commands", "continuous_eval", "export", "hparams", "intermediates", "mlartifacts", "non_finite"),
+    *("optimizer", "quarantine", "time", "train", "validation", "wandb"),
+)
+"""Folders of a run directory that are something else than an action's own."""
+
+
+def folder_problem(name: str, reserved: Collection[str] = RESERVED_FOLDERS) -> str | None:
+    """Says what is wrong with the name of a folder that an action has for itself, where it deletes what is old."""
+    if name in reserved or name.startswith("from-"):
+        return f"is {name!r}, which the run uses itself; name another folder"
+    if not name or name in (".", "..") or "/" in name or "\\" in name:
+        return f"is {name!r}; it must be the name of one folder"
+    return None
 
 
 def _files(folder: Path, root: str) -> list[str]:

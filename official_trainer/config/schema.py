@@ -221,6 +221,12 @@ class TrainerConfig(Config):
         for index, name in enumerate(names):
             if name in names[:index]:
                 yield f"actions[{index}]", f"is the second action called {name}; give one of them another name"
+        cleaned = [getattr(a, "directory", None) if hasattr(a, "max_to_keep") else None for a in self.actions]
+        places = [(action.type, directory) for action, directory in zip(self.actions, cleaned, strict=True)]
+        for index, (kind, directory) in enumerate(places):
+            if directory is not None and (kind, directory) in places[:index]:
+                what = f"is {directory!r}, like that of another {kind}, and each would delete the other's; set another"
+                yield f"actions[{index}].directory", what
         if self.best_checkpoint_eval_metric and not self.best_checkpoint_export_subdir:
             yield "best_checkpoint_export_subdir", "must name a folder when best_checkpoint_eval_metric is set"
 

@@ -40,6 +40,8 @@ class CsvConfig(TrackerConfig):
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.file.endswith(".csv"):
             yield "file", f"is {self.file!r}; the name of a table ends in .csv"
+        if "/" in self.file or "\\" in self.file:
+            yield "file", f"is {self.file!r}; it must be the name of one file in the run directory"
 
     def build(self, place: Place) -> CsvTracker:
         return CsvTracker(files.join(place.directory, self.file))

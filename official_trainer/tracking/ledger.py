@@ -6,10 +6,12 @@ none is there twice. Does not own: which trackers there are (`build.py` of the e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.tracking import Tracker, Trackers, flatten
+from official_trainer.tracking import Media, Tracker, Trackers, flatten
 from official_trainer.tracking.jsonl import JsonlTracker
 
 EVALUATION = "validation"
@@ -23,13 +25,32 @@ class LedgerTrackers(Trackers):
         super().__init__([*trackers, ledger])
         self._others = Trackers(trackers)
         self._ledger = ledger
+        self.spent_seconds = 0.0
+        """How long the caller has waited for numbers to be taken and written."""
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         flat = flatten(values)
-        self._others.log(split, step, flat)
-        if split == EVALUATION:
-            self._others.flush()
-        self._ledger.log(split, step, flat)
+        with self._counted():
+            self._others.log(split, step, flat)
+            if split == EVALUATION:
+                self._others.flush()
+            self._ledger.log(split, step, flat)
+
+    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
+        with self._counted():
+            super().publish(split, step, media)
+
+    def flush(self) -> None:
+        with self._counted():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent_seconds += time.monotonic() - start
 
     def rewind(self, step: int) -> None:
         super().rewind(step)

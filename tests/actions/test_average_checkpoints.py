@@ -444,7 +444,7 @@ def test_a_run_that_averages_already_is_refused_before_the_first_step(tmp_path):
     ("fields", "message"),
     [
         ("last: 1", "last: is 1, the model as it is; average more, or set recalibrate_batch_norm"),
-        ("directory: best", "directory: is 'best', where trainer.export puts its exports; name another folder"),
+        ("directory: best", "directory: is 'best', which the run uses itself; name another folder"),
         ("directory: a/b", "directory: is 'a/b'; it must be the name of one folder"),
         ("directory: train", "directory: is 'train', which the run uses itself; name another folder"),
     ],

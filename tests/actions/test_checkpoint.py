@@ -147,7 +147,11 @@ def test_another_run_starts_from_one(unbroken, model_dir):
             r"actions\[0\].template: cannot have {step:q}: Unknown format code 'q'",
         ),
         (CheckpointConfig(template="a/b"), r"actions\[0\].template: gives names such as 'a/b', which cannot be those"),
-        (CheckpointConfig(directory="."), r"actions\[0\].directory: must name a folder below model_dir, where nothing"),
+        (CheckpointConfig(directory="."), r"actions\[0\].directory: is '.'; it must be the name of one folder"),
+        (CheckpointConfig(directory="/tmp/other"), r"is '/tmp/other'; it must be the name of one folder"),
+        (CheckpointConfig(directory="../other"), r"is '../other'; it must be the name of one folder"),
+        (CheckpointConfig(directory="best"), r"is 'best', which the run uses itself; name another folder"),
+        (CheckpointConfig(directory="from-30"), r"is 'from-30', which the run uses itself; name another folder"),
         (CheckpointConfig(mode="min"), r"actions\[0\].mode: has no effect without monitor"),
         (CheckpointConfig(save_best_only=True), r"save_best_only: needs monitor: the metric that says what is best"),
         (CheckpointConfig(initial_value_threshold=0.5), r"initial_value_threshold: has no effect without monitor"),
@@ -174,15 +178,10 @@ def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):
     ("actions", "trainer", "message"),
     [
         (
-            (CheckpointConfig(), CheckpointConfig(name="other", directory="checkpoints/")),
-            {},
-            "action 'other' failed in on_start at step 0: trainer.actions: .*/checkpoints is where other checkpoints "
+            (CheckpointConfig(directory="mine"),),
+            {"best_checkpoint_eval_metric": "score", "best_checkpoint_export_subdir": "mine"},
+            "action 'checkpoint' failed in on_start at step 0: trainer.actions: .*/mine is where other checkpoints "
             "are kept too, and each would delete the other's; set another directory",
-        ),
-        (
-            (CheckpointConfig(directory="best"),),
-            {"best_checkpoint_eval_metric": "score"},
-            "/best is where other checkpoints are kept too",
         ),
         ((CheckpointConfig(monitor="perplexity"),), {}, "cannot be told whether a higher or a lower 'perplexity'"),
     ],
@@ -208,3 +207,11 @@ def test_an_epoch_whose_length_nobody_knows(model_dir, monkeypatch):
     )
     with pytest.raises(ActionError, match=message):
         scripted.do(model_dir, CheckpointConfig(template="{epoch}"), validation_steps=1)
+
+
+def test_two_that_share_a_folder_are_refused(model_dir):
+    """C6: before anything is built."""
+    both = CheckpointConfig(), CheckpointConfig(name="other")
+    message = r"actions\[1\].directory: is 'checkpoints', like that of another checkpoint, and each would delete"
+    with pytest.raises(ConfigError, match=message):
+        scripted.do(model_dir, *both)

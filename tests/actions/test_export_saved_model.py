@@ -152,7 +152,7 @@ def test_another_way_from_an_earlier_step_replaces_exports(finished, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("saved_model", "is 'saved_model', where trainer.export puts its exports; name another folder"),
+        ("saved_model", "is 'saved_model', which the run uses itself; name another folder"),
         ("..", "is '..'; it must be the name of one folder"),
     ],
 )

@@ -121,3 +121,9 @@ def test_a_table_on_a_url():
     tracker.log("train", 3, {"loss": 2.0, "more": 1.0})
     tracker.close()
     assert [row["step"] for row in tracker._rows()] == ["1", "2", "3"]
+
+
+def test_a_table_of_another_folder_is_refused():
+    """B6: another run's table would be taken for this one's, and written over."""
+    (said,) = [what for field, what in CsvConfig(file="../x.csv").problems() if field == "file"]
+    assert said == "is '../x.csv'; it must be the name of one file in the run directory"
