@@ -99,6 +99,8 @@ class _Session:
     def _train(self) -> str:
         self.trainer.initialize()
         logs = self.trainer.train(1)
+        if any(action.publishes for action in schedule_of(self._job, self.trainer).actions):
+            self.trainer.run_steps(1, publish=True)
         return f"one step, loss {float(logs['training_loss']):.4g}"
 
     def _evaluate(self) -> str:

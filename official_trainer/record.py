@@ -141,6 +141,7 @@ class RunRecord:
             "steps": before.get("steps", {"start": 0, "current": 0, "end": None}),
             "last_checkpoint_step": before.get("last_checkpoint_step"),
             "best": before.get("best"),
+            "stopped_early": None,
             "final_metrics": before.get("final_metrics"),
             "time": before.get("time"),
             "versions": versions(),
@@ -202,6 +203,11 @@ class RunRecord:
     def set_best(self, metric: str, value: float, step: int) -> None:
         """Says which evaluation is the best so far; called once its checkpoint is committed."""
         self._run["best"] = {"metric": metric, "value": encode(value), "step": step}
+        self._write_run()
+
+    def stopped_early(self, reason: str) -> None:
+        """Says why training ends before its planned last step."""
+        self._run["stopped_early"] = reason
         self._write_run()
 
     def clear_best(self) -> None:

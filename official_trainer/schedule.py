@@ -140,6 +140,7 @@ class Schedule:
         self._run, self._has_begun = run, True
         self._asked_step = run.step
         self._set_clocks()
+        self._warn_of_idle()
         requests = self._stop_again()
         for entry in self._entries:
             requests += self._call(entry, "on_start")
@@ -149,6 +150,14 @@ class Schedule:
             for entry in self._entries:
                 requests += self._call_step(entry, moment)
         return requests
+
+    def _warn_of_idle(self) -> None:
+        stepping = [e.action for e in self._entries if "on_step" in e.hooks and e.action.when.is_foreseeable]
+        if not stepping or (end := self._span().end_step) is None:
+            return
+        if idle := [action.name for action in stepping if action.when.next_step(0, end, self._span()) is None]:
+            names = ", ".join(idle)
+            _logger.warning("these actions are due at no step up to %s, where training ends: %s", end, names)
 
     def _stop_again(self) -> list[Request]:
         """Returns the stop that ended this run, while the action that asked for it is there as it was."""
@@ -232,15 +241,15 @@ class Schedule:
         """Returns what a checkpoint's manifest has to hold; empty without actions that remember anything.
 
         Raises:
-          ActionError: the state of an action is not JSON.
+          ActionError: an action has no state that JSON takes, and its `on_error` is `fail`.
         """
         states: dict[str, Any] = {}
         for entry in self._entries:
             try:
                 if found := json.loads(json.dumps(dict(entry.action.state()))):
                     states[entry.action.name] = found
-            except (TypeError, ValueError) as error:
-                raise ActionError(entry.action, "state()", self._step(), error) from error
+            except Exception as error:
+                self._failed(entry, "state()", error)
         called = {entry.action.name: entry.called_at for entry in self._entries if entry.called_at is not None}
         found = {"actions": states, "called": called, "evaluated": self._seen_evaluation, "stopped": self._stopped}
         return found if any(found.values()) else {}
@@ -250,7 +259,10 @@ class Schedule:
         states = extra.get("actions", {})
         self._seen_evaluation, self._stopped = extra.get("evaluated"), extra.get("stopped")
         for entry in self._entries:
-            entry.action.restore(states.get(entry.action.name, {}))
+            try:
+                entry.action.restore(states.get(entry.action.name, {}))
+            except Exception as error:
+                self._failed(entry, "restore()", error)
             entry.called_at = extra.get("called", {}).get(entry.action.name)
             entry.extra_steps.clear()
         if unknown := sorted(states.keys() - {entry.action.name for entry in self._entries}):

@@ -106,6 +106,7 @@ class _Session:
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
         self._has_started = False
         self._num_traces = 0
+        self._stop_reason: str | None = None
         self._changes: dict[str, resume.Change] = {}
         self._watchdog = watchdog_of(
             job.config.runtime,
@@ -192,7 +193,7 @@ class _Session:
             on_save=self._on_save,
             on_rollback=functools.partial(self._on_rollback, trainer),
             find_row=self._rows.row,
-            on_stop=self._console.message,
+            on_stop=self._on_stop,
             load_weights=functools.partial(load_weights, trainer),
             export=functools.partial(self._on_end, trainer),
             diagnosis=Diagnosis(self._job.model_dir, trainer),
@@ -290,6 +291,11 @@ class _Session:
         left = "there is none" if best.step is None else f"that of step {best.step} is the best again"
         _logger.warning("the best checkpoint of step %s went with the steps that are done again; %s", steps, left)
 
+    def _on_stop(self, reason: str) -> None:
+        self._stop_reason = reason
+        self._record.stopped_early(reason)
+        self._console.message(reason)
+
     def _on_end(self, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
         if self._job.config.trainer.export.at_end:
             if (loaded := int(trainer.global_step.numpy())) != step:  # an action asked for the weights of another step
@@ -310,7 +316,7 @@ class _Session:
 
     def _closing_line(self, step: int) -> str:
         """Says what came of the run and where it lies."""
-        parts = [f"finished at step {step}"]
+        parts = [f"finished {'early ' if self._stop_reason else ''}at step {step}"]
         if (best := self._record.best) is not None:
             parts.append(f"best {best['metric']} {format_number(float(best['value']))} at step {best['step']}")
         return f"{', '.join(parts)}: {self._job.model_dir}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -308,11 +309,13 @@ def test_the_action_of_the_docs_ends_a_run(workspace, model_dir, tmp_path):
     argv += ["--set", "trainer.actions=[{type: plateau, patience: 2}]"]
     done = run_command(argv, cwd=workspace, folder=tmp_path)
     assert done.code == 0, done.err
-    (last,) = re.findall(r"finished at step (\d+)", done.out)
+    (last,) = re.findall(r"finished early at step (\d+)", done.out)
     assert int(last) < 50000
     again = run_command(argv, cwd=workspace, folder=tmp_path)
-    assert f"finished at step {last}" in again.out
+    assert f"finished early at step {last}" in again.out
     assert "to go on after all, change or remove the action 'plateau'" in again.out
+    run = json.loads(Path(model_dir, "run.json").read_text())
+    assert run["stopped_early"].startswith("the loss has not fallen below")
 
 
 def test_a_task_from_here_trains_under_model_gardens_trainer():

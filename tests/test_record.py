@@ -48,6 +48,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "steps": {"start": 0, "current": 0, "end": None},
         "last_checkpoint_step": None,
         "best": None,
+        "stopped_early": None,
         "final_metrics": None,
         "time": None,
         "versions": read(model_dir)["versions"],

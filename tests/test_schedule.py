@@ -277,7 +277,9 @@ def test_an_error_may_be_a_warning(calls, caplog, on_error, called):
     said = (
         f"action 'a' failed in on_step at step 1: OSError: disk{'; it is not called again' * (on_error == 'disable')}"
     )
-    assert caplog.records[0].getMessage() == f"{said} (on_error: {on_error})"
+    first, *place = caplog.records[0].getMessage().splitlines()
+    assert first == f"{said} (on_error: {on_error})"
+    assert "test_schedule.py" in place[0]
     assert len(caplog.records) == len(called)
 
 
@@ -410,3 +412,41 @@ def test_actions_that_wait_for_evaluations_are_known(calls):
 
     actions = OnlyEval(), Stepping("after", AfterEval()), Stepping("steps", Every(3)), Recorder(calls, "both")
     assert Schedule(actions).only_after_evaluations() == ["only_eval", "after"]
+
+
+def test_a_trigger_that_never_comes_is_said(calls, caplog):
+    """B1: once, at the start, where the steps are known in advance."""
+    from official_trainer.triggers import AllOf, AtSteps
+
+    never = (
+        Recorder(calls, "late", when=AtSteps((5000,))),
+        Recorder(calls, "odd", when=AllOf((Every(10), AtSteps((5,))))),
+    )
+    started(*never, Recorder(calls, "fine", when=Every(10)), Recorder(calls, "eval", when=AfterEval()))
+    said = "these actions are due at no step up to 100, where training ends: late, odd"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+@pytest.mark.parametrize("hook", ["state", "restore"])
+def test_state_follows_on_error_too(caplog, hook):
+    """G1, N2: a state that cannot be saved or read fails the run, or begins anew and is said."""
+
+    class Wrong(Counter):
+        def state(self):
+            return {"model": object()} if hook == "state" else {"count": 3}
+
+        def restore(self, state):
+            if hook == "restore" and state:
+                raise KeyError("format")
+
+    action = Wrong("wrong")
+    action.on_error = "warn"
+    schedule, _ = started(action, Counter("other"))
+    schedule.restore({"actions": {"wrong": {"count": 3}, "other": {"count": 1}}})
+    states = schedule.state()["actions"]
+    assert states == {"other": {"count": 1}} if hook == "state" else {"other": {"count": 1}, "wrong": {"count": 3}}
+    assert f"action 'wrong' failed in {hook}() at step 0" in caplog.text
+    action.on_error = "fail"
+    with pytest.raises(ActionError, match=rf"action 'wrong' failed in {hook}\(\) at step 0"):
+        schedule.restore({"actions": {"wrong": {"count": 3}}})
+        schedule.state()
