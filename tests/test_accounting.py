@@ -18,8 +18,11 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import keras
 from official_trainer.schedule import ActionError, Schedule
 from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.tracking import Tracker
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
+from official_trainer.tracking.ledger import LedgerTrackers
 from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.threads import Threaded
 from tests import toy
 
 IMPORTED_SECONDS = time.monotonic()
@@ -39,7 +42,7 @@ class FakeTime:
         return self
 
 
-class RunTrackers:
+class Told:
     """An account on a fake clock, told of a run."""
 
     def __init__(self):
@@ -75,7 +78,7 @@ def parts(**seconds):
 
 def a_run():
     """A run of 100 seconds, 70 of them in steps, of which 14 wait for data."""
-    told = RunTrackers()
+    told = Told()
     told.phase("build", 2)
     told.phase("restore", 3)
     told.phase("train", 0)
@@ -116,7 +119,7 @@ def test_the_time_is_the_same_however_often_it_is_asked_for():
 
 def test_an_input_that_nobody_can_see_is_not_known():
     """N16: not 0; the time is among the steps."""
-    told = RunTrackers()
+    told = Told()
     told.phase("train", 0)
     told.window(10, 5)
     report = told.report()
@@ -150,7 +153,7 @@ def test_actions_count_in_whichever_phase_they_are_called():
 
 def test_percentiles_are_of_steps_not_of_windows():
     """N16: a window counts as often as it has steps; one that traced says nothing."""
-    told = RunTrackers()
+    told = Told()
     told.phase("train", 0)
     told.window(1, 30, has_traced=True)
     told.window(94, 94 * 0.002)
@@ -164,7 +167,7 @@ def test_percentiles_are_of_steps_not_of_windows():
 
 def test_a_window_that_traces_is_steps_as_far_as_they_usually_take():
     """N16: the rest of it, without what it waited for data, is tracing."""
-    told = RunTrackers()
+    told = Told()
     told.phase("train", 0)
     told.window(1, 5, waited=2, has_traced=True)
     told.window(10, 10, waited=0)
@@ -175,7 +178,7 @@ def test_a_window_that_traces_is_steps_as_far_as_they_usually_take():
 
 def test_without_a_window_there_is_no_speed():
     """N16: unknown, not 0 and not an error."""
-    report = RunTrackers().report()
+    report = Told().report()
     assert report["examples_per_second"] is report["step_seconds_p50"] is report["step_seconds_p95"] is None
     assert in_one_line(report) == "time: start 100 %"
 
@@ -191,7 +194,7 @@ def test_without_a_window_there_is_no_speed():
 )
 def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_seconds, waited, verdict):
     """N16: with where to look."""
-    told = RunTrackers()
+    told = Told()
     told.phase("train", 0)
     told.window(10, steps_seconds, waited=waited)
     found = told.report()["verdict"]
@@ -204,7 +207,7 @@ def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_secon
 
 def test_looks_are_worth_the_time_since_the_last():
     """N16: also when Python was busy meanwhile; what is no window is not looked at."""
-    told = RunTrackers()
+    told = Told()
     sampler = told.account.sampler
     for told.waits, seconds in ((None, 7), (True, 0.01), (False, 2), (None, 5), (True, 0.02)):
         told.time.after(seconds)
@@ -409,3 +412,32 @@ def test_a_run_that_fails_is_on_record_too(model_dir, monkeypatch):
         do(f"{model_dir}-2", "task.init_checkpoint=nowhere")
     (attempt,) = recorded(f"{model_dir}-2")["time"]["attempts"]
     assert attempt["seconds"]["start"] == attempt["wall_seconds"] > 0
+
+
+def test_trackers_count_in_whichever_phase_they_are_waited_for():
+    """N16: a slow destination of numbers is no slow evaluation and no slow save."""
+    clock, waited = FakeTime(), [0.0]
+    account = TimeAccount(clock=clock)
+    account.trackers_seconds = lambda: waited[0]
+    account.enter("evaluate")
+    clock.after(5)
+    waited[0] += 3
+    account.enter("save")
+    clock.after(2)
+    waited[0] += 1
+    account.enter("export")
+    assert account.report()["seconds"] == parts(evaluation=2, save=1, trackers=4)
+
+
+def test_a_tracker_that_is_slow_is_booked_as_one(tmp_path):
+    """N16: by whoever hands the numbers on, the wait for threads included."""
+
+    class Slow(Tracker):
+        def log(self, split, step, values):
+            time.sleep(0.05)
+
+    rows = JsonlTracker(str(tmp_path / "metrics.jsonl"))
+    trackers = LedgerTrackers([Threaded(Slow(), name="slow")], rows)
+    trackers.log("validation", 1, {"accuracy": 1.0})
+    assert trackers.spent_seconds >= 0.05
+    trackers.close()

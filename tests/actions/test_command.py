@@ -383,3 +383,16 @@ def test_too_many_events_are_an_error(tmp_path, monkeypatch, caplog):
 def test_errors_are_what_they_seem():
     """For whoever catches them."""
     assert issubclass(CommandError, RuntimeError)
+
+
+def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
+    """N5: far less than its own limit and the scheduler's; then it is killed, so that nothing outlives the run."""
+    monkeypatch.setattr("official_trainer.events.STOP_SECONDS", 0.5)
+    action = Command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
+    watched = Events(action, tmp_path)
+    watched.step(10)
+    wait_for(lambda: action._process is not None)
+    process = action._process
+    watched.end(PreemptedError("SIGTERM at step 10"))
+    assert "had not ended in time at the end of the run and was killed" in caplog.text
+    wait_for(lambda: not is_alive(process.pid))
