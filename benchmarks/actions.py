@@ -4,8 +4,9 @@ Owns: the actions of the run, and what of its time counts: windows of steps and 
 after evaluations and at the end (export, average, save) is work that somebody asked for. Does not own: the tables
 (`report.py`).
 
-The run has the step of `digits_mlp`, which is small, in windows of 500. Every action has its own trigger, or one that a
-run of hours would have. Runs take turns; each is a run of its own, because actions change how windows are cut.
+The run has the step of `digits_mlp`, which is small, in windows of 500; its first steps, which trace, do not count. Every
+action has its own trigger, or one that a run of hours would have. Runs take turns; each is a run of its own, because
+actions change how windows are cut.
 
 Run as a process of its own (`python -m benchmarks.actions FILE --rounds=N`), because it imports TensorFlow.
 """
@@ -24,8 +25,8 @@ from official_trainer.lazy import keras
 
 NONE = "no action"
 ALL = "all actions"
-NUM_STEPS = 100_000
-WARM_STEPS = 1_000
+NUM_STEPS = 60_000
+WARM_STEPS = 6_000
 
 ACTIONS = """[
   {type: early_stopping, monitor: accuracy, patience: 1000},
@@ -33,7 +34,7 @@ ACTIONS = """[
   {type: average_checkpoints},
   {type: export_saved_model, when: at_end},
   {type: divergence},
-  {type: learning_rate},
+  {type: learning_rate, when: {every: 1000}},
   {type: profile},
   {type: publish_environment},
   {type: publish_intermediates, when: {every: 5000}},

@@ -8,7 +8,9 @@ import pytest
 from rich.console import Console
 
 import benchmarks.__main__ as command
-from benchmarks import bookkeeping, commands, processes, report, resume, rounds, saves, steps
+from benchmarks import actions, bookkeeping, commands, processes, report, resume, rounds, saves, steps
+from official_trainer import config as configuration
+from official_trainer.config import ExperimentConfig
 
 
 @pytest.mark.parametrize("name", list(steps.VARIANTS))
@@ -148,7 +150,9 @@ def test_the_command_writes_tables_and_says_what_was_missed(monkeypatch, tmp_pat
 def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
-    assert "no such part: stpes; parts are steps, job, cli, saves, resume, bookkeeping" in capsys.readouterr().err
+    assert (
+        "no such part: stpes; parts are steps, job, cli, saves, resume, bookkeeping, actions" in capsys.readouterr().err
+    )
 
 
 def test_usage_of_a_process():
@@ -248,3 +252,11 @@ def test_bookkeeping_is_measured(monkeypatch):
     comparisons = bookkeeping.compare(1)
     assert [target.name for each in comparisons for target in each.targets] == [bookkeeping.ALL]
     assert all(list(each.values) == list(bookkeeping.VARIANTS) for each in comparisons)
+
+
+def test_actions_of_the_benchmark_can_be_read():
+    """B1: each is one that there is."""
+    found = configuration.resolve(
+        ExperimentConfig(), sets=[f"trainer.actions={actions.ACTIONS}"]
+    ).config.trainer.actions
+    assert len({action.type for action in found}) == len(found) > 8

@@ -22,7 +22,7 @@ class DivergenceConfig(ActionConfig):
     """Notices a loss that is many times what its moving average was while all was well; for losses above zero.
 
     Attributes:
-      when: the steps whose loss is looked at.
+      when: the steps whose loss is looked at; with each summary, because looking more often cuts windows shorter.
       factor: how many times the moving average is too much. That of the last look that was not too much counts, of
         about 100 steps then.
       patience: how many looks in a row have to find such a loss.
@@ -31,7 +31,7 @@ class DivergenceConfig(ActionConfig):
         `trainer.recovery_…` says, and fails with exit code 4 if no recovery is left.
     """
 
-    when: When | None = When(every=100)
+    when: When | None = When(after_summary=True)
     factor: Annotated[float, Above(1)] = 3.0
     patience: Positive = 3
     start_from_step: NonNegative = 100
