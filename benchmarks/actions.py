@@ -4,9 +4,9 @@ Owns: the actions of the run, and what of its time counts: windows of steps and 
 after evaluations and at the end (export, average, save) is work that somebody asked for. Does not own: the tables
 (`report.py`).
 
-The run has the step of `digits_mlp`, which is small, in windows of 500; its first steps, which trace, do not count. Every
-action has its own trigger, or one that a run of hours would have. Runs take turns; each is a run of its own, because
-actions change how windows are cut.
+The run has the step of `digits_mlp`, which is small, in windows of 500; its first steps, which trace, do not count.
+Every action has its own trigger, or one that a run of hours would have. Runs take turns; each is a run of its own,
+because actions change how windows are cut.
 
 Run as a process of its own (`python -m benchmarks.actions FILE --rounds=N`), because it imports TensorFlow.
 """

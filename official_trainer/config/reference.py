@@ -102,7 +102,7 @@ def _family(root: type[Component], path: str) -> Iterator[str]:
     if root is ActionConfig:
         yield "\n".join(_section(When, [f"{path}[…].when"]))
         yield "\n".join(_section(ExponentialWhen, [f"{path}[…].when.exponential"]))
-    for name in sorted(root.names()):
+    for name in sorted(name for name, module in root.names().items() if module.startswith("official_trainer.")):
         cls = root.named(name)
         own = [field for field in fields.hints(cls) if field not in fields.hints(root)]
         changed = [field for field in fields.hints(root) if getattr(cls, field, None) != getattr(root, field)]
