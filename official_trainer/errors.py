@@ -32,6 +32,11 @@ class UserError(Exception):
     exit_code: ExitCode = ExitCode.FAILED
 
 
+def said_by(error: BaseException) -> str:
+    """Returns what an error says: its message alone if it is meant for users, else with its class."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+
+
 def first_few(names: Sequence[str]) -> str:
     """Returns the first names of what may be many, and how many more there are."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer.action import Action, Run
-from official_trainer.errors import UserError
+from official_trainer.errors import UserError, said_by
 from official_trainer.record import read_run
 from official_trainer.stopping import Interrupted, PreemptedError
 from official_trainer.tracking.jsonl import encode
@@ -109,13 +109,12 @@ class Teller(Action):
 
     def on_end(self, run: Run, failure: BaseException | None) -> None:
         metrics = self._metrics or run.train_logs
+        is_stop = isinstance(failure, PreemptedError | Interrupted | KeyboardInterrupt)
         if failure is None:
             self._put("end", run, metrics, run.state.stop_reason)
-        elif isinstance(failure, PreemptedError | Interrupted | KeyboardInterrupt):
-            self._put("preempted", run, metrics, _text_of(failure))
         else:
-            self._put("failure", run, metrics, _text_of(failure))
-        if not self._is_all_told(run, failure):
+            self._put("preempted" if is_stop else "failure", run, metrics, said_by(failure).removesuffix(": "))
+        if not self._is_all_told(run, is_stop=is_stop):
             left = self._outbox.abandon()
             self.give_up()
             self._outbox.wait(_LAST_SECONDS)
@@ -124,9 +123,9 @@ class Teller(Action):
         self._outbox.close()
         self._raise_errors()
 
-    def _is_all_told(self, run: Run, failure: BaseException | None) -> bool:
+    def _is_all_told(self, run: Run, *, is_stop: bool) -> bool:
         """Waits at the end of the run; a stop leaves little time, and what is not told by then is given up."""
-        if isinstance(failure, PreemptedError | Interrupted | KeyboardInterrupt):
+        if is_stop:
             return self._outbox.wait(min(self._end_seconds, STOP_SECONDS))
         try:
             with run.trainer.stop.interruptible():
@@ -234,8 +233,3 @@ class Outbox:
                 if error is not None:
                     self._errors.append(error)
                 self._changed.notify_all()
-
-
-def _text_of(failure: BaseException) -> str:
-    text = str(failure)
-    return text if isinstance(failure, UserError) else f"{type(failure).__name__}: {text}".removesuffix(": ")

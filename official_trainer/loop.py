@@ -253,9 +253,10 @@ class Loop:
         state = self.state
         self._summarized_step = state.step
         self._logs = self._trainer.train_loop_end()
-        self._journal.log("train", state.step, self._logs)
+        flat = flatten(self._logs)  # once: it waits for the device
+        self._journal.log("train", state.step, flat)
         self._hooks.on_summary(state.step)
-        self._run_view.train_logs, self._run_view.summary_step = flatten(self._logs), state.step
+        self._run_view.train_logs, self._run_view.summary_step = flat, state.step
         if not self._is_done():
             self._trainer.train_loop_begin()
 
@@ -381,8 +382,9 @@ class Loop:
             self._enter("evaluate")
             logs = self._trainer.evaluate(self._config.validation_steps)
             self._obey(self._actions.traces(self._hooks.new_traces()))
-            self._react(flatten(logs))
-            self._journal.log("validation", step, logs)
+            flat = flatten(logs)
+            self._react(flat)
+            self._journal.log("validation", step, flat)
             self._logs = logs  # not before: the reaction may have brought a summary
             self._stop.check()
         elif not self._actions.has_seen_evaluation(step):

@@ -92,6 +92,7 @@ class _Session:
 
     def _build(self) -> str:
         self._trainer = build(self._scratch, trains=True)
+        self._schedule = schedule_of(self._job, self._trainer)
         count = variables.count(self.trainer.model).trainable
         replicas = self.trainer.strategy.num_replicas_in_sync
         return f"{count:,} trainable parameters on {replicas} replica{'s' if replicas > 1 else ''}"
@@ -99,7 +100,7 @@ class _Session:
     def _train(self) -> str:
         self.trainer.initialize()
         logs = self.trainer.train(1)
-        if any(action.publishes for action in schedule_of(self._job, self.trainer).actions):
+        if any(action.publishes for action in self._schedule.actions):
             self.trainer.run_steps(1, publish=True)
         return f"one step, loss {float(logs['training_loss']):.4g}"
 
@@ -108,7 +109,7 @@ class _Session:
         return "one step, " + ", ".join(sorted(logs))
 
     def _monitored_metric(self) -> str:
-        wanted = monitored(self._job, schedule_of(self._job, self.trainer))
+        wanted = monitored(self._job, self._schedule)
         self.trainer.check_monitored(wanted)
         return ", ".join(wanted) or "none is set"
 

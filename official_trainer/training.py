@@ -155,7 +155,7 @@ class _Session:
         trainer.stop, self._trainer = stop, trainer
         self._account.sampler.waits = trainer.waits_for_input
         self._account.actions_seconds = lambda: schedule.spent_seconds
-        self._account.trackers_seconds = lambda: getattr(self._trackers, "spent_seconds", 0.0)  # the null one has none
+        self._account.trackers_seconds = lambda: self._trackers.spent_seconds
         with closing(self._trackers) as outcome:
             store = store_of(job, trainer, schedule)
             hooks = self._hooks(trainer, schedule)

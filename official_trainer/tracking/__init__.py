@@ -75,6 +75,9 @@ class Tracker:
     `media` hold NumPy arrays of their own. Nothing is opened before the first call. This class itself writes nowhere.
     """
 
+    spent_seconds = 0.0
+    """How long callers have waited, where that is counted."""
+
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
         """Takes the run's name and its flat config (`config.flat`), once at each start, after `rewind`."""
 

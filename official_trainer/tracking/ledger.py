@@ -25,8 +25,6 @@ class LedgerTrackers(Trackers):
         super().__init__([*trackers, ledger])
         self._others = Trackers(trackers)
         self._ledger = ledger
-        self.spent_seconds = 0.0
-        """How long the caller has waited for numbers to be taken and written."""
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         flat = flatten(values)
