@@ -20,7 +20,7 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "saves": (saves.compare, 21),
     "resume": (resume.compare, 15),
     "bookkeeping": (bookkeeping.compare, 10),
-    "actions": (actions.compare, 5),
+    "actions": (actions.compare, 15),
 }
 """What each part measures, and its rounds by default."""
 

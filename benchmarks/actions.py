@@ -1,32 +1,31 @@
-"""What a training step pays for actions: a run with all of them on beside one with none.
+"""What a training step pays for actions: stretches of one run with all of them on, beside stretches with none.
 
 Owns: the actions of the run, and what of its time counts: windows of steps and what actions do at steps. What they do
 after evaluations and at the end (export, average, save) is work that somebody asked for. Does not own: the tables
 (`report.py`).
 
-The run has the step of `digits_mlp`, which is small, in windows of 500; its first steps, which trace, do not count.
-Every action has its own trigger, or one that a run of hours would have. Runs take turns; each is a run of its own,
-because actions change how windows are cut.
+The run has the step of `digits_mlp`, which is small, in windows of 500. Actions are switched on and off within it: two
+graphs of one step differ by more than what is measured here. Every action has its own trigger, or one that a run
+of hours would have. The first stretches, which trace, do not count.
 
 Run as a process of its own (`python -m benchmarks.actions FILE --rounds=N`), because it imports TensorFlow.
 """
 
 from __future__ import annotations
 
-import functools
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
-from benchmarks import processes, rounds
+from benchmarks import processes
 from benchmarks.report import Comparison, Target
-from official_trainer.lazy import keras
 
 NONE = "no action"
 ALL = "all actions"
-NUM_STEPS = 60_000
-WARM_STEPS = 6_000
+STRETCH_STEPS = 20_000
+WARM_STRETCHES = 2
 
 ACTIONS = """[
   {type: early_stopping, monitor: accuracy, patience: 1000},
@@ -37,70 +36,112 @@ ACTIONS = """[
   {type: learning_rate, when: {every: 1000}},
   {type: profile},
   {type: publish_environment},
-  {type: publish_intermediates, when: {every: 5000}},
+  {type: publish_intermediates, when: {every: 20000}},
   {type: replica_integrity},
   {type: command, argv: ['true', '{step}']},
 ]"""
 
 
-def microseconds_per_step(actions: str) -> dict[str, float]:
-    """Trains and returns what a step took, with what actions did at steps, after the first ones."""
-    from official_trainer import config as configuration
-    from official_trainer import registry, run
-    from official_trainer.loop import Loop
-    from official_trainer.schedule import Schedule
-
-    spent = _Spent()
-    keras.backend.clear_session()
-    intervals = [
-        f"trainer.{name}={NUM_STEPS}" for name in ("train_steps", "validation_interval", "checkpoint_interval")
-    ]
-    sets = [*intervals, "trainer.steps_per_loop=500", "trainer.summary_interval=1000", f"trainer.actions={actions}"]
-    config = registry.get_config("digits_mlp", processes.ROOT)
-    resolved = configuration.resolve(config, experiment="digits_mlp", sets=sets)
-    window, step = Loop._run_window, Schedule.step
-    Loop._run_window, Schedule.step = spent.counted(window), spent.counted(step)  # type: ignore[method-assign]
-    try:
-        with tempfile.TemporaryDirectory() as model_dir:
-            run.run("digits_mlp", resolved, mode="train_and_eval", model_dir=model_dir, quiet=True)
-    finally:
-        Loop._run_window, Schedule.step = window, step  # type: ignore[method-assign]
-    return {"microseconds": spent.seconds / (NUM_STEPS - WARM_STEPS) * 1e6}
+def is_on(stretch: int) -> bool:
+    """Whether a stretch of the run has its actions: off, on, on, off, …, so that neither always comes first."""
+    return stretch % 4 in (1, 2)
 
 
-class _Spent:
-    """Seconds spent in some functions, once the loop has passed its first steps."""
+class Switched:
+    """A schedule of actions whose calls at steps are left out in some stretches; keeps what each stretch took."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._is_warm = False
+    def __init__(self, schedule: Any) -> None:
+        self._schedule = schedule
+        self._step: Callable[[], int] = lambda: 0
+        self.seconds: dict[int, float] = {}
 
-    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(owner: Any, *arguments: Any, **options: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(owner, *arguments, **options)
-            finally:
-                if self._is_warm:
-                    self.seconds += time.perf_counter() - start
-                state = getattr(owner, "state", None)
-                self._is_warm = self._is_warm or getattr(state, "step", 0) >= WARM_STEPS
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._schedule, name)
 
-        return call
+    def start(self, run: Any) -> Sequence[Any]:
+        """Begins, as the schedule does."""
+        self._step = lambda: run.state.step
+        return self._schedule.start(run)
+
+    def step(self, **happened: bool) -> Sequence[Any]:
+        """Calls what is due, in a stretch that has actions."""
+        stretch = _stretch_of(self._step())
+        start = time.perf_counter()
+        requests = self._schedule.step(**happened) if is_on(stretch) else []
+        self.took(stretch, time.perf_counter() - start)
+        self._schedule._asked_step = self._step()  # what was left out is not made up for
+        return requests
+
+    def next_step(self, after: int, until: int) -> int | None:
+        """Returns where a window has to end: at the end of a stretch too, so that each step belongs to one."""
+        end = (after // STRETCH_STEPS + 1) * STRETCH_STEPS
+        due = self._schedule.next_step(after, until) if is_on(_stretch_of(after + 1)) else None
+        return min((step for step in (due, end) if step is not None and step <= until), default=None)
+
+    def next_published_step(self, after: int, until: int) -> int | None:
+        """Returns the step of which something is published, in a stretch that has actions."""
+        return self._schedule.next_published_step(after, until) if is_on(_stretch_of(after + 1)) else None
+
+    def took(self, stretch: int, seconds: float) -> None:
+        """Counts time for a stretch."""
+        self.seconds[stretch] = self.seconds.get(stretch, 0.0) + seconds
+
+    def timed(self, run_window: Callable[..., None]) -> Callable[..., None]:
+        """Returns the loop's method that runs a window, with its time counted."""
+
+        def run(loop: Any, due_step: int) -> None:
+            stretch, start = _stretch_of(loop.state.step + 1), time.perf_counter()
+            run_window(loop, due_step)
+            self.took(stretch, time.perf_counter() - start)
+
+        return run
+
+
+def _stretch_of(step: int) -> int:
+    """Returns in which stretch a step lies, counted from 0."""
+    return (step - 1) // STRETCH_STEPS
 
 
 # Measuring.
 
 
 def measure_all(num_rounds: int) -> dict[str, list[float]]:
-    """Returns microseconds per step by variant, round by round."""
-    variants = {
-        NONE: functools.partial(microseconds_per_step, "[]"),
-        ALL: functools.partial(microseconds_per_step, ACTIONS),
-    }
-    results = rounds.interleave(variants, num_rounds)["microseconds"]
-    return {name: list(values) for name, values in results.items()}
+    """Returns microseconds per step by variant, round by round: neighbouring stretches of one run."""
+    from official_trainer import config as configuration
+    from official_trainer import registry, run, training
+    from official_trainer.build import schedule_of
+    from official_trainer.loop import Loop
+
+    switches: list[Switched] = []
+
+    def switched(*arguments: Any) -> Switched:
+        switches.append(Switched(schedule_of(*arguments)))
+        return switches[-1]
+
+    def run_window(loop: Loop, due_step: int) -> None:
+        switches[-1].timed(original)(loop, due_step)
+
+    num_stretches = WARM_STRETCHES + 2 * num_rounds
+    names = ("train_steps", "validation_interval", "checkpoint_interval")
+    sets = [f"trainer.{name}={num_stretches * STRETCH_STEPS}" for name in names]
+    sets += ["trainer.steps_per_loop=500", "trainer.summary_interval=1000", f"trainer.actions={ACTIONS}"]
+    config = registry.get_config("digits_mlp", processes.ROOT)
+    resolved = configuration.resolve(config, experiment="digits_mlp", sets=sets)
+    original = Loop._run_window
+    with (
+        mock.patch.object(training, "schedule_of", switched),
+        mock.patch.object(Loop, "_run_window", run_window),
+        tempfile.TemporaryDirectory() as model_dir,
+    ):
+        run.run("digits_mlp", resolved, mode="train_and_eval", model_dir=model_dir, quiet=True)
+    return _by_variant(switches[-1].seconds, num_stretches)
+
+
+def _by_variant(seconds: dict[int, float], num_stretches: int) -> dict[str, list[float]]:
+    results: dict[str, list[float]] = {NONE: [], ALL: []}
+    for stretch in range(WARM_STRETCHES, num_stretches):
+        results[ALL if is_on(stretch) else NONE].append(seconds[stretch] / STRETCH_STEPS * 1e6)
+    return results
 
 
 def compare(num_rounds: int) -> list[Comparison]:

@@ -1,16 +1,18 @@
 """From `RuntimeConfig` to a `tf.distribute.Strategy`, and the process-wide settings a run needs.
 
-Owns: which devices are used and how, precision, eager mode, seeds. Called once, before anything is built.
-Does not own: clusters of processes; this version runs on one machine.
+Owns: the table of strategies, which devices are used and how, precision, eager mode, seeds. Called once, before
+anything is built. Does not own: who takes part in a cluster (`cluster.py`), or how its processes are connected.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from official_trainer import random_streams
+from official_trainer.cluster import PS, Cluster
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
 
@@ -37,20 +39,35 @@ def configure_process(runtime: Any) -> None:
     random_streams.enable(runtime.seed)
 
 
-def build_strategy(runtime: Any) -> tf.distribute.Strategy:
+def build_strategy(runtime: Any, cluster: Cluster | None = None) -> tf.distribute.Strategy:
     """Returns the strategy that `runtime.distribution_strategy` names.
 
     One replica under `auto` means TensorFlow's default strategy: MirroredStrategy over a single device would take
     about twice as long for a step of a small model.
+
+    Args:
+      runtime: the section of the config.
+      cluster: the processes of the run; None for this one alone.
     """
+    name = strategy_name(runtime, cluster)
+    if builder := _CLUSTER_BUILDERS.get(name):
+        return builder(runtime, cluster)
     devices = _devices()
-    name = runtime.distribution_strategy
     if name == "auto":
         several_gpus = len(devices) > 1 and devices[0].startswith("GPU")
         name = "mirrored" if several_gpus or (runtime.num_logical_cpus or 1) > 1 else "off"
     strategy = _BUILDERS[name](devices, runtime)
     _logger.info("strategy %s over %s", name, ", ".join(devices if name == "mirrored" else devices[:1]))
     return strategy
+
+
+def strategy_name(runtime: Any, cluster: Cluster | None) -> str:
+    """Returns which strategy a process takes, as far as that is known before its devices are: `auto` may be left."""
+    if runtime.distribution_strategy != "auto":
+        return runtime.distribution_strategy
+    if cluster is not None and len(cluster.training) > 1:
+        return "parameter_server" if cluster.addresses.get(PS) else "multi_worker_mirrored"
+    return "auto" if runtime.tpu is None else "tpu"
 
 
 def _off(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
@@ -77,6 +94,8 @@ def _mirrored_over(devices: tuple[str, ...], all_reduce_alg: str | None, num_pac
 
 
 _BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}
+
+_CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strategy]] = {}
 
 
 def _devices() -> list[str]:

@@ -111,7 +111,10 @@ KINDS: Mapping[str, Kind] = {
     "runtime.num_packs": "guarded",
     "runtime.enable_xla": "guarded",
     "runtime.run_eagerly": "guarded",
-    "runtime.tpu": "guarded",
+    "runtime.tpu": "safe",
+    "runtime.worker_hosts": "safe",
+    "runtime.task_index": "safe",
+    "runtime.*_timeout_seconds": "safe",
 }
 """The class of each field of the engine's own sections, the first pattern that fits. All others, which are a task's
 own, are guarded. A new field of the engine gets its line here; `*` stands for sections and names of one purpose."""

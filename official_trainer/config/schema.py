@@ -236,12 +236,21 @@ class RuntimeConfig(Config):
     """What the experiment runs on: devices, precision, compiler, seed. Results round differently.
 
     Attributes:
-      distribution_strategy: `auto` takes what the machine has (one device: no strategy at all), `off` none,
-        `one_device` OneDeviceStrategy, `mirrored` all GPUs or logical CPUs of this machine.
+      distribution_strategy: `auto` takes what there is: a cluster or TPU that the environment tells of, else all GPUs
+        of the machine (one device: no strategy at all). `off` takes none, `one_device` OneDeviceStrategy, `mirrored`
+        all GPUs or logical CPUs of this machine, `multi_worker_mirrored` those of all workers, `parameter_server`
+        workers under a coordinator, `tpu` a Cloud TPU.
       num_gpus: GPUs to use; unset means all, 0 means the CPU.
       num_logical_cpus: splits the CPU into this many devices, to try `mirrored` without GPUs.
-      all_reduce_alg: how `mirrored` sums gradients; unset lets TensorFlow choose.
+      all_reduce_alg: how gradients are summed: `nccl` or `hierarchical_copy` for `mirrored`, `nccl` or `ring` for
+        `multi_worker_mirrored`; unset lets TensorFlow choose.
       num_packs: packs of gradients in one all-reduce of `mirrored`.
+      worker_hosts: `host:port` of all workers, with commas between, where nothing in the environment tells them.
+      task_index: which of `worker_hosts` this process is, from 0.
+      rendezvous_timeout_seconds: how long a process waits for the others at the start; then it says who is missing and
+        ends with exit code 75.
+      collective_timeout_seconds: how long a worker waits for the others within a step; then it ends with exit code 75.
+        Workers that have died are noticed within seconds, whatever this says.
       mixed_precision_dtype: compute precision; variables stay float32.
       loss_scale: `dynamic` or a fixed factor, for float16 only.
       enable_xla: whether the training window is compiled by XLA, which rounds and draws dropout in its own way. On a
@@ -257,14 +266,21 @@ class RuntimeConfig(Config):
         with exit code 5 and the stacks of all threads. Longer ones do if they are ten times as long as the longest
         before. Unset never ends it.
       stall_startup_seconds: the same for what the process does for the first time: tracing, compiling, filling buffers.
-      tpu: address of a Cloud TPU; refused, as this version runs on CPUs and GPUs only.
+      tpu: the Cloud TPU of strategy `tpu`: its name, `local` for the one of this machine, or `grpc://host:8470`,
+        several of them with commas between. Unset takes the environment's `TPU_NAME`.
     """
 
-    distribution_strategy: Literal["auto", "off", "one_device", "mirrored"] = "auto"
+    distribution_strategy: Literal[
+        "auto", "off", "one_device", "mirrored", "multi_worker_mirrored", "parameter_server", "tpu"
+    ] = "auto"
     num_gpus: NonNegative | None = None
     num_logical_cpus: Positive | None = None
-    all_reduce_alg: Literal["nccl", "hierarchical_copy"] | None = None
+    all_reduce_alg: Literal["nccl", "hierarchical_copy", "ring"] | None = None
     num_packs: Positive = 1
+    worker_hosts: str | None = None
+    task_index: NonNegative | None = None
+    rendezvous_timeout_seconds: PositiveFloat = 600.0
+    collective_timeout_seconds: PositiveFloat = 600.0
     mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     loss_scale: Literal["dynamic"] | PositiveFloat | None = None
     enable_xla: bool = False
@@ -281,10 +297,23 @@ class RuntimeConfig(Config):
             yield "loss_scale", "has no effect unless mixed_precision_dtype is float16"
         if self.enable_xla and self.run_eagerly:
             yield "enable_xla", "cannot be combined with run_eagerly; set one of the two to false"
-        if self.all_reduce_alg is not None and self.distribution_strategy not in ("mirrored", "auto"):
-            yield "all_reduce_alg", f"has no effect with distribution_strategy={self.distribution_strategy}"
-        if self.tpu is not None:
-            yield "tpu", "this version runs on CPUs and GPUs only; leave it unset"
+        strategy = self.distribution_strategy
+        if self.all_reduce_alg is not None and strategy not in _ALL_REDUCING[self.all_reduce_alg]:
+            yield "all_reduce_alg", f"{self.all_reduce_alg} has no effect with distribution_strategy={strategy}"
+        if self.tpu is not None and strategy not in ("tpu", "auto"):
+            yield "tpu", f"has no effect with distribution_strategy={strategy}; set that to tpu"
+        if self.worker_hosts is not None and strategy not in ("multi_worker_mirrored", "auto"):
+            yield "worker_hosts", f"has no effect with distribution_strategy={strategy}"
+        if (self.worker_hosts is None) != (self.task_index is None):
+            yield "task_index", "worker_hosts and task_index belong together: set both, or neither"
+
+
+_ALL_REDUCING = {
+    "nccl": ("mirrored", "multi_worker_mirrored", "auto"),
+    "hierarchical_copy": ("mirrored", "auto"),
+    "ring": ("multi_worker_mirrored", "auto"),
+}
+"""Strategies that each way of summing gradients is for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
