@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from official_trainer import distribute, export, files, manifest, registry, restore, tracking
+from official_trainer import distribute, export, files, manifest, parameter_server, registry, restore, tracking
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
@@ -42,8 +42,10 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False) -> Traine
       DeviceError: the devices are not there.
     """
     config = job.config
+    if trains and distribute.strategy_name(config.runtime, job.cluster) == "parameter_server":
+        _check_coordinated(job)
     distribute.configure_process(config.runtime)
-    strategy = distribute.build_strategy(config.runtime)
+    strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     _check_batch_sizes(job, strategy.num_replicas_in_sync)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)
@@ -175,6 +177,16 @@ def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
     for metric, name in schedule.monitored().items() if schedule is not None else ():
         wanted.setdefault(metric, f"action '{name}'")
     return wanted
+
+
+def _check_coordinated(job: Job) -> None:
+    """Refuses, before anybody is waited for, what cannot be had under a coordinator."""
+    found = [
+        Problem(what, path, fix=fix, origin=job.resolved.origin(path))
+        for path, what, fix in parameter_server.problems(job.config)
+    ]
+    if found:
+        raise ConfigError(found)
 
 
 def _check_batch_sizes(job: Job, num_replicas: int) -> None:

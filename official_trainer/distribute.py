@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from official_trainer import random_streams
+from official_trainer import parameter_server, random_streams
 from official_trainer.cluster import PS, Cluster
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
@@ -39,7 +39,7 @@ def configure_process(runtime: Any) -> None:
     random_streams.enable(runtime.seed)
 
 
-def build_strategy(runtime: Any, cluster: Cluster | None = None) -> tf.distribute.Strategy:
+def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool = True) -> tf.distribute.Strategy:
     """Returns the strategy that `runtime.distribution_strategy` names.
 
     One replica under `auto` means TensorFlow's default strategy: MirroredStrategy over a single device would take
@@ -48,8 +48,11 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None) -> tf.distribut
     Args:
       runtime: the section of the config.
       cluster: the processes of the run; None for this one alone.
+      trains: whether it is for training. Coordinators and evaluators evaluate, and export, on their own devices.
     """
     name = strategy_name(runtime, cluster)
+    if name == "parameter_server" and not trains:
+        name = "auto"
     if builder := _CLUSTER_BUILDERS.get(name):
         return builder(runtime, cluster)
     devices = _devices()
@@ -95,7 +98,9 @@ def _mirrored_over(devices: tuple[str, ...], all_reduce_alg: str | None, num_pac
 
 _BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}
 
-_CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strategy]] = {}
+_CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strategy]] = {
+    "parameter_server": parameter_server.build,
+}
 
 
 def _devices() -> list[str]:

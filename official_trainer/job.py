@@ -13,6 +13,7 @@ from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files, modes, registry, resume
+from official_trainer.cluster import Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
 
 
@@ -28,6 +29,7 @@ class Job:
       quiet: whether nothing is printed while it runs.
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
+      cluster: the processes of the run; None for this one alone.
     """
 
     experiment: str
@@ -37,6 +39,7 @@ class Job:
     quiet: bool = False
     argv: Sequence[str] = ()
     allow_config_change: bool = False
+    cluster: Cluster | None = None
 
     @property
     def config(self) -> Any:

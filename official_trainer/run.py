@@ -11,8 +11,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer import registry
+from official_trainer import parameter_server, registry
+from official_trainer.cluster import EVALUATOR, Cluster
 from official_trainer.config import Resolved
+from official_trainer.distribute import strategy_name
 from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
 from official_trainer.modes import TRAINING_MODES
@@ -34,6 +36,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     argv: Sequence[str] = (),
     allow_config_change: bool = False,
     stop: StopRequest | None = None,
+    cluster: Cluster | None = None,
 ) -> dict[str, float]:
     """Does what `mode` says and returns the metrics.
 
@@ -47,10 +50,13 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
       stop: who tells when to stop; None handles signals from here on.
+      cluster: the processes of the run; None for this one alone.
 
     Raises:
       UserError: with the exit code that says what kind of failure it was.
     """
+    if cluster is not None and cluster.role == EVALUATOR:
+        mode = "continuous_eval"
     job = Job(
         experiment=experiment,
         resolved=resolved,
@@ -59,9 +65,11 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         quiet=quiet,
         argv=tuple(argv),
         allow_config_change=allow_config_change,
+        cluster=cluster,
     )
     check_ready(job)
-    if mode in TRAINING_MODES:
+    serves = _serves(job)
+    if mode in TRAINING_MODES and not serves:
         claim(model_dir, experiment)  # training does both again; here they cost no import of TensorFlow
         job.check_changes()
     runtime = resolved.config.runtime
@@ -69,6 +77,10 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         with stop.interruptible():
             load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
+            if serves:
+                assert cluster is not None
+                parameter_server.serve(cluster, runtime, model_dir)
+                return {}
             from official_trainer import following, training
         if mode in TRAINING_MODES:
             return training.train(job, stop)
@@ -78,6 +90,13 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         if mode == "continuous_eval":
             return following.continuous_eval(job, stop)
         return following.continuous_train_and_eval(job, stop)
+
+
+def _serves(job: Job) -> bool:
+    """Whether this process only does what a coordinator sends it."""
+    if job.cluster is None or job.mode not in TRAINING_MODES or job.cluster.role not in parameter_server.SERVING:
+        return False
+    return strategy_name(job.config.runtime, job.cluster) == "parameter_server"
 
 
 def export(

@@ -13,6 +13,7 @@ from typing import Any
 import orbit
 
 from official_trainer import metrics, optimization, windows
+from official_trainer.async_steps import AsyncStepper
 from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
@@ -21,7 +22,6 @@ from official_trainer.lazy import keras, tf
 from official_trainer.matching import RestoreReport
 from official_trainer.random_streams import RandomStreams
 from official_trainer.replicas import ReplicaValues
-from official_trainer.steps import Stepper
 from official_trainer.stopping import StopRequest
 from official_trainer.traces import Traces
 
@@ -31,7 +31,7 @@ REPLICA_VALUES = "training/replicas/"
 """Where a checkpoint holds what each replica had; nothing is lost if a run goes on with another number of them."""
 
 
-class Trainer(Stepper, Evaluator):
+class Trainer(AsyncStepper, Evaluator):
     """Trains and evaluates one task under the strategy in scope.
 
     Override points, in order of use: `train_loop_begin`, `next_train_inputs`, `train_step`, `train_loop_end`;
@@ -82,6 +82,7 @@ class Trainer(Stepper, Evaluator):
         self.actions: list[Any] = []
         """What else happens at a step, for whoever builds the run in Python."""
         self._input_mark = InputMark()
+        self.init_async()
         self._traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
         self._global_step = orbit.utils.create_global_step()
         seed = _runtime(config, "seed", 0)
@@ -125,6 +126,7 @@ class Trainer(Stepper, Evaluator):
             window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if self._compiles_windows else None,
             given=train_dataset,
         )
+        self.use_workers()
 
     def _build_checkpoint(self) -> tf.train.Checkpoint:
         """Returns Model Garden's checkpoint (global_step, model, optimizer) with the rest of the state beside it."""
@@ -258,17 +260,6 @@ class Trainer(Stepper, Evaluator):
                 self._rate_scale = optimization.RateScale(self._optimizer)
         self._scale = scale
         self._rate_scale.set(scale)
-
-    def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns a distributed dataset.
-
-        Args:
-          dataset_or_fn: a `tf.data.Dataset` of global batches, or a function that returns one of per-replica batches
-            and may take `input_context`.
-          *args: passed to the function.
-          **kwargs: passed to the function; `input_options` goes to the strategy.
-        """
-        return orbit.utils.make_distributed_dataset(self._strategy, dataset_or_fn, *args, **kwargs)
 
     # Looking at it.
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, files, registry, resume, variables
+from official_trainer import accounting, files, peers, registry, resume, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -123,7 +123,8 @@ class _Session:
         try:
             yield
         except BaseException as error:
-            failure = files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
+            lost = None if self._job.cluster is None else peers.explained(error, self._job.cluster.addresses)
+            failure = lost or files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
                 self._record_time()

@@ -38,8 +38,9 @@ class BatchSizeError(UserError, ValueError):
 class InputContext:
     """Where a pipeline stands in the job, and what is wanted of it; has all that `tf.distribute.InputContext` has.
 
-    Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `window_steps` yields blocks.
-    The engine skips and groups for a pipeline that does not know of them.
+    Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `window_steps` yields blocks,
+    one that reads `batch_stride` leaves out the batches between. The engine skips, groups and leaves out for a pipeline
+    that does not know of them.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class InputContext:
         start_step: int = 0,
         seed: int = 0,
         window_steps: int | None = None,
+        batch_stride: int = 1,
     ) -> None:
         """Describes one pipeline of a job.
 
@@ -62,6 +64,8 @@ class InputContext:
           seed: seed of the order of examples where the data section has none.
           window_steps: if set, elements are wanted as blocks `[steps, batch, …]` of at most so many batches; only
             for a pipeline that feeds a single replica.
+          batch_stride: if above 1, global batches `start_step`, `start_step + batch_stride` and so on are wanted alone;
+            only for a pipeline that feeds a single replica.
         """
         self.num_input_pipelines = num_input_pipelines
         self.input_pipeline_id = input_pipeline_id
@@ -70,7 +74,8 @@ class InputContext:
         self.seed = seed
         self._start_step = start_step
         self._window_steps = window_steps
-        self._starts_at_step = False
+        self._batch_stride = batch_stride
+        self._starts_at_step = self._strides = False
         self._yields_windows = False
         self._examples_per_epoch: int | Callable[[], int] | None = None
 
@@ -108,6 +113,17 @@ class InputContext:
         """Most batches in an element, or None for plain batches; reading it promises elements of that form."""
         self._yields_windows = True
         return self._window_steps
+
+    @property
+    def batch_stride(self) -> int:
+        """How far apart the global batches are that are wanted; reading it promises these, from `start_step` on."""
+        self._strides = True
+        return self._batch_stride
+
+    @property
+    def strides(self) -> bool:
+        """Whether the pipeline leaves out the batches between by itself."""
+        return self._strides
 
     @property
     def starts_at_step(self) -> bool:

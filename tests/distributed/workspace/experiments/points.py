@@ -1,0 +1,100 @@
+"""Points and their labels: a small classifier that counts how often it has seen each example.
+
+`POINTS_SPINS` makes each step take longer.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+from official_trainer import inputs, registry
+from official_trainer.config import DataConfig, ExperimentConfig, OptimizationConfig, TaskConfig, TrainerConfig
+from official_trainer.config import optimization as opt
+from official_trainer.lazy import keras, tf
+from official_trainer.task import Task
+
+NUM_EXAMPLES = 96
+BATCH = 8
+SPINS = int(os.environ.get("POINTS_SPINS", "0"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointsConfig(TaskConfig):
+    """Points.
+
+    Attributes:
+      source: `arrays`, which starts anywhere, or a plain finite `stream`, which does not.
+      bad_example: one whose label is not a number, if any.
+    """
+
+    source: str = "arrays"
+    bad_example: int | None = None
+
+
+@registry.register_task_cls(PointsConfig)
+class PointsTask(Task):
+    """Classifies points."""
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        x = keras.layers.BatchNormalization()(features)
+        x = keras.layers.Dropout(0.1)(keras.layers.Dense(8, "tanh")(x))
+        model = keras.Model(features, keras.layers.Dense(3)(x))
+        model.seen = tf.Variable(tf.zeros([NUM_EXAMPLES], tf.int64), trainable=False, name="seen")
+        return model
+
+    def build_inputs(self, params, input_context=None):
+        features = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 6)).astype("float32")
+        arrays = (features, np.arange(NUM_EXAMPLES)), (features[:, 0] > 0).astype("int32") + (features[:, 1] > 0)
+        if self.task_config.source == "arrays" or not params.is_training:
+            return inputs.from_arrays(arrays, params, input_context)
+        return tf.data.Dataset.from_tensor_slices(arrays).batch(params.global_batch_size)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+
+    def build_metrics(self, training=True):
+        return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
+
+    def train_step(self, batch, model, optimizer, metrics=None):
+        (features, ids), labels = batch
+        model.seen.scatter_add(tf.IndexedSlices(tf.ones_like(ids), ids))
+        if SPINS:
+            matrix = tf.random.stateless_normal((300, 300), (1, 2))
+            for _ in range(SPINS):
+                matrix = tf.linalg.matmul(matrix, matrix) / 300.0
+            features += 1e-12 * tf.reduce_sum(matrix)
+        return super().train_step((features, labels), model, optimizer, metrics)
+
+    def validation_step(self, batch, model, metrics=None):
+        (features, ids), labels = batch
+        return {**super().validation_step((features, labels), model, metrics), "ids": ids}
+
+    def aggregate_logs(self, state=None, step_outputs=None):
+        return [*(state or []), *(int(i) for part in step_outputs["ids"] for i in part.numpy())]
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        assert len(set(aggregated_logs)) == len(aggregated_logs)
+        return {"examples": float(len(aggregated_logs))}
+
+
+@registry.register_config_factory("points")
+def points():
+    """Sixty steps with every kind of event."""
+    return ExperimentConfig(
+        task=PointsConfig(
+            train_data=DataConfig(global_batch_size=BATCH), validation_data=DataConfig(global_batch_size=40)
+        ),
+        trainer=TrainerConfig(
+            train_steps=60,
+            summary_interval=10,
+            checkpoint_interval=20,
+            validation_interval=30,
+            best_checkpoint_eval_metric="accuracy",
+            optimizer_config=OptimizationConfig(
+                optimizer=opt.OptimizerConfig(type="adam", adam=opt.AdamConfig()),
+                learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
+            ),
+        ),
+    )
