@@ -153,7 +153,8 @@ class CoordinatedLoop:
         """Runs one step by `function(iterator)`, traced, on any worker; returns what that returns, in NumPy's types."""
         start = int(self._global_step.numpy())
         self.before_window(start)
-        concrete = function.get_concrete_function(iterator.iterator_spec)
+        with self._coordinator.strategy.scope():
+            concrete = function.get_concrete_function(iterator.iterator_spec)
         returned: list[Any] = []
 
         def run(stream: Any) -> None:
@@ -173,7 +174,8 @@ class CoordinatedLoop:
         if self._traced is None or self._traced[0] != spec:
             number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
             loop = tf.function(self._watched(self._closure), autograph=False)
-            self._traced = spec, loop.get_concrete_function(spec, *number)
+            with self._coordinator.strategy.scope():  # an optimizer may make its variables only now
+                self._traced = spec, loop.get_concrete_function(spec, *number)
         return self._cancellation.get_cancelable_function(self._traced[1])
 
     def _closure(self, iterator: Any, slot: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -205,7 +207,8 @@ class CoordinatedLoop:
 
         try:
             for arguments in closures:
-                self._coordinator.schedule(on_worker, args=arguments)
+                # The public call takes no Python function, and only in one can be told which worker runs it.
+                self._coordinator._cluster.schedule(on_worker, arguments, None)
             self._wait()
         except tf.errors.OpError as error:
             raise peers.explained(error, self._addresses) or error from error
