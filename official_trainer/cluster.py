@@ -8,6 +8,7 @@ no TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,3 +56,13 @@ class Cluster:
 def process_name(role: str, index: int) -> str:
     """Returns what a process is called in messages: `worker 1`; `chief`, of which there is one."""
     return role if role in (CHIEF, EVALUATOR) else f"{role} {index}"
+
+
+def cluster_env(environ: Mapping[str, str], runtime: Any = None) -> Cluster | None:
+    """Returns the cluster that the environment tells of; None for a process alone."""
+    config = json.loads(environ.get("TF_CONFIG") or "{}")
+    if not config.get("cluster"):
+        return None
+    addresses = {role: tuple(value) for role, value in config["cluster"].items()}
+    task = config["task"]
+    return Cluster(addresses=addresses, role=task["type"], index=int(task["index"]), source="TF_CONFIG")

@@ -13,6 +13,7 @@ from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files, modes, registry, resume
+from official_trainer.cluster import Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
 
 
@@ -28,6 +29,7 @@ class Job:
       quiet: whether nothing is printed while it runs.
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
+      cluster: the processes that take part; None for this one alone.
     """
 
     experiment: str
@@ -37,6 +39,17 @@ class Job:
     quiet: bool = False
     argv: Sequence[str] = ()
     allow_config_change: bool = False
+    cluster: Cluster | None = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process speaks for the run: it alone writes to the run directory."""
+        return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def config_digest(self) -> str:
+        """A checksum of the config, the same in all processes of a run."""
+        return configuration.digest(self.config.replace(runtime=self.config.runtime.replace(task_index=None)))
 
     @property
     def config(self) -> Any:
@@ -48,7 +61,7 @@ class Job:
         """What every checkpoint's manifest says about the run."""
         return {
             "experiment": self.experiment,
-            "config_digest": configuration.digest(self.config),
+            "config_digest": self.config_digest,
             resume.CONFIG_KEY: configuration.dump(self.config),
         }
 

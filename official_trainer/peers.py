@@ -1,30 +1,42 @@
-"""What the processes that train together tell each other between steps, so that all of them decide alike.
+"""The processes that train together: what they tell each other, and what it means when one of them is gone.
 
-Owns: the contract, and the trivial case of one process. Does not own: how values travel (`multi_worker.py`).
-
-Every process of a synchronous run runs the same loop. Whatever is decided by something that only one of them sees (its
-clock, a signal, a file) is exchanged first. All of them have to exchange the same number of times, in the same order.
+Owns: the contract, the trivial case of one process, `PeerLostError`. Does not own: how values travel
+(`multi_worker.py`), who asks whom (`together.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Protocol
+
+from official_trainer.errors import ExitCode, UserError
+
+
+class PeerLostError(UserError, RuntimeError):
+    """A process of the run has died or does not answer; starting all of them again continues the run."""
+
+    exit_code = ExitCode.RETRY
 
 
 class Peers(Protocol):
-    """The processes that train together."""
+    """The processes that train together. Number 0 is the chief, which speaks for the run."""
 
     index: int
     count: int
 
+    def losses_explained(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context that turns errors of a lost process into `PeerLostError`."""
+
     def exchange(self, value: Any) -> list[Any]:
-        """Returns what every process gave here, in their order; waits for all of them.
+        """Returns what every process gave here, in their order; waits for all of them, however long.
+
+        All have to exchange the same number of times, in the same order.
 
         Args:
-          value: anything that JSON takes; not-a-number too.
+          value: what `pickle` takes.
 
         Raises:
-          PeerLostError: a process has died, or does not answer within the timeout.
+          PeerLostError: a process has died.
         """
 
 
@@ -34,19 +46,13 @@ class Alone:
     index = 0
     count = 1
 
+    def losses_explained(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context that does nothing."""
+        return contextlib.nullcontext()
+
     def exchange(self, value: Any) -> list[Any]:
         """Returns `value` alone."""
         return [value]
 
 
 ALONE = Alone()
-
-
-def is_chief(peers: Peers) -> bool:
-    """Whether this process speaks for the run: it alone writes to the run directory."""
-    return peers.index == 0
-
-
-def of_chief(peers: Peers, value: Any) -> Any:
-    """Returns what the chief gave."""
-    return peers.exchange(value if is_chief(peers) else None)[0]
