@@ -38,7 +38,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     if cluster is None or len(cluster.training) < 2:
         return tf.distribute.MultiWorkerMirroredStrategy()
     members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
-    rendezvous.meet(cluster.name, members, timeout_seconds=runtime.rendezvous_timeout_seconds)
+    rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
     options = tf.distribute.experimental.CommunicationOptions(
         timeout_seconds=runtime.collective_timeout_seconds,
         implementation=getattr(
@@ -82,8 +82,7 @@ class _Workers:
                 raise
             gone = {name: address for name, address in self._members.items() if not rendezvous.answers(address)}
             if gone:
-                who = ", ".join(f"{name} ({address})" for name, address in gone.items())
-                what = f"{who} {'is' if len(gone) == 1 else 'are'} gone: nobody listens there any more"
+                what = f"{rendezvous.named(gone)} {'is' if len(gone) == 1 else 'are'} gone: nobody listens there any more"
             elif isinstance(error, tf.errors.DeadlineExceededError):
                 what = "a process did not do its part within runtime.collective_timeout_seconds, though all listen"
             else:

@@ -1,7 +1,10 @@
-"""The start of a cluster: waiting for the processes of a run, for a bounded time, and saying who is missing.
+"""Waiting for the other processes of a run before anything is built with them.
 
-Owns: looking whether somebody listens at an address, the wait before TensorFlow's own, which says nothing and lasts an
-hour. Does not own: what is done once all are there.
+Owns: the bounded wait, and saying who did not answer. Does not own: who they are (`cluster.py`), or talking to them.
+Imports no TensorFlow.
+
+TensorFlow waits for the processes of a cluster for ever, or fails with one address in the middle of a page. Here a
+connection that is accepted says that the process is there and listens; no byte is sent.
 """
 
 from __future__ import annotations
@@ -20,62 +23,70 @@ from official_trainer.peers import PeerLostError
 
 _logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.2
-_SAY_SECONDS = 10.0
+POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 2.0
+_SAY_AFTER_SECONDS = 5.0
 
 
-def meet(
-    name: str,
-    members: Mapping[str, str],
-    *,
+class RendezvousError(PeerLostError, TimeoutError):
+    """Processes of the run did not come in time; starting again helps once they do."""
+
+
+def wait_for(
+    addresses: Mapping[str, str],
     timeout_seconds: float,
-    is_there: Callable[[str], bool] | None = None,
+    *,
+    setting: str = "runtime.rendezvous_timeout_seconds",
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    connects: Callable[[str], bool] | None = None,
 ) -> None:
-    """Returns once every member was seen to listen at its address; listens at the own one meanwhile.
+    """Returns when every process answers at its address.
 
     Args:
-      name: of this process, one of `members`.
-      members: `host:port` by name.
-      timeout_seconds: how long to wait for the last one.
-      is_there: whether somebody listens at an address.
+      addresses: `host:port` of each process, by what it is called: `worker 1`.
+      timeout_seconds: longest wait.
+      setting: what it is set by, for the message.
       clock: tells the time in seconds.
       sleep: waits.
+      connects: whether somebody answers at an address; None opens a connection.
 
     Raises:
-      PeerLostError: names those who did not come.
-      OSError: the own address is in use.
+      RendezvousError: names the processes that did not answer.
     """
-    missing = {other: address for other, address in members.items() if other != name}
-    began = said = clock()
-    with _listening(members[name]):
-        while True:
-            missing = {other: address for other, address in missing.items() if not (is_there or answers)(address)}
-            now = clock()
-            if not missing:
-                return
-            if now - began > timeout_seconds:
-                raise PeerLostError(
-                    f"{name} has waited {now - began:.0f} seconds for {_named(missing)}: nobody listens there. "
-                    "runtime.rendezvous_timeout_seconds allows no longer; see whether they were started, and whether "
-                    "their addresses can be reached from here."
-                )
-            if now - said >= _SAY_SECONDS:
-                said = now
-                _logger.warning("%s waits for %s", name, _named(missing))
-            sleep(_POLL_SECONDS)
+    connects = connects or answers
+    deadline = clock() + timeout_seconds
+    said_seconds = clock() + _SAY_AFTER_SECONDS
+    missing = dict(addresses)
+    while missing := {name: address for name, address in missing.items() if not connects(address)}:
+        if clock() >= deadline:
+            raise RendezvousError(
+                f"{named(missing)} did not answer within {timeout_seconds:g} seconds ({setting}). Start "
+                f"{'them' if len(missing) > 1 else 'it'}, or check that the address is right and can be reached from "
+                "here, and start this process again."
+            )
+        if clock() >= said_seconds:
+            _logger.warning("waiting for %s, for up to %g seconds", named(missing), timeout_seconds)
+            said_seconds = deadline
+        sleep(POLL_SECONDS)
 
 
-def answers(address: str) -> bool:
-    """Whether somebody listens at `host:port`."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
-            return True
-    except OSError:
-        return False
+def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> None:
+    """Returns when all of several equal processes have seen each other; listens at the own address meanwhile.
+
+    Args:
+      name: which of them this process is.
+      addresses: `host:port` of each process, this one too.
+      timeout_seconds: longest wait, `runtime.rendezvous_timeout_seconds`.
+
+    Raises:
+      RendezvousError: names the processes that did not come.
+      OSError: the own port is in use.
+    """
+    others = {other: address for other, address in addresses.items() if other != name}
+    port = int(addresses[name].rpartition(":")[2])
+    with socket.create_server(("", port), backlog=len(addresses) * 4):  # on all interfaces, as TensorFlow's server
+        wait_for(others, timeout_seconds)
 
 
 @contextlib.contextmanager
@@ -95,13 +106,16 @@ def _give_up(seconds: float, what: str) -> None:
     os._exit(ExitCode.RETRY)
 
 
-@contextlib.contextmanager
-def _listening(address: str) -> Iterator[None]:
-    """Listens at the port of an address, on all interfaces, as TensorFlow's server will."""
-    port = int(address.rpartition(":")[2])
-    with socket.create_server(("", port), backlog=1024):
-        yield
+def answers(address: str) -> bool:
+    """Whether a process accepts connections at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
 
 
-def _named(members: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({address})" for name, address in members.items())
+def named(processes: Mapping[str, str]) -> str:
+    """Returns processes with their addresses: `worker 0 (10.0.0.2:2222), ps 0 (10.0.0.3:2222)`."""
+    return ", ".join(f"{name} ({address})" for name, address in processes.items())

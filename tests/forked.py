@@ -37,12 +37,16 @@ class Command:
     def out(self):
         return self._out.read_text() if self._out.exists() else ""
 
+    @property
+    def err(self):
+        return self._err.read_text() if self._err.exists() else ""
+
     def wait(self):
         self.process.join(TIMEOUT_SECONDS)
         if self.process.exitcode is None:
             self.process.kill()
-            raise AssertionError(f"still running after {TIMEOUT_SECONDS} s:\n{self.out}\n{self._err.read_text()}")
-        return Completed(self.process.exitcode, self.out, self._err.read_text())
+            raise AssertionError(f"still running after {TIMEOUT_SECONDS} s:\n{self.out}\n{self.err}")
+        return Completed(self.process.exitcode, self.out, self.err)
 
 
 def run_command(argv, *, cwd, folder):
