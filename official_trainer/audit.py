@@ -9,7 +9,6 @@ import hashlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from official_trainer import files, manifest
 from official_trainer.errors import ExitCode, UserError
@@ -80,4 +79,6 @@ def _table(said: Sequence[Facts], differing: Sequence[str]) -> str:
     header = ["", *(f"worker {number} ({facts[_SELF]})" for number, facts in enumerate(said))]
     rows = [header, *([name, *(facts[name] for facts in said)] for name in differing)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    return "\n".join("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from official_trainer import audit, distribute, export, files, manifest, multi_worker, registry, tracking
+from official_trainer import audit, distribute, export, files, multi_worker, registry, tracking
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
@@ -30,9 +30,7 @@ from official_trainer.tracking.threads import Threaded
 from official_trainer.trainer import REPLICA_VALUES, Trainer
 
 
-def build(
-    job: Job, *, trains: bool = False, keeps_best: bool = False, stop: StopRequest | None = None
-) -> Trainer:
+def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: StopRequest | None = None) -> Trainer:
     """Returns the trainer of a job: strategy, task, model, optimizer, and the keeper of its best checkpoint.
 
     Args:

@@ -15,6 +15,7 @@ from official_trainer import config as configuration
 from official_trainer import files, modes, registry, resume
 from official_trainer.cluster import Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.record import Launch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,18 @@ class Job:
             "config_digest": self.config_digest,
             resume.CONFIG_KEY: configuration.dump(self.config),
         }
+
+    @property
+    def launch(self) -> Launch:
+        """How this process was started, for the record."""
+        workspace = registry.find_workspace()
+        return Launch(
+            experiment=self.experiment,
+            mode=self.mode,
+            argv=self.argv,
+            config_digest=self.config_digest,
+            workspace=None if workspace is None else str(workspace),
+        )
 
     def check_changes(self, step: int | None = None) -> tuple[resume.Change, ...]:
         """Returns what has changed since the checkpoint of `step`, or the newest, from which training goes on.

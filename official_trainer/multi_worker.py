@@ -82,13 +82,13 @@ class _Workers:
                 raise
             gone = {name: address for name, address in self._members.items() if not rendezvous.answers(address)}
             if gone:
-                what = f"{rendezvous.named(gone)} {'is' if len(gone) == 1 else 'are'} gone: nobody listens there any more"
+                what = f"{rendezvous.named(gone)} {'is' if len(gone) == 1 else 'are'} gone: nobody listens there"
             elif isinstance(error, tf.errors.DeadlineExceededError):
                 what = "a process did not do its part within runtime.collective_timeout_seconds, though all listen"
             else:
                 what = f"a process does not answer, though all listen: {error.message.splitlines()[0]}"
             raise PeerLostError(
-                f"{what}. This process cannot go on alone; started again, all of them continue from the last checkpoint."
+                f"{what}. This process cannot go on alone; started again, all continue from the last checkpoint."
             ) from error
 
     def exchange(self, value: Any) -> list[Any]:

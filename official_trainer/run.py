@@ -8,10 +8,12 @@ Does not own: how any of it is done (`training.py`, `following.py`, `preflight.p
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import registry
+from official_trainer.cluster import cluster_env
 from official_trainer.config import Resolved
 from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
@@ -59,6 +61,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         quiet=quiet,
         argv=tuple(argv),
         allow_config_change=allow_config_change,
+        cluster=cluster_env(os.environ, resolved.config.runtime),
     )
     check_ready(job)
     if mode in TRAINING_MODES:
@@ -102,11 +105,11 @@ def export(
     load("tensorflow")
     from official_trainer import export as exports
     from official_trainer import following
-    from official_trainer.build import build, load_weights
+    from official_trainer.build import build
 
     directory, step = following.find_checkpoint(job, checkpoint)
     trainer = build(job)
-    load_weights(trainer, directory, step)
+    trainer.load_weights(directory, step)
     output_dir = output_dir or job.path("export", "saved_model")
     with trainer.weights_averaged():
         exports.save(output_dir, trainer.task, trainer.model, step=step)

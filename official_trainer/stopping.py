@@ -147,7 +147,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps what is in the block from being left early: other processes take part in it, and would wait for ever."""
+        """Keeps the block from being left early: other processes take part in it, and would wait for ever."""
         self._held += 1
         try:
             yield

@@ -3,10 +3,11 @@
 Owns: handing the chief's calls to the other processes, and what the chief may do alone between them. Does not own: how
 values travel (`multi_worker.py`), or any of the calls.
 
-A synchronous run computes in step: a process that runs a window, or reads a sum over replicas, waits until all others do
-the same. So that they do, whatever happens, only one of them decides. The chief runs the loop, with its clock, its files
-and its actions; the others wait for its calls of the methods marked `together` and make the same ones. Between two of
-these calls the chief reads what replicas keep apart from its own replicas, so whatever it does there waits for nobody.
+A synchronous run computes in step: a process that runs a window, or reads a sum over replicas, waits until all others
+do the same. So that they do, whatever happens, only one of them decides. The chief runs the loop, with its clock, its
+files and its actions; the others wait for its calls of the methods marked `together` and make the same ones. Between
+two of these calls the chief reads what replicas keep apart from its own replicas, so what it does there waits for
+nobody.
 """
 
 from __future__ import annotations
@@ -95,12 +96,19 @@ class Company:
                 with contextlib.suppress(Exception):  # they may be gone already
                     self.exchange(End(int(exit_code)))
 
-    def follow(self, owner: Any) -> End:
-        """Makes the chief's calls of `owner`'s methods until it ends."""
+    def follow(self, owner: Any, on_call: Callable[[str | None], None]) -> End:
+        """Makes the chief's calls of `owner`'s methods until it ends.
+
+        Args:
+          owner: has the methods.
+          on_call: told the name of each call before it is made, and None while the next one is waited for.
+        """
         while True:
+            on_call(None)
             call = self.exchange(None)[0]
             if isinstance(call, End):
                 return call
+            on_call(call.name)
             try:
                 getattr(owner, call.name)(*call.arguments, **call.options)
             except PreemptedError:
