@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from official_trainer import files
 from official_trainer.build import build
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.job import Job
@@ -38,7 +39,8 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
     """
     assert job.cluster is not None
     trainers: list[Trainer] = []
-    record = RunRecord(job.path("workers", job.cluster.name.replace(" ", "-")), job.launch)
+    folder = job.path("workers", job.cluster.name.replace(" ", "-"))
+    record = RunRecord(folder, job.launch)
     watchdog = watchdog_of(
         job.config.runtime,
         job.model_dir,
@@ -53,6 +55,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
         def on_call(name: str | None) -> None:
             watchdog.enter(WAITING if name is None else _PHASES.get(name, "save"))
 
+        files.make_dirs(folder)  # not before the chief had its look at a new run directory: it would not be empty
         with _outcome_recorded(record, stop):
             record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
             end = trainers[0].company.follow(trainers[0], on_call)
