@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from official_trainer import distribute, export, files, manifest, parameter_server, registry, restore, tracking
+from official_trainer import audit, distribute, export, files, multi_worker, parameter_server, registry, tracking
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
@@ -20,6 +20,7 @@ from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.job import Job
 from official_trainer.lease import LeasedSteps
 from official_trainer.schedule import Schedule
+from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
@@ -29,15 +30,18 @@ from official_trainer.tracking.threads import Threaded
 from official_trainer.trainer import REPLICA_VALUES, Trainer
 
 
-def build(job: Job, *, trains: bool = False, keeps_best: bool = False) -> Trainer:
+def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: StopRequest | None = None) -> Trainer:
     """Returns the trainer of a job: strategy, task, model, optimizer, and the keeper of its best checkpoint.
 
     Args:
       job: what to build.
       trains: whether an optimizer is needed.
       keeps_best: whether evaluations may replace the best checkpoint.
+      stop: who tells when to stop.
 
     Raises:
+      DisagreementError: other processes of the run have another config, or other versions.
+      PeerLostError: other processes of the run did not come.
       ConfigError: a batch does not divide over the replicas.
       DeviceError: the devices are not there.
     """
@@ -46,13 +50,19 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False) -> Traine
         _check_coordinated(job)
     distribute.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
+    if stop is not None:
+        stop.take_back()
+    audit.check(multi_worker.peers_of(strategy), audit.of_job(job))
     _check_batch_sizes(job, strategy.num_replicas_in_sync)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)
         model = task.build_model()
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime) if trains else None
-        best = best_checkpoint(job) if keeps_best else None
-        return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best)
+        best = best_checkpoint(job) if keeps_best and job.is_chief else None
+        trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best)
+    if stop is not None:
+        trainer.stop = stop
+    return trainer
 
 
 def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:
@@ -66,6 +76,7 @@ def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> Ch
         metadata=job.metadata,
     )
     store.allow_mismatch = (*settings.restore_allow_mismatch, f"{REPLICA_VALUES}*")
+    store.read = trainer.read_checkpoint
     if settings.async_checkpoint:
         store.write_in_background()
     leased = LeasedSteps(job.model_dir)
@@ -90,21 +101,6 @@ def best_checkpoint(job: Job) -> BestCheckpoint | None:
         max_to_keep=trainer.best_checkpoint_max_to_keep,
         metadata=job.metadata,
     )
-
-
-def load_weights(trainer: Trainer, directory: str, step: int) -> None:
-    """Gives `trainer` the step, the weights and the averages of a checkpoint.
-
-    A best checkpoint holds weights that are averages already, so there the average is the weights.
-    """
-    saved = manifest.read(directory, step).variables
-    items = {"global_step": trainer.global_step, "model": trainer.model}
-    average = trainer.average
-    if average is not None and any(key.startswith("average/") for key in saved):
-        items["average"] = average.state
-    restore.read_items(manifest.prefix(directory, step), items)
-    if average is not None and "average" not in items:
-        average.reset()
 
 
 def schedule_of(job: Job, trainer: Trainer) -> Schedule:

@@ -27,7 +27,7 @@ from official_trainer.background import Background
 from official_trainer.lazy import tf
 from official_trainer.manifest import CheckpointError, Manifest, committed_steps
 from official_trainer.matching import RestoreReport, saved_specs
-from official_trainer.restore import read_exactly
+from official_trainer.restore import read_into
 from official_trainer.retention import Retention
 from official_trainer.snapshot import Snapshot
 from official_trainer.versions import versions
@@ -57,6 +57,7 @@ class CheckpointStore:
     Attributes:
       in_use: asked before retention deletes: returns those of the given steps that somebody else still needs.
       allow_mismatch: patterns of variables that `restore` lets differ; see `read_exactly`.
+      read: reads the files of a prefix and step with this allowance; other processes may have to do the same.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class CheckpointStore:
         self._pinned: set[int] = set()
         self._unmovable: set[int] = set()
         self.allow_mismatch: Sequence[str] = ()
+        self.read: Callable[[str, int, Sequence[str]], RestoreReport] = functools.partial(read_into, checkpoint)
         self._directory_is_ours = False
         self._background = Background("checkpoint-writer", asynchronous=False)
         self._committed: list[int] = []
@@ -247,12 +249,7 @@ class CheckpointStore:
         if step is None:
             self.tidy()
             return None
-        report = read_exactly(
-            self.prefix(step),
-            tf.train.TrackableView.children(self.checkpoint),
-            step=step,
-            allow_mismatch=self.allow_mismatch,
-        )
+        report = self.read(self.prefix(step), step, self.allow_mismatch)
         _logger.info("restored %s", report)
         self.tidy()
         return report

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer import peers
+from official_trainer import parameter_server
 from official_trainer.cluster import WORKER, process_name
 from official_trainer.lazy import load, tf
 from official_trainer.peers import PeerLostError
@@ -211,7 +211,7 @@ class CoordinatedLoop:
                 self._coordinator._cluster.schedule(on_worker, arguments, None)
             self._wait()
         except tf.errors.OpError as error:
-            raise peers.explained(error, self._addresses) or error from error
+            raise parameter_server.explained(error, self._addresses) or error from error
 
     def _wait(self) -> None:
         waits = self._coordinator._cluster.closure_queue.wait  # `join` with a limit; it has no public name

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from official_trainer import parameter_server, random_streams
+from official_trainer import multi_worker, parameter_server, random_streams
 from official_trainer.cluster import PS, Cluster
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
@@ -99,6 +99,7 @@ def _mirrored_over(devices: tuple[str, ...], all_reduce_alg: str | None, num_pac
 _BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}
 
 _CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strategy]] = {
+    "multi_worker_mirrored": multi_worker.build,
     "parameter_server": parameter_server.build,
 }
 

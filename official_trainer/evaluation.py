@@ -23,8 +23,9 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
 from official_trainer.random_streams import RandomStreams
-from official_trainer.replicas import HeldValues, share_out
+from official_trainer.replicas import HeldValues, own_sum, share_out
 from official_trainer.stopping import StopRequest
+from official_trainer.together import Company, together
 from official_trainer.traces import Traces
 
 _logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Evaluator(orbit.StandardEvaluator):
     """
 
     stop: StopRequest
+    company: Company
     _strategy: tf.distribute.Strategy
     _config: Any
     _task: Any
@@ -101,6 +103,7 @@ class Evaluator(orbit.StandardEvaluator):
         """The task's and the model's evaluation metrics."""
         return self._validation_metrics
 
+    @together
     def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
         """Evaluates `num_steps` batches (-1: all), with averaged weights if there are any; returns `eval_end`'s logs.
 
@@ -116,7 +119,7 @@ class Evaluator(orbit.StandardEvaluator):
             with self._validation_feed.errors_explained():
                 state = self._run_evaluation(int(num_steps), state)
             self._traces.check("eval")
-            if int(self._examples_evaluated.numpy()) == 0:
+            if sum(self.company.exchange(int(own_sum(self._examples_evaluated)))) == 0:
                 raise DataError(
                     f"{self._validation_feed.source}: the validation data holds no example; check input_path, and "
                     "global_batch_size if drop_remainder is set"
@@ -125,9 +128,17 @@ class Evaluator(orbit.StandardEvaluator):
 
     def evaluate_aside(self, num_steps: int) -> dict[str, Any]:
         """Evaluates like `evaluate`, but for somebody else than the run: its best checkpoint and its values stay."""
+        weights = None if self.company.is_alone else [variable.numpy() for variable in self._model.variables]
+        return self._evaluate_aside(num_steps, weights)
+
+    @together
+    def _evaluate_aside(self, num_steps: int, weights: Sequence[Any] | None) -> dict[str, Any]:
+        """Evaluates the chief's weights, which may be others than those that all are training."""
         exporter, self._checkpoint_exporter = self._checkpoint_exporter, None
         try:
             with self.given_back():
+                for variable, value in zip(self._model.variables, weights or (), strict=weights is not None):
+                    variable.assign(value)
                 return self.evaluate(num_steps)
         finally:
             self._checkpoint_exporter = exporter
@@ -189,12 +200,13 @@ class Evaluator(orbit.StandardEvaluator):
             )
         return direction
 
+    @together
     def synchronize(self) -> None:
         """Gives all replicas their part of what each of them keeps for itself (batch-norm statistics, metrics).
 
         Whoever evaluates or saves then sees what a run on one replica would have.
         """
-        share_out(self._kept_per_replica())
+        share_out(self._kept_per_replica(), self.company.peers)
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
         return self._model.variables
@@ -238,11 +250,19 @@ class Evaluator(orbit.StandardEvaluator):
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
                 done = 0
                 while num_steps < 0 or done < num_steps:
-                    state = self.eval_reduce(state, _drop_idle_replicas(step(iterator)))
+                    state = self._reduce_outputs(state, step(iterator))
                     done += 1
+                    self.company.look_up()
             return state
 
         return eager
+
+    def _reduce_outputs(self, state: Any, outputs: dict[str, Any]) -> Any:
+        """Hands a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
+        if not self.company.is_alone and overrides(self._task, "aggregate_logs"):
+            own = {name: tf.nest.map_structure(_on_host, value) for name, value in outputs.items()}
+            outputs = _joined(self.company.exchange(own))
+        return self.eval_reduce(state, _drop_idle_replicas(outputs))
 
     def eval_begin(self) -> Any:
         """Resets the metrics; returns the first state of `eval_reduce`. Called eagerly."""
@@ -330,6 +350,26 @@ def _drop_idle_replicas(outputs: dict[str, Any]) -> dict[str, Any]:
         return value
 
     return {name: keep(value) for name, value in outputs.items() if name != _IS_BUSY}
+
+
+def _on_host(value: Any) -> Any:
+    return value.numpy() if isinstance(value, tf.Tensor) else value
+
+
+def _joined(outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns step logs of all processes as those of one: the values of replicas one after the other."""
+    return {name: _joined_value([each[name] for each in outputs]) for name in outputs[0]}
+
+
+def _joined_value(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _joined_value([value[key] for value in values]) for key in first}
+    if not isinstance(first, tuple | list):
+        return first  # of the host, not of its replicas
+    if any(isinstance(part, Mapping | tuple | list) for part in first):
+        return type(first)(_joined_value(list(parts)) for parts in zip(*values, strict=True))
+    return tuple(part for value in values for part in value)
 
 
 def _num_examples(inputs: Any) -> tf.Tensor:

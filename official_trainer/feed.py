@@ -12,7 +12,7 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orbit
@@ -37,6 +37,19 @@ class DataPosition(tf.Module):
         self.epoch = counter("epoch")
         self.epoch_start_step = counter("epoch_start_step")
         self.skipped_steps = counter("skipped_steps")
+
+    def values(self) -> list[int]:
+        """Returns what tells where the data stands."""
+        return [int(counter.numpy()) for counter in self._counters]
+
+    def go_to(self, values: Sequence[int]) -> None:
+        """Takes what `values` returned elsewhere."""
+        for counter, value in zip(self._counters, values, strict=True):
+            counter.assign(value)
+
+    @property
+    def _counters(self) -> tuple[tf.Variable, ...]:
+        return self.epoch, self.epoch_start_step, self.skipped_steps
 
     def start_step(self, global_step: int) -> int:
         """Returns how many batches of the iterator lie before the batch of `global_step`."""
@@ -257,6 +270,12 @@ class TrainingFeed:
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""
         self._iterator = None
+
+    def go_to(self, position: Sequence[int]) -> None:
+        """Goes on from where another process says that the data stands; see `DataPosition.values`."""
+        if position != self.position.values():
+            self.position.go_to(position)
+            self.reset()
 
     def skip(self, num_steps: int) -> None:
         """Moves the data on, past batches that training could not bear."""

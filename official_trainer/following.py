@@ -23,7 +23,6 @@ from official_trainer.build import (
     best_checkpoint,
     build,
     export_best,
-    load_weights,
     monitored,
     trackers_of,
 )
@@ -64,7 +63,7 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
         watchdog.enter("build")
         trainers.append(trainer := build(job))
         watchdog.enter("restore", step)
-        load_weights(trainer, directory, step)
+        trainer.load_weights(directory, step)
         watchdog.enter("evaluate", step)
         logs = flatten(trainer.evaluate(job.config.trainer.validation_steps))
     console = Console(sys.stdout, end_step=None, quiet=job.quiet)
@@ -116,9 +115,8 @@ def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watch
     trackers = trackers_of(job, beside="continuous_eval")
     with EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease:
         with stop.interruptible():
-            trainer = build(job, keeps_best=True)
+            trainer = build(job, keeps_best=True, stop=stop)
             trainer.check_monitored(monitored(job))
-        trainer.stop = stop
         trainers.append(trainer)
         best = trainer.checkpoint_exporter
         if best is not None:
@@ -197,7 +195,7 @@ def _version(directory: str, step: int) -> tuple[int, str]:
 def _load_or_damage(trainer: Trainer, directory: str, step: int) -> str | None:
     """Loads a checkpoint, or returns what is wrong with its files, which may be gone by now."""
     try:
-        load_weights(trainer, directory, step)
+        trainer.load_weights(directory, step)
     except (CheckpointError, manifest.UnreadableManifestError, OSError):
         if damage := manifest.damage(directory, step):
             return damage

@@ -15,6 +15,7 @@ from official_trainer import config as configuration
 from official_trainer import files, modes, registry, resume
 from official_trainer.cluster import Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.record import Launch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Job:
       quiet: whether nothing is printed while it runs.
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
-      cluster: the processes of the run; None for this one alone.
+      cluster: the processes that take part; None for this one alone.
     """
 
     experiment: str
@@ -42,6 +43,16 @@ class Job:
     cluster: Cluster | None = None
 
     @property
+    def is_chief(self) -> bool:
+        """Whether this process speaks for the run: it alone writes to the run directory."""
+        return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def config_digest(self) -> str:
+        """A checksum of the config, the same in all processes of a run."""
+        return configuration.digest(self.config.replace(runtime=self.config.runtime.replace(task_index=None)))
+
+    @property
     def config(self) -> Any:
         """The resolved config."""
         return self.resolved.config
@@ -51,9 +62,21 @@ class Job:
         """What every checkpoint's manifest says about the run."""
         return {
             "experiment": self.experiment,
-            "config_digest": configuration.digest(self.config),
+            "config_digest": self.config_digest,
             resume.CONFIG_KEY: configuration.dump(self.config),
         }
+
+    @property
+    def launch(self) -> Launch:
+        """How this process was started, for the record."""
+        workspace = registry.find_workspace()
+        return Launch(
+            experiment=self.experiment,
+            mode=self.mode,
+            argv=self.argv,
+            config_digest=self.config_digest,
+            workspace=None if workspace is None else str(workspace),
+        )
 
     def check_changes(self, step: int | None = None) -> tuple[resume.Change, ...]:
         """Returns what has changed since the checkpoint of `step`, or the newest, from which training goes on.

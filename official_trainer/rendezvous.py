@@ -9,12 +9,17 @@ connection that is accepted says that the process is there and listens; no byte 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode
+from official_trainer.peers import PeerLostError
 
 _logger = logging.getLogger(__name__)
 
@@ -23,10 +28,8 @@ _CONNECT_SECONDS = 2.0
 _SAY_AFTER_SECONDS = 5.0
 
 
-class RendezvousError(UserError, TimeoutError):
+class RendezvousError(PeerLostError, TimeoutError):
     """Processes of the run did not come in time; starting again helps once they do."""
-
-    exit_code = ExitCode.RETRY
 
 
 def wait_for(
@@ -66,6 +69,41 @@ def wait_for(
             _logger.warning("waiting for %s, for up to %g seconds", named(missing), timeout_seconds)
             said_seconds = deadline
         sleep(POLL_SECONDS)
+
+
+def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> None:
+    """Returns when all of several equal processes have seen each other; listens at the own address meanwhile.
+
+    Args:
+      name: which of them this process is.
+      addresses: `host:port` of each process, this one too.
+      timeout_seconds: longest wait, `runtime.rendezvous_timeout_seconds`.
+
+    Raises:
+      RendezvousError: names the processes that did not come.
+      OSError: the own port is in use.
+    """
+    others = {other: address for other, address in addresses.items() if other != name}
+    port = int(addresses[name].rpartition(":")[2])
+    with socket.create_server(("", port), backlog=len(addresses) * 4):  # on all interfaces, as TensorFlow's server
+        wait_for(others, timeout_seconds)
+
+
+@contextlib.contextmanager
+def bounded(seconds: float, what: str) -> Iterator[None]:
+    """Ends the process with exit code 75 if the block, which nothing can interrupt, takes longer than this."""
+    timer = threading.Timer(seconds, _give_up, (seconds, what))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(seconds: float, what: str) -> None:
+    print(f"{what} took longer than runtime.rendezvous_timeout_seconds={seconds:g}", file=sys.stderr, flush=True)
+    os._exit(ExitCode.RETRY)
 
 
 def answers(address: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.lazy import tf
+from official_trainer.peers import ALONE, Peers
 
 
 class ReplicaValues:
@@ -22,20 +23,25 @@ class ReplicaValues:
       state: what is saved of it; None with one replica.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        self._apart = [variable for variable in variables if len(_parts(variable)) > 1]
-        self._saved = [_on_host(tf.stack(_parts(variable))) for variable in self._apart]
+    def __init__(self, variables: Sequence[tf.Variable], peers: Peers = ALONE) -> None:
+        """Takes variables, and the processes that have the other replicas; all of them take and give together."""
+        self._peers = peers
+        self._apart = [variable for variable in variables if _is_apart(variable, peers)]
+        self._saved = [_on_host(tf.concat([tf.stack(_parts(v))] * peers.count, axis=0)) for v in self._apart]
         self.state = tf.train.Checkpoint(values=self._saved) if self._apart else None
 
     def take(self) -> None:
         """Copies what each replica has to where it is saved."""
-        for saved, variable in zip(self._saved, self._apart, strict=True):
-            saved.assign(tf.stack([part.read_value() for part in _parts(variable)]))
+        own = [tf.stack([part.read_value() for part in _parts(variable)]).numpy() for variable in self._apart]
+        for saved, *values in zip(self._saved, *self._peers.exchange(own), strict=True):
+            saved.assign(tf.concat(values, axis=0))
 
     def give(self) -> None:
         """Gives each replica what was saved of it."""
         for saved, variable in zip(self._saved, self._apart, strict=True):
-            for part, value in zip(_parts(variable), tf.unstack(saved), strict=True):
+            parts = _parts(variable)
+            first = self._peers.index * len(parts)
+            for part, value in zip(parts, tf.unstack(saved[first : first + len(parts)]), strict=True):
                 part.assign(value)
 
 
@@ -52,18 +58,27 @@ class HeldValues:
             part.assign(value)
 
 
-def share_out(variables: Sequence[tf.Variable]) -> None:
+def share_out(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> None:
     """Gives all replicas the mean of what they have, or equal parts of the sum, as a checkpoint would."""
     common = (tf.VariableAggregation.MEAN, tf.VariableAggregation.SUM)
     for variable in variables:
-        if len(_parts(variable)) > 1 and variable.aggregation in common and variable.dtype.is_floating:
+        if _is_apart(variable, peers) and variable.aggregation in common and variable.dtype.is_floating:
             variable.assign(tf.identity(variable.read_value()))
+
+
+def own_sum(variable: Any) -> Any:
+    """Returns what the replicas of this process have together, a NumPy value; asks no other process."""
+    return sum(part.numpy() for part in getattr(variable, "values", (variable,)))
 
 
 def _parts(variable: Any) -> tuple[tf.Variable, ...]:
     """Returns the variables of the replicas, if they may differ; none for one that is the same everywhere."""
     is_apart = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
     return tuple(variable.values) if is_apart and hasattr(variable, "values") else ()
+
+
+def _is_apart(variable: Any, peers: Peers) -> bool:
+    return len(_parts(variable)) * peers.count > 1
 
 
 def _on_host(value: tf.Tensor) -> tf.Variable:

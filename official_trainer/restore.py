@@ -53,6 +53,14 @@ def read_exactly(
     return report
 
 
+def read_into(
+    checkpoint: tf.train.Checkpoint, prefix: str, step: int, allow_mismatch: Sequence[str] = ()
+) -> RestoreReport:
+    """Restores all that `checkpoint` holds, as `read_exactly` does."""
+    items = tf.train.TrackableView.children(checkpoint)
+    return read_exactly(prefix, items, step=step, allow_mismatch=allow_mismatch)
+
+
 def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
     """Restores `items` out of a checkpoint that holds more, for evaluating or exporting it.
 

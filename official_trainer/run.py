@@ -8,11 +8,12 @@ Does not own: how any of it is done (`training.py`, `following.py`, `preflight.p
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import parameter_server, registry
-from official_trainer.cluster import EVALUATOR, Cluster
+from official_trainer.cluster import EVALUATOR, cluster_env
 from official_trainer.config import Resolved
 from official_trainer.distribute import strategy_name
 from official_trainer.job import Job, check_ready
@@ -36,7 +37,6 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     argv: Sequence[str] = (),
     allow_config_change: bool = False,
     stop: StopRequest | None = None,
-    cluster: Cluster | None = None,
 ) -> dict[str, float]:
     """Does what `mode` says and returns the metrics.
 
@@ -50,13 +50,13 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
       stop: who tells when to stop; None handles signals from here on.
-      cluster: the processes of the run; None for this one alone.
 
     Raises:
       UserError: with the exit code that says what kind of failure it was.
     """
+    cluster = cluster_env(os.environ, resolved.config.runtime)
     if cluster is not None and cluster.role == EVALUATOR:
-        mode = "continuous_eval"
+        mode, cluster = "continuous_eval", None  # it follows the run, and takes no part in it
     job = Job(
         experiment=experiment,
         resolved=resolved,
@@ -121,11 +121,11 @@ def export(
     load("tensorflow")
     from official_trainer import export as exports
     from official_trainer import following
-    from official_trainer.build import build, load_weights
+    from official_trainer.build import build
 
     directory, step = following.find_checkpoint(job, checkpoint)
     trainer = build(job)
-    load_weights(trainer, directory, step)
+    trainer.load_weights(directory, step)
     output_dir = output_dir or job.path("export", "saved_model")
     with trainer.weights_averaged():
         exports.save(output_dir, trainer.task, trainer.model, step=step)

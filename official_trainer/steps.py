@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orbit
@@ -19,7 +20,9 @@ from official_trainer.feed import TrainingFeed
 from official_trainer.input_mark import InputMark
 from official_trainer.lazy import keras, tf
 from official_trainer.random_streams import RandomStreams
+from official_trainer.replicas import own_sum
 from official_trainer.stopping import StopRequest
+from official_trainer.together import Company, together
 from official_trainer.traces import Traces
 from official_trainer.tracking import Histogram, Image
 
@@ -28,6 +31,7 @@ class Stepper(orbit.StandardTrainer):
     """Trains one task's model under the strategy in scope; a part of `Trainer`, not used alone."""
 
     stop: StopRequest
+    company: Company
     _strategy: tf.distribute.Strategy
     _config: Any
     _task: Any
@@ -44,6 +48,7 @@ class Stepper(orbit.StandardTrainer):
     _loss_trace: metrics.LossTrace
     _feed: TrainingFeed
     _traces: Traces
+    _mean_loss: float = 0.0
     _publishing_step_fn: Callable[[Any], publish.Tensors] | None = None
 
     published: Mapping[str, float | Histogram | Image] | None = None
@@ -70,7 +75,15 @@ class Stepper(orbit.StandardTrainer):
           PreemptedError: the run was asked to stop; `global_step` tells how many steps ran, each of them whole.
         """
         assert num_steps == 1 or not publish
+        position = None if self.company.is_alone else self._feed.position.values()
+        return self._run_steps(num_steps, publish, position)
+
+    @together
+    def _run_steps(self, num_steps: int, publish: bool, position: Sequence[int] | None) -> int:
+        """Runs a window on all processes, from where the chief's data stands."""
         self._set_published(None)
+        if position is not None:
+            self._feed.go_to(position)
         first = int(self._global_step.numpy())
         goal = first + num_steps
         while (step := int(self._global_step.numpy())) < goal:
@@ -81,6 +94,9 @@ class Stepper(orbit.StandardTrainer):
                     break
             else:
                 self._check_advance(step, goal)
+        if not self.company.is_alone:
+            own = float(own_sum(self._train_loss.total) / own_sum(self._train_loss.count))
+            self._mean_loss = statistics.fmean(self.company.exchange(own))
         self._traces.check("train")
         return int(self._global_step.numpy()) - first
 
@@ -154,9 +170,11 @@ class Stepper(orbit.StandardTrainer):
             and type(self).next_train_inputs is Stepper.next_train_inputs
         )
 
+    @together
     def train_loop_begin(self) -> None:
         """Called eagerly before the first step after a summary. Does nothing by default."""
 
+    @together
     def train_loop_end(self) -> dict[str, Any]:
         """Returns and resets the metrics of the steps since the last call; called eagerly."""
         logs = {metric.name: metric.result() for metric in [*self._train_metrics, self._train_loss]}
@@ -172,7 +190,7 @@ class Stepper(orbit.StandardTrainer):
     @property
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
-        return float(self._train_loss.result())
+        return float(self._train_loss.result()) if self.company.is_alone else self._mean_loss
 
     @property
     def loss_trace(self) -> dict[str, float]:

@@ -76,7 +76,7 @@ class StopRequest:
         self._rescue: Callable[[], bool] | None = None
         self._python = threading.RLock()  # held by the main thread except where it may hang
         self._python.acquire()
-        self._interruptible = 0
+        self._interruptible = self._held = 0
         self._has_interrupted = False
 
     def __enter__(self) -> StopRequest:
@@ -138,6 +138,22 @@ class StopRequest:
         if self.reason is not None:
             raise self.explained(Interrupted())
 
+    def take_back(self) -> None:
+        """Takes signals again from whoever has taken them since: TensorFlow's coordination service takes SIGTERM."""
+        if self._pipe is not None:
+            for number in self._previous:
+                signal.signal(number, self._handle)
+            signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps the block from being left early: other processes take part in it, and would wait for ever."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
     def explained(self, error: BaseException) -> BaseException:
         """Returns a `PreemptedError` for an `Interrupted`, and any other error as it is."""
         return PreemptedError(f"{self.reason}; {NOTHING_LOST}") if isinstance(error, Interrupted) else error
@@ -149,6 +165,9 @@ class StopRequest:
         Only for what may be left anywhere: what has nothing to save yet, and calls that TensorFlow does whole or not at
         all.
         """
+        if self._held:
+            yield
+            return
         self.check()
         self._interruptible += 1
         try:
@@ -177,6 +196,9 @@ class StopRequest:
         When it returns True, all is saved, and the process ends there. The main thread does not return from the block
         while `rescue` runs.
         """
+        if self._held:
+            yield
+            return
         with self.interruptible():
             self._rescue = rescue
             self._python.release()
@@ -189,7 +211,7 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Runs in the main thread, often after `_watch` has seen the signal."""
         self._ask(number)
-        if self._interruptible and not self._has_interrupted:
+        if self._interruptible and not self._held and not self._has_interrupted:
             self._has_interrupted = True
             raise Interrupted
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import metrics, optimization, windows
+from official_trainer import audit, manifest, metrics, multi_worker, optimization, restore, windows
 from official_trainer.async_steps import AsyncStepper
 from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
@@ -21,8 +21,9 @@ from official_trainer.input_mark import InputMark, is_waiting
 from official_trainer.lazy import keras, tf
 from official_trainer.matching import RestoreReport
 from official_trainer.random_streams import RandomStreams
-from official_trainer.replicas import ReplicaValues
+from official_trainer.replicas import HeldValues, ReplicaValues, own_sum, share_out
 from official_trainer.stopping import StopRequest
+from official_trainer.together import Company, together
 from official_trainer.traces import Traces
 
 _MAX_TRACES = 20  # for configs without the field
@@ -78,7 +79,9 @@ class Trainer(AsyncStepper, Evaluator):
         self._enable_xla = _runtime(config, "enable_xla", False)
         if self._enable_xla:
             check_xla(self._strategy)
-        self.stop = StopRequest()  # nobody asks, until somebody else's is put here
+        self.company = Company(multi_worker.peers_of(self._strategy), self._strategy)
+        self.company.on_call = self._give_back_after_save
+        self._held_for_save: HeldValues | None = None
         self.actions: list[Any] = []
         """What else happens at a step, for whoever builds the run in Python."""
         self._input_mark = InputMark()
@@ -135,7 +138,7 @@ class Trainer(AsyncStepper, Evaluator):
             items["optimizer"] = self._optimizer
         if self._average is not None:
             items["average"] = self._average.state
-        self._replica_values = ReplicaValues(self._kept_per_replica())
+        self._replica_values = ReplicaValues(self._kept_per_replica(), self.company.peers)
         training = tf.train.Checkpoint(
             loss=self._train_loss,
             loss_trace=self._loss_trace,
@@ -150,6 +153,16 @@ class Trainer(AsyncStepper, Evaluator):
             training=training,
             **items,
         )
+
+    @property
+    def stop(self) -> StopRequest:
+        """Who tells when to stop."""
+        return self.company.stop
+
+    @stop.setter
+    def stop(self, stop: StopRequest) -> None:
+        """Takes somebody else's, in place of one that nobody asks."""
+        self.company.stop = stop
 
     # Properties, named as in Model Garden.
 
@@ -225,16 +238,53 @@ class Trainer(AsyncStepper, Evaluator):
 
     # Setting up.
 
+    @together
     def initialize(self) -> None:
         """Gives a fresh run its first weights; called only when `model_dir` holds no checkpoint."""
         self._task.initialize(self._model)
         if self._average is not None:
             self._average.reset()
 
+    @together
     def before_save(self) -> None:
-        """Brings what is saved up to date; called before values are taken for a checkpoint."""
-        self._replica_values.take()
+        """Brings what is saved up to date; called before values are taken for a checkpoint.
 
+        With other processes, replicas have common values from here to the next call that all make: what is written
+        between is read by the chief alone.
+        """
+        self._replica_values.take()
+        if not self.company.is_alone:
+            apart = self._kept_per_replica()
+            self._held_for_save = HeldValues(apart)
+            share_out(apart, self.company.peers)
+
+    def _give_back_after_save(self) -> None:
+        if self._held_for_save is not None:
+            held, self._held_for_save = self._held_for_save, None
+            held.give_back()
+
+    @together
+    def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
+        """Restores all that a checkpoint of this trainer holds; see `restore.read_exactly`."""
+        if not self.company.is_alone:
+            audit.check(self.company.peers, audit.of_checkpoint(prefix, step))
+        return restore.read_into(self._checkpoint, prefix, step, allow_mismatch)
+
+    @together
+    def load_weights(self, directory: str, step: int) -> None:
+        """Takes the step, the weights and the averages of a checkpoint.
+
+        A best checkpoint holds weights that are averages already, so there the average is the weights.
+        """
+        saved = manifest.read(directory, step).variables
+        items = {"global_step": self._global_step, "model": self._model}
+        if self._average is not None and any(key.startswith("average/") for key in saved):
+            items["average"] = self._average.state
+        restore.read_items(manifest.prefix(directory, step), items)
+        if self._average is not None and "average" not in items:
+            self._average.reset()
+
+    @together
     def after_restore(self, report: RestoreReport) -> None:
         """Continues what a restored checkpoint holds: the data, and what each replica had if there are as many."""
         self._feed.reset()
@@ -242,6 +292,7 @@ class Trainer(AsyncStepper, Evaluator):
         if not any(spec.key.startswith(REPLICA_VALUES) for spec in lacking):
             self._replica_values.give()
 
+    @together
     def use_configured_optimizer(self) -> None:
         """Gives the optimizer the settings of the config again, in place of those that a checkpoint has brought."""
         for variable, value in self._configured:
@@ -249,6 +300,7 @@ class Trainer(AsyncStepper, Evaluator):
         if self._rate_scale is not None:
             self._rate_scale.set(self._scale)
 
+    @together
     def scale_learning_rate(self, scale: float) -> None:
         """Makes the learning rate `scale` times what is configured, from the next step on.
 
@@ -269,7 +321,7 @@ class Trainer(AsyncStepper, Evaluator):
         return {
             "step": int(self._global_step.numpy()),
             "waiting_for_input": is_waiting(count),
-            "detail": (count, int(self._examples_evaluated.numpy())),
+            "detail": (count, int(own_sum(self._examples_evaluated))),
         }
 
     def waits_for_input(self) -> bool | None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, files, peers, registry, resume, variables
+from official_trainer import accounting, files, parameter_server, resume, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -24,7 +24,6 @@ from official_trainer.build import (
     drop_best_after,
     export_best,
     export_last,
-    load_weights,
     monitored,
     schedule_of,
     store_of,
@@ -40,7 +39,7 @@ from official_trainer.loop import Loop
 from official_trainer.manifest import CheckpointError
 from official_trainer.modes import TRAINING_MODES, Evaluates
 from official_trainer.nonfinite import Diagnosis
-from official_trainer.record import RUN_FILE, STATUS_FILE, Launch, RunRecord, claim
+from official_trainer.record import RUN_FILE, STATUS_FILE, RunRecord, claim
 from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
 from official_trainer.traces import Kind
@@ -49,6 +48,7 @@ from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.trainer import Trainer
 from official_trainer.watchdog import watchdog_of
+from official_trainer.worker import work
 
 _logger = logging.getLogger(__name__)
 
@@ -61,6 +61,8 @@ def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, fl
       stop: who tells when to stop.
       is_alone: whether this is all that the command does, so that its time begins with the process.
     """
+    if not job.is_chief:
+        return work(job, stop, trains=True)
     account = TimeAccount(began_seconds=accounting.process_start_seconds() if is_alone and job.argv else None)
     claim(job.model_dir, job.experiment)
     lock = lock_of(job)
@@ -78,15 +80,7 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
 def _train(job: Job, stop: StopRequest, lock: DirectoryLock, account: TimeAccount) -> dict[str, float]:
     files.remove_temporaries(job.model_dir, RUN_FILE, STATUS_FILE, "metrics.jsonl", resume.PARAMS_FILE)
     job.check_changes()
-    workspace = registry.find_workspace()
-    launch = Launch(
-        experiment=job.experiment,
-        mode=job.mode,
-        argv=job.argv,
-        config_digest=configuration.digest(job.config),
-        workspace=None if workspace is None else str(workspace),
-    )
-    session = _Session(job, RunRecord(job.model_dir, launch), lock, account)
+    session = _Session(job, RunRecord(job.model_dir, job.launch), lock, account)
     with session.outcome_recorded(stop):
         session.run(stop)
     return session.metrics
@@ -123,7 +117,7 @@ class _Session:
         try:
             yield
         except BaseException as error:
-            lost = None if self._job.cluster is None else peers.explained(error, self._job.cluster.addresses)
+            lost = None if self._job.cluster is None else parameter_server.explained(error, self._job.cluster.addresses)
             failure = lost or files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
@@ -150,10 +144,17 @@ class _Session:
         self._enter("build")
         evaluates = TRAINING_MODES[job.mode]
         with stop.interruptible():
-            trainer = build(job, trains=True, keeps_best=evaluates != "never")
+            trainer = build(job, trains=True, keeps_best=evaluates != "never", stop=stop)
+        self._trainer = trainer
+        with trainer.company.leading():
+            self._lead(trainer, evaluates, stop)
+
+    def _lead(self, trainer: Trainer, evaluates: Evaluates, stop: StopRequest) -> None:
+        """Runs the loop; the run's other processes, if there are any, follow until this ends."""
+        job = self._job
+        with stop.interruptible():
             schedule = schedule_of(job, trainer)
             self._check_monitored(trainer, schedule, evaluates)
-        trainer.stop, self._trainer = stop, trainer
         self._account.sampler.waits = trainer.waits_for_input
         self._account.actions_seconds = lambda: schedule.spent_seconds
         self._account.trackers_seconds = lambda: self._trackers.spent_seconds
@@ -195,7 +196,7 @@ class _Session:
             on_rollback=functools.partial(self._on_rollback, trainer),
             find_row=self._rows.row,
             on_stop=self._on_stop,
-            load_weights=functools.partial(load_weights, trainer),
+            load_weights=trainer.load_weights,
             export=functools.partial(self._on_end, trainer),
             diagnosis=Diagnosis(self._job.model_dir, trainer),
             model_dir=self._job.model_dir,

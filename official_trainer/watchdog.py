@@ -29,6 +29,10 @@ _POLLS_IN_FLOOR = 20
 _TRAIN = ("train", "input", "window")
 
 
+WAITING = "wait"
+"""The phase of a process that waits for another one to tell it what to do, which may take any time."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
     """How long no progress is still healthy.
@@ -112,6 +116,8 @@ class Progress:
 
     def stall(self, now: float) -> Stall | None:
         """Returns the stall that there is at `now`, once; None if all is well or it was returned before."""
+        if self._phase == WAITING:
+            return None
         waited = now - self._since
         longest = max(map(self._longest_gap_seconds, self._activities), key=self._limits.seconds)
         limit = self._limits.seconds(longest)

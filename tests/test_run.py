@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer import config as configuration
-from official_trainer import files, following, inputs, registry, run
+from official_trainer import files, inputs, registry, run
 from official_trainer.best import BestCheckpoint
 from official_trainer.config import schema
 from official_trainer.config.optimization import EMAConfig
@@ -21,6 +21,7 @@ from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.modes import ModeError
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.trainer import Trainer
 from tests import toy
 from tests.runs import rows, values
 
@@ -265,7 +266,7 @@ def test_continuous_eval_goes_on_past_a_checkpoint_that_is_damaged_or_goes(
     """N14: deleted or quarantined while it is read, or damaged: the others are evaluated, the last one too."""
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
-    load_weights = following.load_weights
+    load_weights = Trainer.load_weights
 
     def harmed(trainer, directory, step):
         if step == 40 and harm == "flip":
@@ -276,7 +277,7 @@ def test_continuous_eval_goes_on_past_a_checkpoint_that_is_damaged_or_goes(
                 files.remove(f"{directory}/{name}")
         load_weights(trainer, directory, step)
 
-    monkeypatch.setattr(following, "load_weights", harmed)
+    monkeypatch.setattr(Trainer, "load_weights", harmed)
     do(model_dir, mode="continuous_eval")
     assert [row["step"] for row in read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")] == [20, 60, 80]
     assert caplog.text.count("cannot be evaluated") == 1

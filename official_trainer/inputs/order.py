@@ -159,6 +159,9 @@ def finish(
         dataset = _transform(dataset.enumerate(start=first_element), plan, transform_fn)
     if window_steps is not None:
         dataset = stack_windows(dataset, window_steps)
+    if plan.training:
+        # What may end costs a strategy of several processes one more exchange in every step: whether all have data.
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     if prefetch and plan.prefetch != 0:
         dataset = dataset.prefetch(_PREFETCHED if plan.prefetch is None else plan.prefetch)
     return _without_tuning(dataset)

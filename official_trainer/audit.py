@@ -1,0 +1,84 @@
+"""What the processes of a run compare before they train: config, versions, and the checkpoint that each of them sees.
+
+Owns: which facts are compared, and the table of those that differ. Does not own: how they travel (`peers.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+from official_trainer import files, manifest
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.job import Job
+from official_trainer.peers import Peers
+from official_trainer.record import read_run
+from official_trainer.versions import versions
+
+Facts = Mapping[str, str]
+
+_SELF = "process"
+_MISSING = "not there"
+
+
+class DisagreementError(UserError, ValueError):
+    """The processes of a run were not started alike, or do not see the same files."""
+
+    exit_code = ExitCode.CONFIG
+
+
+def of_job(job: Job) -> Facts:
+    """Returns what has to be the same before anything is built."""
+    return {
+        **_myself(),
+        "experiment": job.experiment,
+        "mode": job.mode,
+        "model_dir": job.model_dir,
+        "config": job.config_digest,
+        **{f"version of {name}": version for name, version in versions().items()},
+    }
+
+
+def of_checkpoint(prefix: str, step: int) -> Facts:
+    """Returns what has to be the same before a checkpoint is restored: that it is the same one, of the same run."""
+    directory = os.path.dirname(prefix)
+    mark = files.join(directory, manifest.name(step))
+    return {
+        **_myself(),
+        "run": (read_run(directory) or {}).get("run_id", _MISSING),
+        "checkpoint": prefix,
+        "manifest": hashlib.sha256(files.read_bytes(mark)).hexdigest()[:16] if files.exists(mark) else _MISSING,
+    }
+
+
+def check(peers: Peers, facts: Facts) -> None:
+    """Compares facts over all processes; returns at once for one alone.
+
+    Raises:
+      DisagreementError: some differ; the message is a table of those, raised in every process.
+    """
+    said = peers.exchange(facts)
+    differing = [name for name in facts if name != _SELF and len({other[name] for other in said}) > 1]
+    if differing:
+        raise DisagreementError(
+            "the processes of this run do not agree; nothing was trained.\n"
+            f"{_table(said, differing)}\n"
+            "Start all of them with the same command, code, packages and files; model_dir has to be a place that all "
+            "of them see."
+        )
+
+
+def _myself() -> Facts:
+    return {_SELF: f"{socket.gethostname()}, pid {os.getpid()}"}
+
+
+def _table(said: Sequence[Facts], differing: Sequence[str]) -> str:
+    """Returns a column for each process, with the facts that differ."""
+    header = ["", *(f"worker {number} ({facts[_SELF]})" for number, facts in enumerate(said))]
+    rows = [header, *([name, *(facts[name] for facts in said)] for name in differing)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )

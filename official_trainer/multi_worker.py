@@ -1,0 +1,129 @@
+"""MultiWorkerMirroredStrategy: processes that train as one, each with its own part of every batch.
+
+Owns: connecting them, what travels between them beside gradients, and which errors mean that one of them is gone.
+Does not own: who decides what all of them do (`together.py`), who takes part (`cluster.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from official_trainer import rendezvous
+from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
+from official_trainer.lazy import tf
+from official_trainer.peers import ALONE, PeerLostError, Peers
+
+_logger = logging.getLogger(__name__)
+
+_LOST = (1, 4, 10, 13, 14)
+"""Codes of what TensorFlow raises then: cancelled, deadline exceeded, aborted, internal, unavailable."""
+
+_GROUP_KEY = 720_001  # of our collectives; TensorFlow counts its own up from 0
+_WORDS = 256  # 32 bits each: what most messages fit in
+_IMPLEMENTATIONS = {None: "AUTO", "nccl": "NCCL", "ring": "RING"}
+
+
+def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
+    """Returns the strategy over all workers, once all of them are there.
+
+    Raises:
+      PeerLostError: not all of them came within `runtime.rendezvous_timeout_seconds`.
+    """
+    if cluster is None or len(cluster.training) < 2:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
+    rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
+    options = tf.distribute.experimental.CommunicationOptions(
+        timeout_seconds=runtime.collective_timeout_seconds,
+        implementation=getattr(
+            tf.distribute.experimental.CommunicationImplementation, _IMPLEMENTATIONS[runtime.all_reduce_alg]
+        ),
+    )
+    roles = {role: list(cluster.addresses[role]) for role in (CHIEF, WORKER) if role in cluster.addresses}
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(roles), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
+    )
+    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, f"{cluster.name}: connecting to {', '.join(members)}"):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    _PEERS[strategy] = _Workers(cluster.training.index((cluster.role, cluster.index)), members)
+    _logger.info("strategy multi_worker_mirrored: %s of %s", cluster.name, ", ".join(members))
+    return strategy
+
+
+def peers_of(strategy: tf.distribute.Strategy) -> Peers:
+    """Returns the processes that train under `strategy`, this one among them."""
+    return _PEERS.get(strategy, ALONE)
+
+
+_PEERS: dict[Any, Peers] = {}
+
+
+class _Workers:
+    """The processes of a cluster, which all-gather bytes on their CPUs."""
+
+    def __init__(self, index: int, members: Mapping[str, str]) -> None:
+        self.index, self.count = index, len(members)
+        self._members = members
+        self._gathers: dict[int, Any] = {}
+
+    @contextlib.contextmanager
+    def losses_explained(self) -> Iterator[None]:
+        """Turns TensorFlow's errors about processes that are gone into one that names them."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if error.error_code not in _LOST:
+                raise
+            gone = {name: address for name, address in self._members.items() if not rendezvous.answers(address)}
+            if gone:
+                what = f"{rendezvous.named(gone)} {'is' if len(gone) == 1 else 'are'} gone: nobody listens there"
+            elif isinstance(error, tf.errors.DeadlineExceededError):
+                what = "a process did not do its part within runtime.collective_timeout_seconds, though all listen"
+            else:
+                what = f"a process does not answer, though all listen: {error.message.splitlines()[0]}"
+            raise PeerLostError(
+                f"{what}. This process cannot go on alone; started again, all continue from the last checkpoint."
+            ) from error
+
+    def exchange(self, value: Any) -> list[Any]:
+        data = pickle.dumps(value)
+        words = _WORDS
+        padded = len(data).to_bytes(8, "little") + data
+        rows = self._gather(padded, words)
+        longest = max(8 + int.from_bytes(row[:8], "little") for row in rows)
+        if longest > words * 4:  # everybody sees that, and comes again with room for it
+            words = 1 << (-(-longest // 4) - 1).bit_length()
+            rows = self._gather(padded, words)
+        return [pickle.loads(row[8 : 8 + int.from_bytes(row[:8], "little")]) for row in rows]
+
+    def _gather(self, data: bytes, words: int) -> list[bytes]:
+        buffer = np.zeros(words * 4, np.uint8)
+        head = np.frombuffer(data[: words * 4], np.uint8)
+        buffer[: len(head)] = head
+        with self.losses_explained():
+            gathered = self._gather_of(words)(tf.constant(buffer.view(np.int32))).numpy()
+        return [row.tobytes() for row in np.split(gathered, self.count)]
+
+    def _gather_of(self, words: int) -> Any:
+        if words not in self._gathers:
+
+            @tf.function(input_signature=[tf.TensorSpec([words], tf.int32)], autograph=False)
+            def gather(buffer: tf.Tensor) -> tf.Tensor:
+                with tf.device("CPU:0"):
+                    return tf.raw_ops.CollectiveGatherV2(
+                        input=buffer,
+                        group_size=self.count,
+                        group_key=_GROUP_KEY,
+                        instance_key=words,
+                        ordering_token=[],
+                        timeout_seconds=0.0,  # the others may be at something that takes long; a dead one is noticed
+                    )
+
+            self._gathers[words] = gather
+        return self._gathers[words]

@@ -1,0 +1,83 @@
+"""A process that trains with others and does not speak for the run: it does what the chief calls.
+
+Owns: what such a process leaves in the run directory (a folder of its own), and how its end follows from the chief's.
+Does not own: the calls (`together.py`), what the chief does between them (`training.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from official_trainer import files
+from official_trainer.build import build
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.job import Job
+from official_trainer.lazy import tf
+from official_trainer.peers import PeerLostError
+from official_trainer.record import RunRecord
+from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
+from official_trainer.together import End
+from official_trainer.trainer import Trainer
+from official_trainer.watchdog import WAITING, watchdog_of
+
+_PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_aside": "evaluate", "read_checkpoint": "restore"}
+"""What the calls that may take long are in the words of the watchdog; all others are quick."""
+
+
+def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
+    """Takes part in a run until the chief ends it.
+
+    Args:
+      job: the run.
+      stop: who tells when to stop; the chief hears of it.
+      trains: whether an optimizer is needed.
+
+    Raises:
+      PreemptedError: the run was asked to stop, and the chief has saved it.
+      PeerLostError: the chief, or another process, is gone or has failed.
+    """
+    assert job.cluster is not None
+    trainers: list[Trainer] = []
+    folder = job.path("workers", job.cluster.name.replace(" ", "-"))
+    record = RunRecord(folder, job.launch)
+    watchdog = watchdog_of(
+        job.config.runtime,
+        job.model_dir,
+        lambda: trainers[0].progress() if trainers else None,
+        record=lambda stall: record.finish(ExitCode.STALLED),
+    )
+    with watchdog:
+        watchdog.enter("build")
+        with stop.interruptible():
+            trainers.append(build(job, trains=trains, stop=stop))
+
+        def on_call(name: str | None) -> None:
+            watchdog.enter(WAITING if name is None else _PHASES.get(name, "save"))
+
+        files.make_dirs(folder)  # not before the chief had its look at a new run directory: it would not be empty
+        with _outcome_recorded(record, stop):
+            record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
+            end = trainers[0].company.follow(trainers[0], on_call)
+            _follow_to_the_end(end)
+    return {}
+
+
+@contextlib.contextmanager
+def _outcome_recorded(record: RunRecord, stop: StopRequest) -> Iterator[None]:
+    record.start()
+    try:
+        yield
+    except BaseException as error:
+        failure = stop.explained(error)
+        record.finish(failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED)
+        raise
+    record.finish(ExitCode.DONE)
+
+
+def _follow_to_the_end(end: End) -> None:
+    """Ends as the chief did, or with the exit code for a process that was let down."""
+    if end.exit_code == ExitCode.PREEMPTED:
+        raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
+    if end.exit_code != ExitCode.DONE:
+        raise PeerLostError(f"the chief has ended with exit code {end.exit_code}; it says why")
