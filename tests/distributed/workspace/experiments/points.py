@@ -1,9 +1,10 @@
 """Points and their labels: a small classifier that counts how often it has seen each example.
 
-`POINTS_SPINS` makes each step take longer.
+`POINTS_SPINS` makes each step take longer; `SHARES` is where windows are written down.
 """
 
 import dataclasses
+import json
 import os
 
 import numpy as np
@@ -13,6 +14,18 @@ from official_trainer.config import DataConfig, ExperimentConfig, OptimizationCo
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
 from official_trainer.task import Task
+
+if os.environ.get("SHARES"):  # who did how much in each window, a line each
+    from official_trainer.coordinator import CoordinatedLoop
+
+    run_window = CoordinatedLoop.__call__
+
+    def written(loop, iterator, num_steps):
+        run_window(loop, iterator, num_steps)
+        with open(os.environ["SHARES"], "a") as lines:
+            lines.write(json.dumps({"window": int(num_steps), **dataclasses.asdict(loop.shares)}) + "\n")
+
+    CoordinatedLoop.__call__ = written
 
 NUM_EXAMPLES = 96
 BATCH = 8
