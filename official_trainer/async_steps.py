@@ -17,6 +17,7 @@ from typing import Any
 import orbit
 
 from official_trainer import publish, windows
+from official_trainer.cluster import PS, WORKER
 from official_trainer.coordinator import CoordinatedLoop, NumberedBatches, Shares
 from official_trainer.feed import Feed
 from official_trainer.input_mark import NoInputMark
@@ -54,6 +55,20 @@ class AsyncStepper(Stepper):
         """Returns when no worker has anything left to do."""
         if self._is_async:
             self.coordinator_for_async().join()
+
+    @property
+    def is_async(self) -> bool:
+        """Whether workers do the steps, each at its own speed."""
+        return self._is_async
+
+    @property
+    def where(self) -> str:
+        """What the steps run on, in words."""
+        if self._is_async:
+            addresses = addresses_of(self._strategy)
+            return f"{len(addresses[WORKER])} workers and {len(addresses[PS])} ps"
+        replicas = self._strategy.num_replicas_in_sync
+        return f"{replicas} replicas" if replicas > 1 else "one device"
 
     @property
     def shares(self) -> Shares | None:

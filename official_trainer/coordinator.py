@@ -21,6 +21,7 @@ from typing import Any
 
 from official_trainer import parameter_server
 from official_trainer.cluster import WORKER, process_name
+from official_trainer.inputs import DataError
 from official_trainer.lazy import load, tf
 from official_trainer.peers import PeerLostError
 from official_trainer.rendezvous import answers, named
@@ -33,7 +34,7 @@ LEAST_SECONDS = 0.02
 """Closures take about this long, or longer: to send one takes some thousandths of a second."""
 
 _POLL_SECONDS = 0.1
-_SLOW_SECONDS = 10.0
+_SLOW_SECONDS = 5.0
 _FINISH_SECONDS = 5.0
 _SLOTS_PER_WORKER = 64
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "VarHandleOp", "Placeholder"})
@@ -70,12 +71,12 @@ class Shares:
     Attributes:
       steps: done by each worker.
       closures: done by each worker.
-      most_in_flight: the most closures that each worker had at once.
+      at_once: the most workers that had one in flight at the same time.
     """
 
     steps: list[int]
     closures: list[int]
-    most_in_flight: list[int]
+    at_once: int = 0
 
 
 class CoordinatedLoop:
@@ -116,7 +117,7 @@ class CoordinatedLoop:
             self._counts = tf.Variable(tf.zeros([_SLOTS_PER_WORKER * self._num_workers], tf.int64), trainable=False)
         self._traced: tuple[Any, Any] | None = None
         self._lock = threading.Lock()
-        self._in_flight: dict[int, tuple[int, float]] = {}
+        self._in_flight: set[int] = set()  # workers, which have one closure at a time
         self._last_event_seconds = 0.0
         self._is_left = False
         self._cancellation = load("tensorflow.python.eager.cancellation").CancellationManager()
@@ -127,6 +128,7 @@ class CoordinatedLoop:
 
         Raises:
           PeerLostError: a parameter server is gone, or all workers for too long.
+          DataError: the data of a worker ended.
           PreemptedError: the run was asked to stop; `global_step` tells how many steps ran.
         """
         window, start = int(num_steps), int(self._global_step.numpy())
@@ -173,7 +175,7 @@ class CoordinatedLoop:
         spec = iterator.iterator_spec
         if self._traced is None or self._traced[0] != spec:
             number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
-            loop = tf.function(self._watched(self._closure), autograph=False)
+            loop = tf.function(self._watched(self._closure))
             with self._coordinator.strategy.scope():  # an optimizer may make its variables only now
                 self._traced = spec, loop.get_concrete_function(spec, *number)
         return self._cancellation.get_cancelable_function(self._traced[1])
@@ -199,7 +201,7 @@ class CoordinatedLoop:
 
     def _run(self, closures: Sequence[tuple[Any, ...]], run: Callable[..., None]) -> None:
         """Has workers run closures, and returns when all are done; or, once asked to stop, when none is in flight."""
-        self.shares = Shares(*([0] * self._num_workers for _ in range(3)))
+        self.shares = Shares([0] * self._num_workers, [0] * self._num_workers)
         self._is_left, self._last_event_seconds = False, time.monotonic()
 
         def on_worker(*args: Any) -> None:
@@ -210,8 +212,16 @@ class CoordinatedLoop:
                 # The public call takes no Python function, and only in one can be told which worker runs it.
                 self._coordinator._cluster.schedule(on_worker, arguments, None)
             self._wait()
+        except tf.errors.OutOfRangeError as error:
+            raise DataError(
+                f"the training data of a worker ended after step {int(self._global_step.numpy())}: each of the "
+                f"{self._num_workers} workers reads every {self._num_workers}. batch, at its own speed. Set "
+                "trainer.on_data_end=repeat, or repeat the dataset"
+            ) from error
         except tf.errors.OpError as error:
-            raise parameter_server.explained(error, self._addresses) or error from error
+            if (lost := parameter_server.explained(error, self._addresses)) is None:
+                raise
+            raise lost from error
 
     def _wait(self) -> None:
         waits = self._coordinator._cluster.closure_queue.wait  # `join` with a limit; it has no public name
@@ -243,8 +253,8 @@ class CoordinatedLoop:
         silent = {name: address for name, address in workers.items() if not answers(address)}
         slow = {name: workers[name] for name in busy if name not in silent}
         seconds = now - self._last_event_seconds
-        parts = [f"{named(silent)} does not answer"] if silent else []
-        parts += [f"{named(slow)} has not finished what it was given"] if slow else []
+        parts = [f"no answer from {named(silent)}"] if silent else []
+        parts += [f"unfinished work at {named(slow)}"] if slow else []
         return f"no worker has finished anything for {seconds:.0f} seconds: {'; '.join(parts) or 'nobody knows why'}"
 
     # In the threads of the workers.
@@ -255,9 +265,8 @@ class CoordinatedLoop:
         worker, shares = _this_worker(), self.shares
         assert shares is not None
         with self._lock:
-            count = self._in_flight.get(worker, (0, 0.0))[0] + 1
-            self._in_flight[worker] = count, time.monotonic()
-            shares.most_in_flight[worker] = max(shares.most_in_flight[worker], count)
+            self._in_flight.add(worker)
+            shares.at_once = max(shares.at_once, len(self._in_flight))
             self._last_event_seconds = time.monotonic()
         try:
             run(*args)
@@ -266,7 +275,7 @@ class CoordinatedLoop:
                 raise
         finally:
             with self._lock:
-                del self._in_flight[worker]  # a worker has one closure at a time
+                self._in_flight.discard(worker)
                 self._last_event_seconds = time.monotonic()
 
     def _took_part(self, streams: WorkerStreams, ran: int, last: int) -> None:

@@ -23,7 +23,7 @@ from official_trainer.lazy import tf
 from official_trainer.lock import LEASE_SECONDS, lock_path
 from official_trainer.peers import PeerLostError
 from official_trainer.record import STATUS_FILE
-from official_trainer.rendezvous import answers, named, wait_for
+from official_trainer.rendezvous import answers, bounded, named, wait_for
 from official_trainer.stopping import PreemptedError
 
 _logger = logging.getLogger(__name__)
@@ -63,9 +63,18 @@ def problems(config: Any) -> Iterator[tuple[str, str, str]]:
     if trainer.on_data_end == "stop":
         why = "is stop, but the workers come to the end of the data at different steps"
         yield "trainer.on_data_end", why, "use repeat, and set trainer.train_steps or trainer.train_epochs"
-    if trainer.recovery_max_trials > 0:
-        why = "is set, but steps of several workers never come again in the same order, so none can be left out"
-        yield "trainer.recovery_max_trials", why, "set it to 0"
+    if trainer.recovery_max_trials > 0 and trainer.recovery_data == "skip_batch":
+        why = "is skip_batch, but steps of several workers never come again in the same order, so none can be left out"
+        yield "trainer.recovery_data", why, "use skip or repeat"
+
+
+ORDER_OF_EXAMPLES = (
+    "not that of one device: worker w of W reads the global batches w, w + W, w + 2 W, … of the same order at its own "
+    "speed, and updates come as workers are done. After a restart at step S all go on from batch S, so batches that a "
+    "fast worker had before are read again, and those that a slow one had not are left out; a worker that comes back "
+    "goes on from its last finished closure. The number of steps is exact."
+)
+"""What a run under a coordinator has on record."""
 
 
 def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
@@ -81,7 +90,8 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         _cluster_spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    with bounded(runtime.rendezvous_timeout_seconds, "chief: connecting to the workers and parameter servers"):
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
     if strategy.num_replicas_in_sync > 1:
         raise CoordinatorError(
             f"runtime.num_gpus: each worker has {strategy.num_replicas_in_sync} GPUs, and under a coordinator a worker "

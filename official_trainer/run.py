@@ -93,10 +93,21 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
 
 
 def _serves(job: Job) -> bool:
-    """Whether this process only does what a coordinator sends it."""
-    if job.cluster is None or job.mode not in TRAINING_MODES or job.cluster.role not in parameter_server.SERVING:
+    """Whether this process only does what a coordinator sends it.
+
+    Raises:
+      CoordinatorError: the mode is none for a cluster with a coordinator.
+    """
+    cluster = job.cluster
+    if cluster is None or strategy_name(job.config.runtime, cluster) != "parameter_server":
         return False
-    return strategy_name(job.config.runtime, job.cluster) == "parameter_server"
+    serves = cluster.role in parameter_server.SERVING
+    if job.mode not in TRAINING_MODES and (serves or job.mode == "continuous_train_and_eval"):
+        raise parameter_server.CoordinatorError(
+            f"--mode={job.mode}: {cluster.name} has no part in it. A coordinator's workers train, in the modes "
+            f"{', '.join(TRAINING_MODES)}; run this in one process without {cluster.source}"
+        )
+    return serves
 
 
 def export(

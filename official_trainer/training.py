@@ -236,6 +236,8 @@ class _Session:
             trainer.checkpoint_exporter.tidy()
         self._trackers.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
+        if trainer.is_async:
+            self._record.add_order(parameter_server.ORDER_OF_EXAMPLES)
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(trainer, state.start_step))
         if self._changes:
@@ -308,13 +310,11 @@ class _Session:
     def _opening_line(self, trainer: Trainer, start_step: int) -> str:
         """Says what runs on what, and from where."""
         count = variables.count(trainer.model).trainable
-        replicas = trainer.strategy.num_replicas_in_sync
-        where = f"{replicas} replicas" if replicas > 1 else "one device"
         start = f"continuing from step {start_step}" if start_step else "starting"
         end_step = self._job.config.trainer.train_steps
         if end_step and start_step > end_step:  # the same number is a run that is done, and says so
             start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
-        return f"{self._job.experiment}: {count:,} parameters on {where}, {start} in {self._job.model_dir}"
+        return f"{self._job.experiment}: {count:,} parameters on {trainer.where}, {start} in {self._job.model_dir}"
 
     def _closing_line(self, step: int) -> str:
         """Says what came of the run and where it lies."""

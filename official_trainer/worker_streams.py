@@ -19,7 +19,7 @@ _values = load("tensorflow.python.distribute.coordinator.values")
 _input_lib = load("tensorflow.python.distribute.input_lib")
 
 
-class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[misc, name-defined]
+class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[name-defined]
     """The iterators of all workers, over batches with their numbers; `schedule` gives each worker its own.
 
     Attributes:

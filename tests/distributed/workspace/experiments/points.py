@@ -38,11 +38,9 @@ class PointsConfig(TaskConfig):
 
     Attributes:
       source: `arrays`, which starts anywhere, or a plain finite `stream`, which does not.
-      bad_example: one whose label is not a number, if any.
     """
 
     source: str = "arrays"
-    bad_example: int | None = None
 
 
 @registry.register_task_cls(PointsConfig)
@@ -50,16 +48,17 @@ class PointsTask(Task):
     """Classifies points."""
 
     def build_model(self):
-        features = keras.Input((6,), name="features")
-        x = keras.layers.BatchNormalization()(features)
+        features = keras.Input((7,), name="features")
+        x = keras.layers.BatchNormalization()(features[:, 1:])
         x = keras.layers.Dropout(0.1)(keras.layers.Dense(8, "tanh")(x))
         model = keras.Model(features, keras.layers.Dense(3)(x))
         model.seen = tf.Variable(tf.zeros([NUM_EXAMPLES], tf.int64), trainable=False, name="seen")
         return model
 
     def build_inputs(self, params, input_context=None):
-        features = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 6)).astype("float32")
-        arrays = (features, np.arange(NUM_EXAMPLES)), (features[:, 0] > 0).astype("int32") + (features[:, 1] > 0)
+        features = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 7)).astype("float32")
+        features[:, 0] = np.arange(NUM_EXAMPLES)
+        arrays = features, (features[:, 1] > 0).astype("int32") + (features[:, 2] > 0)
         if self.task_config.source == "arrays" or not params.is_training:
             return inputs.from_arrays(arrays, params, input_context)
         return tf.data.Dataset.from_tensor_slices(arrays).batch(params.global_batch_size)
@@ -71,7 +70,8 @@ class PointsTask(Task):
         return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
 
     def train_step(self, batch, model, optimizer, metrics=None):
-        (features, ids), labels = batch
+        features, labels = batch
+        ids = tf.cast(features[:, 0], tf.int64)
         model.seen.scatter_add(tf.IndexedSlices(tf.ones_like(ids), ids))
         if SPINS:
             matrix = tf.random.stateless_normal((300, 300), (1, 2))
@@ -81,8 +81,7 @@ class PointsTask(Task):
         return super().train_step((features, labels), model, optimizer, metrics)
 
     def validation_step(self, batch, model, metrics=None):
-        (features, ids), labels = batch
-        return {**super().validation_step((features, labels), model, metrics), "ids": ids}
+        return {**super().validation_step(batch, model, metrics), "ids": batch[0][:, 0]}
 
     def aggregate_logs(self, state=None, step_outputs=None):
         return [*(state or []), *(int(i) for part in step_outputs["ids"] for i in part.numpy())]
