@@ -54,13 +54,10 @@ def closure_lengths(num_steps: int, num_workers: int, least: int) -> list[int]:
     lengths: list[int] = []
     left = num_steps
     while left:
-        equal = -(-left // num_workers)
-        length = max(min(least, equal), -(-left // (2 * num_workers)))
-        for _ in range(num_workers):
-            lengths.append(min(length, left))
-            left -= lengths[-1]
-            if not left:
-                break
+        dealt = min(left, max(least * num_workers, -(-left // 2)))
+        equal, rest = divmod(dealt, num_workers)
+        lengths += [length for worker in range(num_workers) if (length := equal + (worker < rest))]
+        left -= dealt
     return lengths
 
 
