@@ -78,7 +78,8 @@ class Feed:
         self._training = training
         self._strategy = tf.distribute.get_strategy()
         self._seed = seed
-        self._is_under_coordinator = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
+        is_under_coordinator = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
+        self._distribute = _read_here if is_under_coordinator else orbit.utils.make_distributed_dataset
         self._built: tuple[Any, InputContext] | None = None
         self._is_apart = False
 
@@ -109,32 +110,22 @@ class Feed:
             self._built = dataset, context
             return self._adapt(dataset, context, start_step, window_steps)
 
-        distribute = orbit.utils.make_distributed_dataset
-        if self._is_under_coordinator:  # what the coordinator reads, it reads alone
-
-            def distribute(strategy: Any, build: Callable[[Any], Any]) -> Any:
-                return build(InputContext())
-
         if self._is_apart:
             with random_streams.drawn_apart(self._seed):
-                return distribute(self._strategy, build)
+                return self._distribute(self._strategy, build)
         if self._training:
             # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
             tf.random.set_seed(self._seed)
-        return distribute(self._strategy, build)
+        return self._distribute(self._strategy, build)
 
     def of_worker(self, first: int, num_workers: int, *, repeats: bool) -> tf.data.Dataset:
         """Returns global batch number `first` and every `num_workers`-th from there on, each with its number.
 
-        Args:
-          first: of the batches.
-          num_workers: how many streams of this kind there are, which read all batches together.
-          repeats: whether data that ends begins again.
+        `repeats` is whether data that ends begins again.
         """
-        context = InputContext(start_step=first, seed=self._seed, batch_stride=num_workers)
+        context = InputContext(start_step=first, seed=self._seed).with_stride(num_workers)
         dataset = _call(self._task.build_inputs, self._params, context)
         inputs.check_element_structure(dataset, self.source)
-        assert context.starts_at_step or not context.strides, f"{self.source} reads batch_stride, but not start_step"
         if not context.starts_at_step:
             dataset = skip(dataset.repeat() if repeats else dataset, first)
         if not context.strides:
@@ -223,8 +214,7 @@ class TrainingFeed:
         self._given = given
         self._iterator: Any = None
         self._to_read_over = 0
-        self.of_workers: Callable[[Feed, int], Any] | None = None
-        """Returns the streams of all workers from a batch on, where training is theirs."""
+        self.of_workers: Callable[[Feed, int], Any] | None = None  # gives all workers' streams from a batch on
 
     @property
     def given(self) -> Any:
@@ -384,6 +374,11 @@ class _SkippedDistributed:
         for _ in range(self._num_elements):
             next(iterator)
         return iterator
+
+
+def _read_here(strategy: Any, build: Callable[[Any], Any]) -> Any:
+    """Stands for distributing where this process reads alone, beside workers that have streams of their own."""
+    return build(InputContext())
 
 
 def _elements_per_step(context: InputContext) -> int:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from official_trainer import parameter_server, registry
 from official_trainer.cluster import EVALUATOR, cluster_env
 from official_trainer.config import Resolved
-from official_trainer.distribute import strategy_name
 from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
 from official_trainer.modes import TRAINING_MODES
@@ -57,16 +56,8 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     cluster = cluster_env(os.environ, resolved.config.runtime)
     if cluster is not None and cluster.role == EVALUATOR:
         mode, cluster = "continuous_eval", None  # it follows the run, and takes no part in it
-    job = Job(
-        experiment=experiment,
-        resolved=resolved,
-        model_dir=model_dir,
-        mode=mode,
-        quiet=quiet,
-        argv=tuple(argv),
-        allow_config_change=allow_config_change,
-        cluster=cluster,
-    )
+    settings: dict[str, Any] = {"quiet": quiet, "argv": tuple(argv), "allow_config_change": allow_config_change}
+    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, cluster=cluster, **settings)
     check_ready(job)
     serves = _serves(job)
     if mode in TRAINING_MODES and not serves:
@@ -77,8 +68,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         with stop.interruptible():
             load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
-            if serves:
-                assert cluster is not None
+            if serves and cluster is not None:
                 parameter_server.serve(cluster, runtime, model_dir)
                 return {}
             from official_trainer import following, training
@@ -87,9 +77,8 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         if mode == "eval":
             with stop.interruptible():
                 return following.evaluate(job, checkpoint)
-        if mode == "continuous_eval":
-            return following.continuous_eval(job, stop)
-        return following.continuous_train_and_eval(job, stop)
+        follow = following.continuous_eval if mode == "continuous_eval" else following.continuous_train_and_eval
+        return follow(job, stop)
 
 
 def _serves(job: Job) -> bool:
@@ -99,7 +88,11 @@ def _serves(job: Job) -> bool:
       CoordinatorError: the mode is none for a cluster with a coordinator.
     """
     cluster = job.cluster
-    if cluster is None or strategy_name(job.config.runtime, cluster) != "parameter_server":
+    if cluster is None:
+        return False
+    from official_trainer.distribute import strategy_name
+
+    if strategy_name(job.config.runtime, cluster) != "parameter_server":
         return False
     serves = cluster.role in parameter_server.SERVING
     if job.mode not in TRAINING_MODES and (serves or job.mode == "continuous_train_and_eval"):

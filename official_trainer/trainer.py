@@ -85,7 +85,6 @@ class Trainer(AsyncStepper, Evaluator):
         self.actions: list[Any] = []
         """What else happens at a step, for whoever builds the run in Python."""
         self._input_mark = InputMark()
-        self.init_async()
         self._traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
         self._global_step = orbit.utils.create_global_step()
         seed = _runtime(config, "seed", 0)
@@ -109,6 +108,7 @@ class Trainer(AsyncStepper, Evaluator):
 
     def _init_training(self, feed: Feed, train_dataset: Any, *, train: bool) -> None:
         trainer = self._config.trainer
+        self.init_async()
         self._train_loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         of_model = list(getattr(self._model, "metrics", []))
         self._train_metrics = [*self._task.build_metrics(training=True), *of_model] if train else []

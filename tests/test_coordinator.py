@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import inputs, parameter_server
+from official_trainer import inputs
 from official_trainer.cluster import Cluster
 from official_trainer.config import DataConfig
 from official_trainer.coordinator import closure_lengths

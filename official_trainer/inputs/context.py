@@ -6,6 +6,7 @@ Does not own: how any pipeline orders its examples (`order.py`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,6 @@ class InputContext:
         start_step: int = 0,
         seed: int = 0,
         window_steps: int | None = None,
-        batch_stride: int = 1,
     ) -> None:
         """Describes one pipeline of a job.
 
@@ -64,8 +64,6 @@ class InputContext:
           seed: seed of the order of examples where the data section has none.
           window_steps: if set, elements are wanted as blocks `[steps, batch, …]` of at most so many batches; only
             for a pipeline that feeds a single replica.
-          batch_stride: if above 1, global batches `start_step`, `start_step + batch_stride` and so on are wanted alone;
-            only for a pipeline that feeds a single replica.
         """
         self.num_input_pipelines = num_input_pipelines
         self.input_pipeline_id = input_pipeline_id
@@ -74,10 +72,17 @@ class InputContext:
         self.seed = seed
         self._start_step = start_step
         self._window_steps = window_steps
-        self._batch_stride = batch_stride
+        self._batch_stride = 1
         self._starts_at_step = self._strides = False
         self._yields_windows = False
         self._examples_per_epoch: int | Callable[[], int] | None = None
+
+    def with_stride(self, batch_stride: int) -> InputContext:
+        """Returns a context that wants global batches `start_step`, `start_step + batch_stride` and so on alone."""
+        assert self.num_replicas_in_sync == 1, "batches are left out for one replica"
+        context = copy.copy(self)
+        context._batch_stride = batch_stride
+        return context
 
     @classmethod
     def adopt(cls, input_context: Any) -> InputContext:
