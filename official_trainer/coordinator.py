@@ -137,11 +137,13 @@ class CoordinatedLoop:
         self.before_window(start)
         began = time.monotonic()
 
-        def run(stream: Any, slot: int, length: int) -> None:
-            ran, last = function(stream, tf.constant(slot), tf.constant(length, tf.int64))
+        def run(stream: Any, slot: tf.Tensor, length: tf.Tensor) -> None:
+            ran, last = _here(function(stream, slot, length))
             self._took_part(iterator, int(ran), int(last))
 
-        self._run([(iterator, slot, length) for slot, length in enumerate(lengths)], run)
+        # Numbers become tensors here: in a worker's thread that would hold up all of Python while the worker hangs.
+        numbers = [(tf.constant(slot), tf.constant(length, tf.int64)) for slot, length in enumerate(lengths)]
+        self._run([(iterator, *pair) for pair in numbers], run)
         if self._is_left:
             self._global_step.assign(start + int(tf.reduce_sum(self._counts)))
             self.stop.check()
@@ -157,7 +159,7 @@ class CoordinatedLoop:
         returned: list[Any] = []
 
         def run(stream: Any) -> None:
-            values, last = concrete(stream)
+            values, last = _here(concrete(stream))
             returned[:] = [tf.nest.map_structure(lambda tensor: tensor.numpy(), values)]
             self._took_part(iterator, 1, int(last))
 
@@ -282,6 +284,12 @@ class CoordinatedLoop:
         if ran > 0:
             shares.steps[worker] += ran
             streams.reached(worker, last)
+
+
+def _here(tensors: Any) -> Any:
+    """Returns what a worker has computed, in this process; Python's other threads go on meanwhile."""
+    with tf.device("/job:chief/replica:0/task:0/device:CPU:0"):
+        return tf.nest.map_structure(tf.identity, tensors)
 
 
 def _this_worker() -> int:
