@@ -58,7 +58,7 @@ class Company:
         self.peers = peers
         self.stop = StopRequest()
         self.on_call: Callable[[], None] = lambda: None
-        self._leads = False
+        self._leads = self._is_apart = False
         self._depth = 0
         self._parts = self._looked_parts = self._next_look = 0
         self._looked_seconds = 0.0
@@ -141,6 +141,15 @@ class Company:
                 raise
             self._depth -= 1  # not after any other error: whoever catches it cannot go on with the others
 
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """For what the chief does in the middle of a call that all make, and the others do not."""
+        self._is_apart = True
+        try:
+            yield
+        finally:
+            self._is_apart = False
+
     def look_up(self) -> None:
         """For long calls, between their parts: all processes leave the call together if one is asked to stop.
 
@@ -167,7 +176,7 @@ class Company:
 
     def _reduce_alone(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
         """Stands for `Strategy.reduce`: outside of what is done together, this process's replicas speak for all."""
-        if self._depth or not tf.executing_eagerly():
+        if (self._depth and not self._is_apart) or not tf.executing_eagerly():
             return self._reduce(reduce_op, value, axis=axis)
         parts = [tf.convert_to_tensor(part) for part in self._strategy.experimental_local_results(value)]
         mean = tf.add_n(parts) / tf.cast(len(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
