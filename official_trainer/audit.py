@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from official_trainer import files, manifest
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.job import Job
 from official_trainer.peers import Peers
 from official_trainer.record import read_run
 from official_trainer.versions import versions
@@ -29,14 +28,14 @@ class DisagreementError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-def of_job(job: Job) -> Facts:
+def of_run(experiment: str, mode: str, model_dir: str, config_digest: str) -> Facts:
     """Returns what has to be the same before anything is built."""
     return {
         **_myself(),
-        "experiment": job.experiment,
-        "mode": job.mode,
-        "model_dir": job.model_dir,
-        "config": job.config_digest,
+        "experiment": experiment,
+        "mode": mode,
+        "model_dir": model_dir,
+        "config": config_digest,
         **{f"version of {name}": version for name, version in versions().items()},
     }
 

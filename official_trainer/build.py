@@ -50,7 +50,9 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     strategy = distribute.build_strategy(config.runtime, job.cluster)
     if stop is not None:
         stop.take_back()
-    audit.check(multi_worker.peers_of(strategy), audit.of_job(job))
+    audit.check(
+        multi_worker.peers_of(strategy), audit.of_run(job.experiment, job.mode, job.model_dir, job.config_digest)
+    )
     _check_batch_sizes(job, strategy.num_replicas_in_sync)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)

@@ -12,8 +12,6 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from official_trainer import rendezvous
 from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.lazy import tf
@@ -103,12 +101,11 @@ class _Workers:
         return [pickle.loads(row[8 : 8 + int.from_bytes(row[:8], "little")]) for row in rows]
 
     def _gather(self, data: bytes, words: int) -> list[bytes]:
-        buffer = np.zeros(words * 4, np.uint8)
-        head = np.frombuffer(data[: words * 4], np.uint8)
-        buffer[: len(head)] = head
+        size = words * 4
+        buffer = tf.io.decode_raw(tf.constant(data[:size].ljust(size, b"\0")), tf.int32)
         with self.losses_explained():
-            gathered = self._gather_of(words)(tf.constant(buffer.view(np.int32))).numpy()
-        return [row.tobytes() for row in np.split(gathered, self.count)]
+            gathered = self._gather_of(words)(buffer).numpy().tobytes()
+        return [gathered[start : start + size] for start in range(0, len(gathered), size)]
 
     def _gather_of(self, words: int) -> Any:
         if words not in self._gathers:

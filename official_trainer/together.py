@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import tf
-from official_trainer.peers import Peers
+from official_trainer.multi_worker import peers_of
 from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 
 _logger = logging.getLogger(__name__)
@@ -51,13 +51,19 @@ class Company:
 
     Attributes:
       stop: who tells when to stop; what one process is told, the chief hears.
-      on_call: called before each call that all processes make.
+      peers: the processes.
     """
 
-    def __init__(self, peers: Peers, strategy: tf.distribute.Strategy) -> None:
-        self.peers = peers
+    def __init__(self, strategy: tf.distribute.Strategy, *, on_call: Callable[[], None] = lambda: None) -> None:
+        """Takes the strategy under which they train.
+
+        Args:
+          strategy: one of `multi_worker.py`, or any other for a process alone.
+          on_call: called before each call that all processes make.
+        """
+        self.peers = peers_of(strategy)
         self.stop = StopRequest()
-        self.on_call: Callable[[], None] = lambda: None
+        self._on_call = on_call
         self._leads = self._is_apart = False
         self._depth = 0
         self._parts = self._looked_parts = self._next_look = 0
@@ -128,7 +134,7 @@ class Company:
             yield
             return
         with self.stop.held():
-            self.on_call()
+            self._on_call()
             if self._leads:
                 self.exchange(_Call(name, arguments, options))
             self._depth += 1

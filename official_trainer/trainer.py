@@ -12,7 +12,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import audit, manifest, metrics, multi_worker, optimization, restore, windows
+from official_trainer import audit, manifest, metrics, optimization, restore, windows
 from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
@@ -39,6 +39,8 @@ class Trainer(Stepper, Evaluator):
     `eval_begin`, `next_eval_inputs`, `eval_step`, `eval_reduce`, `eval_end`. Begin, reduce and end run eagerly on the
     host; the rest is traced.
     """
+
+    _held_for_save: HeldValues | None = None
 
     def __init__(  # noqa: PLR0913 - the signature is Model Garden's
         self,
@@ -79,9 +81,7 @@ class Trainer(Stepper, Evaluator):
         self._enable_xla = _runtime(config, "enable_xla", False)
         if self._enable_xla:
             check_xla(self._strategy)
-        self.company = Company(multi_worker.peers_of(self._strategy), self._strategy)
-        self.company.on_call = self._give_back_after_save
-        self._held_for_save: HeldValues | None = None
+        self.company = Company(self._strategy, on_call=self._give_back_after_save)
         self.actions: list[Any] = []
         """What else happens at a step, for whoever builds the run in Python."""
         self._input_mark = InputMark()
