@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer import audit, distribute, export, files, multi_worker, registry, tracking
+from official_trainer import config as configuration
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
@@ -50,9 +51,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     strategy = distribute.build_strategy(config.runtime, job.cluster)
     if stop is not None:
         stop.take_back()
-    audit.check(
-        multi_worker.peers_of(strategy), audit.of_run(job.experiment, job.mode, job.model_dir, job.config_digest)
-    )
+    facts = audit.of_run(job.experiment, job.mode, job.model_dir, configuration.flat(config))
+    audit.check(multi_worker.peers_of(strategy), facts)
     _check_batch_sizes(job, strategy.num_replicas_in_sync)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)

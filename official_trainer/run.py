@@ -72,15 +72,23 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         with stop.interruptible():
             load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
-            from official_trainer import following, training
-        if mode in TRAINING_MODES:
-            return training.train(job, stop)
-        if mode == "eval":
-            with stop.interruptible():
-                return following.evaluate(job, checkpoint)
-        if mode == "continuous_eval":
-            return following.continuous_eval(job, stop)
-        return following.continuous_train_and_eval(job, stop)
+            from official_trainer import following, training, worker  # noqa: F401 - here, so that it can be left
+        return _run_in_mode(job, stop, checkpoint)
+
+
+def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str) -> dict[str, float]:
+    from official_trainer import following, training, worker
+
+    if not job.is_chief:
+        return worker.work(job, stop, trains=job.mode in TRAINING_MODES)
+    if job.mode in TRAINING_MODES:
+        return training.train(job, stop)
+    if job.mode == "eval":
+        with stop.interruptible():
+            return following.evaluate(job, checkpoint, stop)
+    if job.mode == "continuous_eval":
+        return following.continuous_eval(job, stop)
+    return following.continuous_train_and_eval(job, stop)
 
 
 def export(

@@ -48,7 +48,6 @@ from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.trainer import Trainer
 from official_trainer.watchdog import watchdog_of
-from official_trainer.worker import work
 
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +60,6 @@ def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, fl
       stop: who tells when to stop.
       is_alone: whether this is all that the command does, so that its time begins with the process.
     """
-    if not job.is_chief:
-        return work(job, stop, trains=True)
     account = TimeAccount(began_seconds=accounting.process_start_seconds() if is_alone and job.argv else None)
     claim(job.model_dir, job.experiment)
     lock = lock_of(job)

@@ -1,5 +1,6 @@
 """Two and three processes under MultiWorkerMirroredStrategy: the same numbers, stops, losses, and the way back."""
 
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -10,16 +11,24 @@ from official_trainer.manifest import committed_steps
 from tests.chaos.compare import differences, id_lines
 from tests.chaos.runs import Variant
 from tests.distributed.clusters import LocalCluster
+from tests.forked import Command, run_command
+from tests.runs import rows
 
+NUM_HELD_OUT = 1438
+TWO = '{"cluster": {"worker": ["127.0.0.1:11", "127.0.0.1:12"]}, "task": {"type": "worker", "index": 1}}'
 TWO_WORKERS = Variant("multi_worker_mirrored")
 SETS = ("runtime.distribution_strategy=multi_worker_mirrored", "runtime.collective_timeout_seconds=20")
 
 
-def cluster(workspace, model_dir, *sets, workers=2, variant=TWO_WORKERS, env=None):
-    words = [f"--set={word}" for word in (*variant.sets(workspace.folder), *SETS, *sets)]
-    argv = ["train", "--experiment=digits_chaos", f"--model_dir={model_dir}", *words]
+def argv_of(workspace, model_dir, *sets, experiment="digits_chaos"):
+    words = [f"--set={word}" for word in (*TWO_WORKERS.sets(workspace.folder), *SETS, *sets)]
+    return ["train", f"--experiment={experiment}", f"--model_dir={model_dir}", *words]
+
+
+def cluster(workspace, model_dir, *sets, workers=2, **options):
+    argv = argv_of(workspace, model_dir, *sets, **options)
     folder = tempfile.mkdtemp(prefix="output-", dir=Path(model_dir).parent)
-    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=folder, env=env)
+    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=folder)
 
 
 def run_to_end(*arguments, **options):
@@ -42,6 +51,85 @@ def unbroken(workspace):
 def test_two_workers_train_as_two_replicas_of_one_process_do(workspace, unbroken):
     """T16: the same examples, weights, evaluations and best checkpoint, bit by bit."""
     assert differences(unbroken, workspace.unbroken(Variant("mirrored2")).model_dir) == {}
+
+
+def test_three_workers_train(workspace, tmp_path):
+    """T16: with a kill on the way, which ends both others; what they go on to is what an unbroken run gives."""
+    sets = ("task.train_data.global_batch_size=24", "trainer.train_steps=24")
+    run_to_end(workspace, tmp_path / "unbroken", *sets, workers=3)
+    with cluster(workspace, tmp_path / "run", *sets, workers=3) as started:
+        started.start_all()
+        started.wait_for(lambda: steps_done(tmp_path / "run") >= 14)
+        started.kill("worker", 2)
+        assert sorted(started.wait_all().values()) == [-signal.SIGKILL, 75, 75], started.outputs()
+    run_to_end(workspace, tmp_path / "run", *sets, workers=3)
+    assert differences(tmp_path / "run", tmp_path / "unbroken") == {}
+
+
+@pytest.mark.parametrize("batch_size", [1436, 64])
+def test_each_example_is_evaluated_once_wherever_it_is(workspace, tmp_path, batch_size):
+    """N17, B3: batches that leave a worker without examples, or with fewer; metrics, loss and what tasks collect."""
+    sets = (
+        "trainer.train_steps=2",
+        f"task.validation_data.global_batch_size={batch_size}",
+        "trainer.summary_interval=1",
+    )
+    run_to_end(workspace, tmp_path / "run", *sets, experiment="digits_collected")
+    alone = run_command(
+        [
+            *argv_of(workspace, tmp_path / "run", *sets, experiment="digits_collected"),
+            "--mode=eval",
+            "--set=runtime.distribution_strategy=off",
+            "--set=task.validation_data.global_batch_size=100",
+        ],
+        cwd=workspace.folder,
+        folder=tmp_path,
+    )
+    assert alone.code == 0, alone.err
+    row = next(row for row in rows(tmp_path / "run") if row["split"] == "validation")
+    assert row["examples"] == NUM_HELD_OUT
+    assert row["right"] / row["examples"] == pytest.approx(row["accuracy"], abs=1e-6)
+    for name in ("accuracy", "validation_loss"):
+        assert f"{name} {row[name]:.4g}" in alone.out, (row, alone.out)
+
+
+def test_workers_that_were_not_started_alike_are_refused(workspace, tmp_path):
+    """N19: before anything is built, in every process, with a table of what differs."""
+    model_dir = tmp_path / "run"
+    with cluster(workspace, model_dir) as started:
+        started.start("worker", 0)
+        started.start("worker", 1, argv=argv_of(workspace, model_dir, "trainer.train_steps=47"))
+        assert set(started.wait_all().values()) == {2}
+        for index in (0, 1):
+            said = started.err("worker", index)
+            assert "the processes of this run do not agree; nothing was trained" in said
+            assert re.search(
+                r"worker 0 \(\S+, pid \d+\) +worker 1 \(\S+, pid \d+\)\n +trainer.train_steps +48 +47\n", said
+            ), said
+
+
+def test_a_worker_that_does_not_come_is_named(workspace, tmp_path):
+    """T16: the wait for the others is bounded, and says who is missing."""
+    with cluster(workspace, tmp_path / "run", "runtime.rendezvous_timeout_seconds=1") as started:
+        started.start("worker", 0)
+        assert started.wait("worker", 0) == 75, started.outputs()
+        address = started.addresses["worker"][1]
+        assert f"worker 1 ({address}) did not answer within 1 seconds" in started.err("worker", 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tf_config", "message"),
+    [
+        ("mirrored", TWO, "mirrored is for one process, and by TF_CONFIG this is worker 1 of 2 × worker; use auto"),
+        ("multi_worker_mirrored", "", "multi_worker_mirrored needs several workers, and nothing says who they are"),
+    ],
+)
+def test_a_strategy_that_does_not_go_with_the_cluster_is_refused(workspace, tmp_path, strategy, tf_config, message):
+    """T16: with exit code 2, before TensorFlow is imported."""
+    argv = [*argv_of(workspace, tmp_path / "run"), f"--set=runtime.distribution_strategy={strategy}"]
+    done = Command(argv, cwd=workspace.folder, folder=tmp_path, env={"TF_CONFIG": tf_config}).wait()
+    assert done.code == 2
+    assert message in done.err
 
 
 def steps_done(model_dir):
