@@ -12,7 +12,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import audit, manifest, metrics, optimization, restore, windows
+from official_trainer import audit, manifest, metrics, optimization, replicas, restore, windows
 from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
@@ -341,6 +341,23 @@ class Trainer(Stepper, Evaluator):
         """Returns the names of trainable weights that hold a value that is not finite."""
         floating = [weight for weight in self._model.trainable_variables if weight.dtype.is_floating]
         return [weight.name for weight in floating if not tf.reduce_all(tf.math.is_finite(weight))]
+
+    def mirrored_variables(self) -> Sequence[tf.Variable]:
+        """Returns the variables that exist once on every replica and are to be the same there."""
+        of_optimizer = [] if self._optimizer is None else self._optimizer.variables
+        average = [] if self._average is None else self._average.values
+        kept = [*self._model.variables, *(of_optimizer() if callable(of_optimizer) else of_optimizer)]
+        return replicas.mirrored([*kept, *average, self._global_step], self.company.peers)
+
+    @together
+    def checksums_of_replicas(self) -> list[list[str]]:
+        """Returns, for each of `mirrored_variables`, a checksum of its value on every replica."""
+        return replicas.checksums(self.mirrored_variables(), self.company.peers)
+
+    @together
+    def values_of_replicas(self, number: int) -> list[tuple[str, Any]]:
+        """Returns device and value, on every replica, of one of `mirrored_variables`."""
+        return replicas.values(self.mirrored_variables()[number], self.company.peers)
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
         of_metrics = [v for metric in [*self._train_metrics, self._train_loss] for v in metric.variables]

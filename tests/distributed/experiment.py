@@ -6,6 +6,7 @@ Copied, beside the others, into the workspace of the runs on clusters.
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,13 @@ class CollectedConfig(ChaosConfig):
 @registry.register_task_cls(CollectedConfig)
 class CollectedTask(ChaosTask):
     """Hands predictions and labels to the host, from every replica that had examples."""
+
+    def build_model(self) -> Any:
+        model = super().build_model()
+        if os.environ.get("HARMED"):  # one process, whose weights are others from the start
+            weight = model.trainable_variables[0].values[0]
+            weight.assign(weight + 1.0)
+        return model
 
     def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> dict[str, Any]:
         logs = super().validation_step(inputs, model, metrics)

@@ -132,6 +132,19 @@ def test_a_strategy_that_does_not_go_with_the_cluster_is_refused(workspace, tmp_
     assert message in done.err
 
 
+def test_weights_that_differ_between_workers_are_noticed(workspace, tmp_path):
+    """B9: the error names the variable and the two replicas, and where they are."""
+    actions = "trainer.actions=[{type: replica_integrity}]"
+    with cluster(workspace, tmp_path / "run", actions, experiment="digits_collected") as started:
+        started.start("worker", 0)
+        started.start("worker", 1, env={"HARMED": "1"})
+        codes, said = started.wait_all(), started.err("worker", 0)
+    assert codes == {("worker", 0): 1, ("worker", 1): 75}, said
+    assert "replicas hold different values of batch_normalization/gamma:0 at step 5: replicas 0 (/job:worker/" in said
+    assert "task:1/" in said
+    assert "differ by up to 1." in said
+
+
 def steps_done(model_dir):
     """The last step that some process has begun."""
     return max((step for _, step, _ in id_lines(model_dir)), default=0)
