@@ -154,6 +154,15 @@ def _split_cpu(num_logical_cpus: int | None) -> None:
             ) from None
 
 
+def described(strategy: tf.distribute.Strategy) -> str:
+    """Returns what a strategy runs on, in words: `one device`, `8 replicas (GPU)`."""
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return "one device"
+    kinds = {tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices}
+    return f"{replicas} replicas ({' and '.join(sorted(kinds))})"
+
+
 def check_xla(strategy: tf.distribute.Strategy) -> None:
     """Refuses a strategy whose steps XLA cannot compile.
 

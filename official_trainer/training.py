@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, files, registry, resume, tpu, variables
+from official_trainer import accounting, distribute, files, registry, resume, tpu, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -307,9 +307,7 @@ class _Session:
     def _opening_line(self, trainer: Trainer, start_step: int) -> str:
         """Says what runs on what, and from where."""
         count = variables.count(trainer.model).trainable
-        replicas = trainer.strategy.num_replicas_in_sync
-        kinds = {device.split(":")[-2].rpartition("/")[2] for device in trainer.strategy.extended.worker_devices}
-        where = f"{replicas} replicas ({' and '.join(sorted(kinds))})" if replicas > 1 else "one device"
+        where = distribute.described(trainer.strategy)
         start = f"continuing from step {start_step}" if start_step else "starting"
         end_step = self._job.config.trainer.train_steps
         if end_step and start_step > end_step:  # the same number is a run that is done, and says so

@@ -329,7 +329,10 @@ class RuntimeConfig(Config):
         if self.num_logical_cpus is not None:
             yield "num_logical_cpus", "has no effect with distribution_strategy=tpu; leave it out"
         if self.enable_xla:
-            yield "enable_xla", "has no effect with distribution_strategy=tpu, where XLA compiles every step; leave it out"
+            yield (
+                "enable_xla",
+                "has no effect with distribution_strategy=tpu, where XLA compiles every step; leave it out",
+            )
         if self.run_eagerly:
             yield "run_eagerly", "TPUs run traced steps only; set it to false, or debug on a CPU"
 
@@ -362,3 +365,7 @@ class ExperimentConfig(Config):
         if partial and (accumulates or self.runtime.distribution_strategy == "tpu"):
             why = "trainer.gradient_accumulation_steps" if accumulates else "runtime.distribution_strategy=tpu"
             yield "task.train_data.drop_remainder", f"{why} needs batches that are all of one size; leave it out"
+        if self.runtime.distribution_strategy == "tpu":
+            for name in ("train_tf_function", "eval_tf_function"):
+                if not getattr(self.trainer, name):
+                    yield f"trainer.{name}", "TPUs run traced steps only; leave it on, or debug on a CPU"
