@@ -179,9 +179,16 @@ def _check_batch_sizes(job: Job, num_replicas: int) -> None:
     """Refuses batches that do not divide over the replicas before a model is built."""
     context = InputContext(num_replicas_in_sync=num_replicas)
     problems = []
+    micro_batches = job.config.trainer.gradient_accumulation_steps
     for section in ("train_data", "validation_data"):
+        size = getattr(job.config.task, section).global_batch_size
         try:
-            context.get_per_replica_batch_size(getattr(job.config.task, section).global_batch_size)
+            each = context.get_per_replica_batch_size(size)
+            if section == "train_data" and each % micro_batches:
+                path = "trainer.gradient_accumulation_steps"
+                what = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
+                fix = f"use a global_batch_size that divides by {micro_batches * num_replicas}"
+                problems.append(Problem(what, path, fix=fix, origin=job.resolved.origin(path)))
         except BatchSizeError as error:
             path = f"task.{section}.global_batch_size"
             what = f"{error.global_batch_size} does not divide over {num_replicas} replicas"

@@ -13,6 +13,7 @@ from typing import Any
 import orbit
 
 from official_trainer import audit, manifest, metrics, optimization, replicas, restore, windows
+from official_trainer.accumulation import accumulator_of
 from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
@@ -112,6 +113,7 @@ class Trainer(Stepper, Evaluator):
         of_model = list(getattr(self._model, "metrics", []))
         self._train_metrics = [*self._task.build_metrics(training=True), *of_model] if train else []
         self._loss_trace = metrics.LossTrace()
+        self._accumulator = accumulator_of(trainer, self._optimizer, self._model)
         metrics.check_names([*self._train_metrics, self._train_loss], "training")
         orbit.StandardTrainer.__init__(
             self,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, files, resume, variables
+from official_trainer import accounting, distribute, files, resume, tpu, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -114,7 +114,8 @@ class _Session:
         try:
             yield
         except BaseException as error:
-            failure = files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
+            storage = files.as_storage_error(error, self._job.model_dir)
+            failure = storage or tpu.as_lost_error(error, self._job.config.runtime) or stop.explained(error)
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
                 self._record_time()
@@ -304,8 +305,7 @@ class _Session:
     def _opening_line(self, trainer: Trainer, start_step: int) -> str:
         """Says what runs on what, and from where."""
         count = variables.count(trainer.model).trainable
-        replicas = trainer.strategy.num_replicas_in_sync
-        where = f"{replicas} replicas" if replicas > 1 else "one device"
+        where = distribute.described(trainer.strategy)
         start = f"continuing from step {start_step}" if start_step else "starting"
         end_step = self._job.config.trainer.train_steps
         if end_step and start_step > end_step:  # the same number is a run that is done, and says so

@@ -2,50 +2,18 @@
 
 import re
 import signal
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from official_trainer.manifest import committed_steps
 from tests.chaos.compare import differences, id_lines
 from tests.chaos.runs import Variant
-from tests.distributed.clusters import LocalCluster
+from tests.distributed.workers import argv_of, cluster, run_to_end
 from tests.forked import Command, run_command
 from tests.runs import rows
 
 NUM_HELD_OUT = 1438
 TWO = '{"cluster": {"worker": ["127.0.0.1:11", "127.0.0.1:12"]}, "task": {"type": "worker", "index": 1}}'
-TWO_WORKERS = Variant("multi_worker_mirrored")
-SETS = ("runtime.distribution_strategy=multi_worker_mirrored", "runtime.collective_timeout_seconds=20")
-
-
-def argv_of(workspace, model_dir, *sets, experiment="digits_chaos"):
-    words = [f"--set={word}" for word in (*TWO_WORKERS.sets(workspace.folder), *SETS, *sets)]
-    return ["train", f"--experiment={experiment}", f"--model_dir={model_dir}", *words]
-
-
-def cluster(workspace, model_dir, *sets, workers=2, **options):
-    argv = argv_of(workspace, model_dir, *sets, **options)
-    folder = tempfile.mkdtemp(prefix="output-", dir=Path(model_dir).parent)
-    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=folder)
-
-
-def run_to_end(*arguments, **options):
-    with cluster(*arguments, **options) as started:
-        codes = set(started.start_all().wait_all().values())
-        assert codes == {0}, started.outputs()
-
-
-@pytest.fixture(scope="session")
-def unbroken(workspace):
-    """Returns the directory of a run of two workers from its beginning to its end."""
-    model_dir = workspace.folder / "two-workers"
-    with workspace.once("two-workers") as done:
-        if not done.exists():
-            run_to_end(workspace, model_dir)
-            done.touch()
-    return model_dir
 
 
 def test_two_workers_train_as_two_replicas_of_one_process_do(workspace, unbroken):
