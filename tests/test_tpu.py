@@ -13,7 +13,7 @@ from official_trainer import distribute, lazy, tpu
 from official_trainer.config import ExperimentConfig, resolve
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.errors import ExitCode
-from tests import forked
+from tests import forked, toy
 from tests.config.sample import problems
 
 GONE = tpu.TPULostError
@@ -391,3 +391,27 @@ def test_a_run_whose_tpu_is_taken_away_can_be_started_again(tmp_path):
     )
     assert json.loads((model_dir / "status.json").read_text())["exit_code"] == ExitCode.RETRY
     assert (model_dir / "ckpt-40.manifest.json").exists()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 5])
+def test_steps_can_be_put_into_a_tpus_program(micro_batches):
+    """T16: the graph that TPUStrategy would hand to a TPU is traced, also of a batch of open size; nothing runs it."""
+    trainer = toy.build(toy.experiment(batch=10, gradient_accumulation_steps=micro_batches))
+
+    def train(features, labels):
+        def replica(*inputs):
+            return trainer._replica_train_step(inputs, publishes=False)
+
+        tf.compat.v1.tpu.replicate(replica, [[features, labels]])
+
+    def evaluate(features, labels):
+        def replica(*inputs):
+            return trainer._replica_eval_step(inputs)
+
+        shapes = [tf.TensorShape([None, None]), tf.TensorShape([None])]
+        tf.compat.v1.tpu.replicate(replica, [[features, labels]], maximum_shapes=shapes)
+
+    for step, size in ((train, 10), (evaluate, None)):
+        batch = (tf.TensorSpec([size, 6]), tf.TensorSpec([size], tf.int32))
+        operations = tf.function(step).get_concrete_function(*batch).graph.get_operations()
+        assert [op for op in operations if op.type == "TPUReplicateMetadata"]
