@@ -92,6 +92,7 @@ class Attempt:
           environ: the environment that they share.
         """
         self._environ = environ
+        self._printer.expect(member.name for member in members)
         children = [_Child(member, self._printer.lines_of(member.name), self._options.restarts()) for member in members]
         with selectors.DefaultSelector() as self._selector:
             self._selector.register(self._starter, selectors.EVENT_READ, self._read_starter)
@@ -185,7 +186,7 @@ class Attempt:
         """Starts one process again if the others can go on meanwhile."""
         role = child.member.role
         is_single = role == EVALUATOR or (role == WORKER and self._job.has_servers)
-        if self._is_ending or not self._options.supervise or not is_single or not may_run_again(end.code):
+        if end.was_told or self._is_ending or not (self._options.supervise and is_single and may_run_again(end.code)):
             return False
         seconds = child.restarts.next(self._newest())
         if isinstance(seconds, str):

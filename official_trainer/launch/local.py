@@ -53,9 +53,9 @@ def launch(job: JobSpec, options: Options, printer: Printer, *, newest: Callable
             if isinstance(seconds, str):
                 code = ExitCode.FAILED if restarts.is_crash_loop else outcome.code
                 return dataclasses.replace(outcome, code=code, note=f"not started again: {seconds}")
-            who = f"{outcome.cause.name} {outcome.cause.how}" if outcome.cause else outcome.note
+            why = f"{outcome.note}: " if outcome.note else ""
             from_step = "from the start" if step is None else f"from step {step}"
-            printer.say(f"{who}; restart {restarts.count}, {from_step}, in {seconds:g} s")
+            printer.say(f"{why}restart {restarts.count}, {from_step}, in {seconds:g} s")
             if signals.wait(seconds):
                 return dataclasses.replace(outcome, was_asked=True, note=f"not started again: {signals.asked}")
 

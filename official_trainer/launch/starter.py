@@ -35,7 +35,6 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
       descriptor: of the socket to the launcher.
       preload: modules that processes are to find imported.
     """
-    die_with(os.getppid())
     control = socket.socket(fileno=descriptor)
     if preload:
         from official_trainer.lazy import load
@@ -48,11 +47,10 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
         _run_module(request)
 
 
-def die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends, where the kernel does such a thing (Linux).
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends, which it may have done already; on Linux.
 
-    Args:
-      parent: who it was when this process began; it may be gone already.
+    The starter itself does not ask for this: it has to outlive the launcher until it has killed whole groups.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -121,7 +119,7 @@ class _Starter:
             self._tell(started=request["id"], pid=pid)
             return False
         os.setsid()
-        die_with(me)
+        _die_with(me)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(output, 1)
