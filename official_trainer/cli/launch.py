@@ -105,13 +105,12 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
     experiment, resolved, model_dir = target.from_flags(arguments)
     refuse_strategy(resolved, counts)
     from official_trainer import run as engine
-    from official_trainer.job import Job
+    from official_trainer.job import Job, check_ready
     from official_trainer.launch.spec import training_job
 
     allow = arguments.allow_config_change
-    engine.check_startable(
-        Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, allow_config_change=allow)
-    )
+    check = check_ready if arguments.dry_run else engine.check_startable  # the latter makes the directory
+    check(Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, allow_config_change=allow))
     parser = flags.Parser("train", usage="", description="")
     train.add_flags(parser)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS

@@ -25,7 +25,7 @@ def run(folder, counts, sources, **options):
 
 @pytest.mark.parametrize("spawn", [False, True])
 def test_lines_are_whole_and_have_a_name(tmp_path, spawn):
-    """Written in pieces by three processes at once, on both streams; the last line has no end."""
+    """N20: written in pieces by three processes at once, on both streams; the last line has no end."""
     source = """
 for i in range(300):
     stream = (sys.stdout, sys.stderr)[i % 2]
