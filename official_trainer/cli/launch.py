@@ -128,9 +128,9 @@ def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:
     strategy = resolved.config.runtime.distribution_strategy
     fitting = _STRATEGIES[PS if counts[PS] else WORKER]
     if strategy not in (fitting, "auto"):
-        words = ", ".join(f"{count} {role}" for role, count in counts.items() if count and role != EVALUATOR)
+        names = [f"{count} {role}{'s' * (count > 1)}" for role, count in counts.items() if role != EVALUATOR and count]
         raise UsageError(
-            f"runtime.distribution_strategy={strategy} does not train with {words}; "
+            f"runtime.distribution_strategy={strategy} does not train with {', '.join(names)}; "
             f"set runtime.distribution_strategy={fitting}, or leave it at auto"
         )
 

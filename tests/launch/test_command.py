@@ -61,7 +61,7 @@ def refused(capsys, *words):
         (["local", "digits_cnn", "trainer.train_steps=0"], "trainer.train_steps: is 0, so there is nothing to train"),
         (
             ["local", "--workers=2", "digits_cnn", "runtime.distribution_strategy=mirrored"],
-            "distribution_strategy=mirrored does not train with 2 worker; set runtime.distribution_strategy=multi_worker",
+            "distribution_strategy=mirrored does not train with 2 workers; set runtime.distribution_strategy=multi",
         ),
         (
             ["local", "--ps=1", "digits_cnn", "runtime.distribution_strategy=multi_worker_mirrored"],
