@@ -207,9 +207,8 @@ class Attempt:
         self._is_ending = True
         # Who was stopped, by its own scheduler perhaps, saves together with the others, which takes longer.
         seconds = self._job.grace_seconds if end.code == ExitCode.PREEMPTED else self._options.peers_seconds
-        others = self._names()
-        left = f"; {', '.join(others)} may end by {'itself' if len(others) == 1 else 'themselves'}, for {seconds:g} s"
-        self._printer.say(f"{end.name} {end.how}" + (left if others else ""))
+        others = self._names(CHIEF, WORKER, PS)
+        self._printer.say(f"{end.name} {end.how}" + (f"; {_waiting(others, seconds)}" if others else ""))
         self._after(seconds, self._tell)
         self._after(seconds + self._job.grace_seconds, self._kill)
 
@@ -235,7 +234,7 @@ class Attempt:
             self._kill()
         elif asked is not None and not was_asked:
             self._is_ending = True
-            self._printer.say(f"{asked}: {', '.join(self._names())} may save, for {self._job.grace_seconds:g} s")
+            self._printer.say(f"{asked}: {_waiting(self._names(), self._job.grace_seconds)}")
             if self._job.has_servers and self._names(CHIEF):
                 self._tell(CHIEF, EVALUATOR)  # the chief saves what the parameter servers hold
             else:
@@ -265,6 +264,10 @@ class Attempt:
         for number, child in self._of(roles or ROLES):
             child.was_told = child.was_killed = True
             self._starter.signal(number, signal.SIGKILL)
+
+
+def _waiting(names: Sequence[str], seconds: float) -> str:
+    return f"waiting up to {seconds:g} s for {', '.join(names)} to end"
 
 
 def _environ_of(member: Member, environ: Mapping[str, str]) -> dict[str, str]:

@@ -33,7 +33,14 @@ _END_SECONDS = 10.0
 class StarterError(UserError, RuntimeError):
     """The process that starts all others does not start, or has died."""
 
-    exit_code = ExitCode.RETRY
+    def __init__(self, code: int | None) -> None:
+        """Takes how it ended: its exit code, negative for a signal; None if it has only fallen silent."""
+        if code is None or code < 0:
+            how = "does not answer" if code is None else f"was killed by {signal.Signals(-code).name}"
+            super().__init__(f"the process that starts all others {how}; its processes died with it; start again")
+            self.exit_code = ExitCode.RETRY
+        else:
+            super().__init__(f"the process that starts all others ended with exit code {code}; see what it says above")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,5 +143,4 @@ class Starter:
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(_END_SECONDS)
-        why = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-        return StarterError(f"the process that starts all others {why}; its processes died with it; start again")
+        return StarterError(code)

@@ -22,7 +22,7 @@ _MEANING = {
     ExitCode.DATA: "data",
     ExitCode.NON_FINITE: "the loss is not finite",
     ExitCode.STALLED: "stalled",
-    ExitCode.RETRY: "lost the others, or the storage fails",
+    ExitCode.RETRY: "may be started again",
     ExitCode.PREEMPTED: "stopped, state saved",
 }
 
@@ -53,7 +53,7 @@ class End:
         if self.was_killed:
             return "did not end in time and was killed"
         if self.code < 0:
-            memory = ", as a machine without free memory does" if self.code == -signal.SIGKILL else ""
+            memory = " (is memory short?)" if self.code == -signal.SIGKILL else ""
             return f"was killed by {signal.Signals(-self.code).name}{memory}"
         return f"ended with exit code {self.code}" + (f" ({_MEANING[self.code]})" if self.code in _MEANING else "")  # type: ignore[index]
 

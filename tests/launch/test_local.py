@@ -119,8 +119,8 @@ def test_the_first_failure_is_the_exit_code_and_the_message(tmp_path):
     code, job = run(tmp_path, TWO, sources)
     assert code == 3
     assert job.err == "error: worker 1 ended with exit code 3 (data); its last lines:\n    error: shard 7 is damaged\n"
-    assert "[launch]   worker 1 ended with exit code 3 (data)" in job.out
-    assert "[launch]   worker 0 ended with exit code 75 (lost the others, or the storage fails)" in job.out
+    assert "[launch]   worker 1 ended with exit code 3 (data); waiting up to 60 s for worker 0 to end" in job.out
+    assert "[launch]   worker 0 ended with exit code 75 (may be started again)" in job.out
 
 
 def test_who_only_lost_the_others_is_not_the_first_failure(tmp_path):
@@ -158,7 +158,7 @@ def test_a_process_that_is_killed_may_be_started_again(tmp_path, counts):
     }
     code, job = run(tmp_path, counts, sources, peers_seconds=0.1)
     assert code == 75
-    assert job.err.startswith("error: worker 1 was killed by SIGKILL, as a machine without free memory does")
+    assert job.err.startswith("error: worker 1 was killed by SIGKILL (is memory short?)")
 
 
 def test_what_a_process_leaves_behind_ends_with_it(tmp_path):
@@ -279,6 +279,14 @@ def test_a_starter_that_dies_is_said(tmp_path):
     os.kill(job.starter(), signal.SIGKILL)
     assert job.wait() == 75
     assert "the process that starts all others was killed by SIGKILL; its processes died with it" in job.err
+
+
+def test_a_starter_that_does_not_start_is_not_tried_again(tmp_path):
+    """TensorFlow cannot be imported, say; it says why itself."""
+    code, job = run(tmp_path, TWO, {"worker": "touch(NAME)"}, preload=["no_such_module"], supervise=True)
+    assert code == 1
+    assert "No module named 'no_such_module'" in job.err
+    assert "error: the process that starts all others ended with exit code 1; see what it says above" in job.err
 
 
 def test_nothing_is_left_when_nobody_reads(tmp_path):
