@@ -63,10 +63,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         allow_config_change=allow_config_change,
         cluster=cluster_env(os.environ, resolved.config.runtime),
     )
-    check_ready(job)
-    if mode in TRAINING_MODES:
-        claim(model_dir, experiment)  # training does both again; here they cost no import of TensorFlow
-        job.check_changes()
+    check_startable(job)
     runtime = resolved.config.runtime
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
@@ -89,6 +86,18 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str) -> dict[str, floa
     if job.mode == "continuous_eval":
         return following.continuous_eval(job, stop)
     return following.continuous_train_and_eval(job, stop)
+
+
+def check_startable(job: Job) -> None:
+    """Refuses what can be refused without TensorFlow: a job that is not ready, a directory that is not this run's.
+
+    Raises:
+      UserError: as `run` would.
+    """
+    check_ready(job)
+    if job.mode in TRAINING_MODES:
+        claim(job.model_dir, job.experiment)  # training does both again; here they cost no import of TensorFlow
+        job.check_changes()
 
 
 def export(
