@@ -158,12 +158,13 @@ def _split_cpu(num_logical_cpus: int | None) -> None:
 
 
 def described(strategy: tf.distribute.Strategy) -> str:
-    """Returns what a strategy runs on, in words: `one device`, `8 replicas (GPU)`."""
-    replicas = strategy.num_replicas_in_sync
+    """Returns what a strategy runs on, in words: `one device`, `8 replicas (GPU)`, `4 replicas on 2 workers (GPU)`."""
+    replicas, workers = strategy.num_replicas_in_sync, multi_worker.peers_of(strategy).count
     if replicas == 1:
         return "one device"
     kinds = {tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices}
-    return f"{replicas} replicas ({' and '.join(sorted(kinds))})"
+    where = f" on {workers} workers" if workers > 1 else ""
+    return f"{replicas} replicas{where} ({' and '.join(sorted(kinds))})"
 
 
 def check_xla(strategy: tf.distribute.Strategy) -> None:

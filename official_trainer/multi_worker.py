@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import rendezvous
+from official_trainer import quiet, rendezvous
 from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.lazy import tf
 from official_trainer.peers import ALONE, PeerLostError, Peers
@@ -47,7 +47,8 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(roles), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
     )
-    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, f"{cluster.name}: connecting to {', '.join(members)}"):
+    what = f"{cluster.name}: connecting to {', '.join(members)}"
+    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, what), quiet.without(quiet.BANNER):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     _PEERS[strategy] = _Workers(cluster.training.index((cluster.role, cluster.index)), members)
     _logger.info("strategy multi_worker_mirrored: %s of %s", cluster.name, ", ".join(members))
