@@ -91,14 +91,15 @@ def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> Non
 @contextlib.contextmanager
 def bounded(seconds: float, what: str) -> Iterator[None]:
     """Ends the process with exit code 75 if the block, which nothing can interrupt, takes longer than this."""
-    timer = threading.Timer(seconds, _give_up, (os.dup(2), seconds, what))
+    stderr = os.dup(2)
+    timer = threading.Timer(seconds, _give_up, (stderr, seconds, what))
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        os.close(timer.args[0])
+        os.close(stderr)
 
 
 def _give_up(stderr: int, seconds: float, what: str) -> None:
