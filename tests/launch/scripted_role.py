@@ -30,6 +30,14 @@ def wait(mark):
         time.sleep(0.01)
 
 
+def wait_for_end(name):
+    """Waits until another process has ended and its end has been seen."""
+    wait(f"pid of {name}")
+    pid = (FOLDER / f"pid of {name}").read_text()
+    while Path("/proc", pid).exists():
+        time.sleep(0.01)
+
+
 def lives():
     """Counts the lives of this process, this one included."""
     count = 1

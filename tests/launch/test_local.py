@@ -113,8 +113,8 @@ def test_servers_are_ended_when_the_chief_is_done(tmp_path):
 def test_the_first_failure_is_the_exit_code_and_the_message(tmp_path):
     """The others find out by themselves, and end with 75."""
     sources = {
-        "worker 0": "wait('worker 1'); print('error: peers are lost'); sys.exit(75)",
-        "worker 1": "print('error: shard 7 is damaged'); touch('worker 1'); sys.exit(3)",
+        "worker 0": "wait_for_end('worker 1'); print('error: peers are lost'); sys.exit(75)",
+        "worker 1": "print('error: shard 7 is damaged'); sys.exit(3)",
     }
     code, job = run(tmp_path, TWO, sources)
     assert code == 3
