@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from official_trainer import audit, distribute, export, files, multi_worker, registry, tracking
+from official_trainer import audit, distribute, export, files, multi_worker, parameter_server, registry, tracking
 from official_trainer import config as configuration
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
@@ -47,8 +47,10 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       DeviceError: the devices are not there.
     """
     config = job.config
+    if trains and distribute.strategy_name(config.runtime, job.cluster) == "parameter_server":
+        _check_coordinated(job)
     distribute.configure_process(config.runtime)
-    strategy = distribute.build_strategy(config.runtime, job.cluster)
+    strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
         stop.take_back()
     facts = audit.of_run(job.experiment, job.mode, job.model_dir, configuration.flat(config))
@@ -173,6 +175,16 @@ def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
     for metric, name in schedule.monitored().items() if schedule is not None else ():
         wanted.setdefault(metric, f"action '{name}'")
     return wanted
+
+
+def _check_coordinated(job: Job) -> None:
+    """Refuses, before anybody is waited for, what cannot be had under a coordinator."""
+    found = [
+        Problem(what, path, fix=fix, origin=job.resolved.origin(path))
+        for path, what, fix in parameter_server.problems(job.config)
+    ]
+    if found:
+        raise ConfigError(found)
 
 
 def _check_batch_sizes(job: Job, num_replicas: int) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from official_trainer import multi_worker, random_streams, tpu
+from official_trainer import multi_worker, parameter_server, random_streams, tpu
 from official_trainer.cluster import PS, Cluster
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
@@ -40,7 +40,7 @@ def configure_process(runtime: Any) -> None:
     random_streams.enable(runtime.seed)
 
 
-def build_strategy(runtime: Any, cluster: Cluster | None = None) -> tf.distribute.Strategy:
+def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool = True) -> tf.distribute.Strategy:
     """Returns the strategy that `runtime.distribution_strategy` names.
 
     One replica under `auto` means TensorFlow's default strategy: MirroredStrategy over a single device would take
@@ -49,8 +49,11 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None) -> tf.distribut
     Args:
       runtime: the section of the config.
       cluster: the processes of the run; None for this one alone.
+      trains: whether it is for training. Coordinators and evaluators evaluate, and export, on their own devices.
     """
     name = strategy_name(runtime, cluster)
+    if name == "parameter_server" and not trains:
+        name = "auto"
     if builder := _CLUSTER_BUILDERS.get(name):
         return builder(runtime, cluster)
     devices = _devices()
@@ -115,6 +118,7 @@ _BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}
 
 _CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strategy]] = {
     "multi_worker_mirrored": multi_worker.build,
+    "parameter_server": parameter_server.build,
     "tpu": tpu.build_strategy,
 }
 

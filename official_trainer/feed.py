@@ -78,6 +78,8 @@ class Feed:
         self._training = training
         self._strategy = tf.distribute.get_strategy()
         self._seed = seed
+        is_under_coordinator = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
+        self._distribute = _read_here if is_under_coordinator else orbit.utils.make_distributed_dataset
         self._built: tuple[Any, InputContext] | None = None
         self._is_apart = False
 
@@ -112,11 +114,25 @@ class Feed:
 
         if self._is_apart:
             with random_streams.drawn_apart(self._seed):
-                return orbit.utils.make_distributed_dataset(self._strategy, build)
+                return self._distribute(self._strategy, build)
         if self._training:
             # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
             tf.random.set_seed(self._seed)
-        return orbit.utils.make_distributed_dataset(self._strategy, build)
+        return self._distribute(self._strategy, build)
+
+    def of_worker(self, first: int, num_workers: int, *, repeats: bool) -> tf.data.Dataset:
+        """Returns global batch number `first` and every `num_workers`-th from there on, each with its number.
+
+        `repeats` is whether data that ends begins again.
+        """
+        context = InputContext(start_step=first, seed=self._seed).with_stride(num_workers)
+        dataset = _call(self._task.build_inputs, self._params, context)
+        inputs.check_element_structure(dataset, self.source)
+        if not context.starts_at_step:
+            dataset = skip(dataset.repeat() if repeats else dataset, first)
+        if not context.strides:
+            dataset = dataset.shard(num_workers, 0)
+        return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
 
     def apart(self) -> Feed:
         """Returns a feed of the same data, for whoever reads it without the run taking notice."""
@@ -200,6 +216,7 @@ class TrainingFeed:
         self._given = given
         self._iterator: Any = None
         self._to_read_over = 0
+        self.of_workers: Callable[[Feed, int], Any] | None = None  # gives all workers' streams from a batch on
 
     @property
     def given(self) -> Any:
@@ -217,6 +234,8 @@ class TrainingFeed:
             step = int(self._global_step.numpy())
             dataset = self._dataset(step, self._window_steps)
             self._to_read_over = 0 if self._feed.has_started_there else self.position.start_step(step)
+            if self.of_workers is not None:  # what was built above is for asking about the data
+                dataset = self.of_workers(self._feed, self.position.start_step(step))
             self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
 
@@ -357,6 +376,11 @@ class _SkippedDistributed:
         for _ in range(self._num_elements):
             next(iterator)
         return iterator
+
+
+def _read_here(strategy: Any, build: Callable[[Any], Any]) -> Any:
+    """Stands for distributing where this process reads alone, beside workers that have streams of their own."""
+    return build(InputContext())
 
 
 def _elements_per_step(context: InputContext) -> int:

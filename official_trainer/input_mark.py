@@ -70,3 +70,27 @@ class InputMark:
 def is_waiting(count: int) -> bool:
     """Whether a step waits for data while the mark is at `count`."""
     return count % 2 == 1
+
+
+class NoInputMark(InputMark):
+    """For steps that run elsewhere, several at a time: nobody can tell whether they wait."""
+
+    def __init__(self) -> None:
+        """Makes no counter."""
+
+    def next(self, get_inputs: Callable[[], Any]) -> Any:
+        """Returns `get_inputs()`."""
+        return get_inputs()
+
+    @contextlib.contextmanager
+    def window(self) -> Iterator[None]:
+        """Does nothing."""
+        yield
+
+    def waits(self) -> None:
+        """Returns that nobody can tell."""
+
+    @property
+    def count(self) -> int:
+        """Is 0."""
+        return 0

@@ -57,6 +57,11 @@ class LockedError(UserError, RuntimeError):
     exit_code = ExitCode.RETRY
 
 
+def lock_path(directory: str | os.PathLike[str], name: str = "lock") -> str:
+    """Returns the file that the holder of a directory's lock renews."""
+    return files.join(directory, f".{name}.json")
+
+
 class DirectoryLock:
     """Keeps other processes, on this machine and on others, from using a directory; use it in a `with` block.
 
@@ -78,7 +83,7 @@ class DirectoryLock:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._directory = os.fspath(directory)
-        self._path = files.join(directory, f".{name}.json")
+        self._path = lock_path(directory, name)
         self._flock_path = files.join(directory, f".{name}")
         self._description = dict(description or {})
         self._clock = clock

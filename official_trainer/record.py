@@ -178,6 +178,10 @@ class RunRecord:
             self._run["steps"]["end"] = end_step
         self._write_run()
 
+    def add_order(self, description: str) -> None:
+        """Says in which order examples are seen, where that is not the order of one device."""
+        self._run["order_of_examples"] = description
+
     @property
     def time_before(self) -> dict[str, Any] | None:
         """What earlier processes of the run did with their time."""

@@ -140,7 +140,8 @@ class Recovery:
         count, left_out = self._count + 1, self._left_out
         skipped, scale = self._trainer.feed.skipped_steps, self._scale * self._config.recovery_learning_rate_scale
         has_cause = not isinstance(error, DivergedError)
-        culprit = self._find(good_step, failed_step, step_seconds) if has_cause else None
+        can_repeat = has_cause and not self._trainer.is_async  # else no step comes again as it was
+        culprit = self._find(good_step, failed_step, step_seconds) if can_repeat else None
         found = self._describe(culprit, good_step, failed_step) if has_cause else "an action asks to go back"
         steps = self._store.steps()
         if count > self._config.recovery_max_trials or not steps:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from official_trainer import registry
-from official_trainer.cluster import cluster_env
+from official_trainer import parameter_server, registry
+from official_trainer.cluster import EVALUATOR, cluster_env
 from official_trainer.config import Resolved
 from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
@@ -53,16 +53,11 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     Raises:
       UserError: with the exit code that says what kind of failure it was.
     """
-    job = Job(
-        experiment=experiment,
-        resolved=resolved,
-        model_dir=model_dir,
-        mode=mode,
-        quiet=quiet,
-        argv=tuple(argv),
-        allow_config_change=allow_config_change,
-        cluster=cluster_env(os.environ, resolved.config.runtime),
-    )
+    cluster = cluster_env(os.environ, resolved.config.runtime)
+    if cluster is not None and cluster.role == EVALUATOR:
+        mode, cluster = "continuous_eval", None  # it follows the run, and takes no part in it
+    settings: dict[str, Any] = {"quiet": quiet, "argv": tuple(argv), "allow_config_change": allow_config_change}
+    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, cluster=cluster, **settings)
     check_startable(job)
     runtime = resolved.config.runtime
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop:
@@ -76,6 +71,10 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
 def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str) -> dict[str, float]:
     from official_trainer import following, training, worker
 
+    if job.cluster is not None and job.serves:
+        with stop.interruptible():
+            parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
+        return {}
     if not job.is_chief:
         return worker.work(job, stop, trains=job.mode in TRAINING_MODES)
     if job.mode in TRAINING_MODES:
@@ -95,7 +94,7 @@ def check_startable(job: Job) -> None:
       UserError: as `run` would.
     """
     check_ready(job)
-    if job.mode in TRAINING_MODES:
+    if job.mode in TRAINING_MODES and not job.serves:
         claim(job.model_dir, job.experiment)  # training does both again; here they cost no import of TensorFlow
         job.check_changes()
 

@@ -222,17 +222,17 @@ class Stepper(orbit.StandardTrainer):
             return self._task.train_step
 
         def streams(number: tf.Tensor) -> Any:
-            place = self._global_step.read_value() * accumulator.num_micro_batches + number
+            place = self._place_in_data().read_value() * accumulator.num_micro_batches + number
             return self._streams.named("train", place)
 
         return accumulator.over(self._task.train_step, self._task.loss, streams)
 
     def _replica_train_step(self, inputs: Any, publishes: bool) -> publish.Tensors | None:
-        self._streams.begin_step(self._global_step)
+        self._begin_streams()
         step = publish.collecting(self._step_of_task(), is_wanted=publishes)
         if self._enable_xla and not self._compiles_windows:
             step = tf.function(step, jit_compile=True)
-        with self._streams.named("train", self._global_step):
+        with self._streams.named("train", self._place_in_data()):
             logs, published = step(inputs, model=self._model, optimizer=self._optimizer, metrics=self._train_metrics)
         if self._task.loss not in logs:
             raise ValueError(
@@ -245,3 +245,11 @@ class Stepper(orbit.StandardTrainer):
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             self._global_step.assign_add(1)
         return published if publishes else None  # a TPU has no replica return a structure without a tensor in it
+
+    def _begin_streams(self) -> None:
+        """Sets the generators of the model for this step; called in replica context, traced."""
+        self._streams.begin_step(self._global_step)
+
+    def _place_in_data(self) -> Any:
+        """Returns what tells this step's random numbers from those of others; has `read_value()`, int64."""
+        return self._global_step

@@ -14,6 +14,7 @@ import orbit
 
 from official_trainer import audit, manifest, metrics, optimization, replicas, restore, windows
 from official_trainer.accumulation import accumulator_of
+from official_trainer.async_steps import AsyncStepper
 from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
@@ -22,7 +23,6 @@ from official_trainer.lazy import keras, tf
 from official_trainer.matching import RestoreReport
 from official_trainer.random_streams import RandomStreams
 from official_trainer.replicas import HeldValues, ReplicaValues, own_sum, share_out
-from official_trainer.steps import Stepper
 from official_trainer.stopping import StopRequest
 from official_trainer.together import Company, together
 from official_trainer.traces import Traces
@@ -33,7 +33,7 @@ REPLICA_VALUES = "training/replicas/"
 """Where a checkpoint holds what each replica had; nothing is lost if a run goes on with another number of them."""
 
 
-class Trainer(Stepper, Evaluator):
+class Trainer(AsyncStepper, Evaluator):
     """Trains and evaluates one task under the strategy in scope.
 
     Override points, in order of use: `train_loop_begin`, `next_train_inputs`, `train_step`, `train_loop_end`;
@@ -109,6 +109,7 @@ class Trainer(Stepper, Evaluator):
 
     def _init_training(self, feed: Feed, train_dataset: Any, *, train: bool) -> None:
         trainer = self._config.trainer
+        self.init_async()
         self._train_loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         of_model = list(getattr(self._model, "metrics", []))
         self._train_metrics = [*self._task.build_metrics(training=True), *of_model] if train else []
@@ -130,6 +131,7 @@ class Trainer(Stepper, Evaluator):
             window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if self._compiles_windows else None,
             given=train_dataset,
         )
+        self.use_workers()
 
     def _build_checkpoint(self) -> tf.train.Checkpoint:
         """Returns Model Garden's checkpoint (global_step, model, optimizer) with the rest of the state beside it."""
@@ -312,17 +314,6 @@ class Trainer(Stepper, Evaluator):
                 self._rate_scale = optimization.RateScale(self._optimizer)
         self._scale = scale
         self._rate_scale.set(scale)
-
-    def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns a distributed dataset.
-
-        Args:
-          dataset_or_fn: a `tf.data.Dataset` of global batches, or a function that returns one of per-replica batches
-            and may take `input_context`.
-          *args: passed to the function.
-          **kwargs: passed to the function; `input_options` goes to the strategy.
-        """
-        return orbit.utils.make_distributed_dataset(self._strategy, dataset_or_fn, *args, **kwargs)
 
     # Looking at it.
 

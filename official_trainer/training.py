@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, distribute, files, resume, tpu, variables
+from official_trainer import accounting, files, lost_peers, parameter_server, resume, tpu, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -114,8 +114,7 @@ class _Session:
         try:
             yield
         except BaseException as error:
-            storage = files.as_storage_error(error, self._job.model_dir)
-            failure = storage or tpu.as_lost_error(error, self._job.config.runtime) or stop.explained(error)
+            failure = self._lost(error) or files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
                 self._record_time()
@@ -124,6 +123,12 @@ class _Session:
                 raise
             raise failure from error
         self._finish(ExitCode.DONE, self.metrics)
+
+    def _lost(self, error: BaseException) -> UserError | None:
+        """Returns what an error says about another process, or a TPU, that is gone; None if it says something else."""
+        cluster, runtime = self._job.cluster, self._job.config.runtime
+        lost = None if cluster is None else lost_peers.explained(error, cluster.addresses)
+        return lost or tpu.as_lost_error(error, runtime)
 
     def _finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
         self._record_time()
@@ -233,6 +238,8 @@ class _Session:
             trainer.checkpoint_exporter.tidy()
         self._trackers.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
+        if trainer.is_async:
+            self._record.add_order(parameter_server.ORDER_OF_EXAMPLES)
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(trainer, state.start_step))
         if self._changes:
@@ -305,12 +312,11 @@ class _Session:
     def _opening_line(self, trainer: Trainer, start_step: int) -> str:
         """Says what runs on what, and from where."""
         count = variables.count(trainer.model).trainable
-        where = distribute.described(trainer.strategy)
         start = f"continuing from step {start_step}" if start_step else "starting"
         end_step = self._job.config.trainer.train_steps
         if end_step and start_step > end_step:  # the same number is a run that is done, and says so
             start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
-        return f"{self._job.experiment}: {count:,} parameters on {where}, {start} in {self._job.model_dir}"
+        return f"{self._job.experiment}: {count:,} parameters on {trainer.where}, {start} in {self._job.model_dir}"
 
     def _closing_line(self, step: int) -> str:
         """Says what came of the run and where it lies."""

@@ -64,6 +64,8 @@ class FakeFeed:
 class FakeTrainer:
     """Counts steps; its loss at a step is looked up in `losses`."""
 
+    is_async = False
+
     def __init__(self, disk, config, losses=(), kill_at=None, data_length=math.inf, accuracies=()):
         self.disk, self.losses, self.kill_at = disk, dict(losses), kill_at
         self.accuracies = dict(accuracies)

@@ -79,7 +79,8 @@ class _Source:
         num_examples = lengths[leaves[0][0]]
         if num_examples == 0:
             raise DataError(f"from_arrays(): the {plan.use} are empty: {leaves[0][0]} has 0 examples")
-        with tf.device("CPU:0"):  # a constant on an accelerator would be copied back for every gather
+        # A constant on an accelerator would be copied back for every gather, one inside a function be part of its code.
+        with tf.init_scope(), tf.device("CPU:0"):
             return cls(tf.nest.map_structure(tf.convert_to_tensor, arrays), num_examples, plan)
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
@@ -103,6 +104,7 @@ class _Source:
 def _endless(
     source: _Source, plan: order.BatchPlan, context: InputContext, transform_fn: order.TransformFn | None
 ) -> tf.data.Dataset:
+    plan = plan.strided(context)
     start_step, window_steps = context.start_step, context.window_steps
     yields_blocks = window_steps is not None and transform_fn is None  # a block is what is gathered at once
     steps = source.block_steps(window_steps if yields_blocks and window_steps else _BLOCK_STEPS)

@@ -6,6 +6,7 @@ Does not own: how any pipeline orders its examples (`order.py`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -38,8 +39,9 @@ class BatchSizeError(UserError, ValueError):
 class InputContext:
     """Where a pipeline stands in the job, and what is wanted of it; has all that `tf.distribute.InputContext` has.
 
-    Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `window_steps` yields blocks.
-    The engine skips and groups for a pipeline that does not know of them.
+    Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `window_steps` yields blocks,
+    one that reads `batch_stride` leaves out the batches between. The engine skips, groups and leaves out for a pipeline
+    that does not know of them.
     """
 
     def __init__(
@@ -70,9 +72,17 @@ class InputContext:
         self.seed = seed
         self._start_step = start_step
         self._window_steps = window_steps
-        self._starts_at_step = False
+        self._batch_stride = 1
+        self._starts_at_step = self._strides = False
         self._yields_windows = False
         self._examples_per_epoch: int | Callable[[], int] | None = None
+
+    def with_stride(self, batch_stride: int) -> InputContext:
+        """Returns a context that wants global batches `start_step`, `start_step + batch_stride` and so on alone."""
+        assert self.num_replicas_in_sync == 1, "batches are left out for one replica"
+        context = copy.copy(self)
+        context._batch_stride = batch_stride
+        return context
 
     @classmethod
     def adopt(cls, input_context: Any) -> InputContext:
@@ -108,6 +118,17 @@ class InputContext:
         """Most batches in an element, or None for plain batches; reading it promises elements of that form."""
         self._yields_windows = True
         return self._window_steps
+
+    @property
+    def batch_stride(self) -> int:
+        """How far apart the global batches are that are wanted; reading it promises these, from `start_step` on."""
+        self._strides = True
+        return self._batch_stride
+
+    @property
+    def strides(self) -> bool:
+        """Whether the pipeline leaves out the batches between by itself."""
+        return self._strides
 
     @property
     def starts_at_step(self) -> bool:

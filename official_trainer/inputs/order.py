@@ -39,6 +39,8 @@ class BatchPlan:
     replicas: int
     pipelines: int
     pipeline: int
+    first_step: int = 0
+    batch_stride: int = 1
 
     @classmethod
     def resolve(cls, params: Any, context: InputContext) -> BatchPlan:
@@ -60,6 +62,10 @@ class BatchPlan:
             pipeline=context.input_pipeline_id,
         )
 
+    def strided(self, context: InputContext) -> BatchPlan:
+        """Returns the plan for only those global batches that `context` wants; a promise to read just them."""
+        return dataclasses.replace(self, first_step=context.start_step, batch_stride=context.batch_stride)
+
     @property
     def pipeline_batch_size(self) -> int:
         """Examples of a global batch that this pipeline reads."""
@@ -71,8 +77,12 @@ class BatchPlan:
         return "training data" if self.training else "evaluation data"
 
     def first_positions(self, elements: Any) -> Any:
-        """Returns the global position of the first example of each of this pipeline's elements."""
+        """Returns the global position of the first example of each of this pipeline's elements.
+
+        Elements are numbered without gaps from `first_step` on, whatever the stride is.
+        """
         step, replica = elements // self.replicas, elements % self.replicas
+        step = self.first_step + (step - self.first_step) * self.batch_stride
         offset = self.pipeline * self.pipeline_batch_size
         return step * self.global_batch_size + offset + replica * self.replica_batch_size
 

@@ -67,6 +67,9 @@ def from_files(
     window_steps = context.window_steps if plan.training else None
     first_example = start_step * plan.pipeline_batch_size
     records = share.cached_records(first_example) if params.cache else share.records(first_example)
+    if plan.training and (plan := plan.strided(context)).batch_stride > 1:
+        # Other workers' batches are left out before they are parsed.
+        records = records.batch(plan.replica_batch_size).shard(plan.batch_stride, 0).unbatch()
 
     examples = records.map(
         lambda record: _parsed(parse_fn, record), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True

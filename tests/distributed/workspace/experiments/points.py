@@ -1,0 +1,112 @@
+"""Points and their labels: a small classifier that counts how often it has seen each example.
+
+`POINTS_SPINS` makes each step take longer; `SHARES` is where windows are written down.
+"""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+
+from official_trainer import inputs, registry
+from official_trainer.config import DataConfig, ExperimentConfig, OptimizationConfig, TaskConfig, TrainerConfig
+from official_trainer.config import optimization as opt
+from official_trainer.lazy import keras, tf
+from official_trainer.task import Task
+
+if os.environ.get("SHARES"):  # who did how much in each window, a line each
+    from official_trainer.coordinator import CoordinatedLoop
+
+    run_window = CoordinatedLoop.__call__
+
+    def written(loop, iterator, num_steps):
+        run_window(loop, iterator, num_steps)
+        with open(os.environ["SHARES"], "a") as lines:
+            lines.write(json.dumps({"window": int(num_steps), **dataclasses.asdict(loop.shares)}) + "\n")
+
+    CoordinatedLoop.__call__ = written
+
+NUM_EXAMPLES = 96
+BATCH = 8
+SPINS = int(os.environ.get("POINTS_SPINS", "0"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointsConfig(TaskConfig):
+    """Points.
+
+    Attributes:
+      source: `arrays`, which starts anywhere, or a plain finite `stream`, which does not.
+    """
+
+    source: str = "arrays"
+
+
+@registry.register_task_cls(PointsConfig)
+class PointsTask(Task):
+    """Classifies points."""
+
+    def build_model(self):
+        features = keras.Input((7,), name="features")
+        x = keras.layers.BatchNormalization()(features[:, 1:])
+        x = keras.layers.Dropout(0.1)(keras.layers.Dense(8, "tanh")(x))
+        model = keras.Model(features, keras.layers.Dense(3)(x))
+        model.seen = tf.Variable(tf.zeros([NUM_EXAMPLES], tf.int64), trainable=False, name="seen")
+        return model
+
+    def build_inputs(self, params, input_context=None):
+        features = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 7)).astype("float32")
+        features[:, 0] = np.arange(NUM_EXAMPLES)
+        arrays = features, (features[:, 1] > 0).astype("int32") + (features[:, 2] > 0)
+        if self.task_config.source == "arrays" or not params.is_training:
+            return inputs.from_arrays(arrays, params, input_context)
+        return tf.data.Dataset.from_tensor_slices(arrays).batch(params.global_batch_size)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+
+    def build_metrics(self, training=True):
+        return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
+
+    def train_step(self, batch, model, optimizer, metrics=None):
+        features, labels = batch
+        ids = tf.cast(features[:, 0], tf.int64)
+        model.seen.scatter_add(tf.IndexedSlices(tf.ones_like(ids), ids))
+        if SPINS:
+            matrix = tf.random.stateless_normal((300, 300), (1, 2))
+            for _ in range(SPINS):
+                matrix = tf.linalg.matmul(matrix, matrix) / 300.0
+            features += 1e-12 * tf.reduce_sum(matrix)
+        return super().train_step((features, labels), model, optimizer, metrics)
+
+    def validation_step(self, batch, model, metrics=None):
+        return {**super().validation_step(batch, model, metrics), "ids": batch[0][:, 0]}
+
+    def aggregate_logs(self, state=None, step_outputs=None):
+        return [*(state or []), *(int(i) for part in step_outputs["ids"] for i in part.numpy())]
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        assert len(set(aggregated_logs)) == len(aggregated_logs)
+        return {"examples": float(len(aggregated_logs))}
+
+
+@registry.register_config_factory("points")
+def points():
+    """Sixty steps with every kind of event."""
+    return ExperimentConfig(
+        task=PointsConfig(
+            train_data=DataConfig(global_batch_size=BATCH), validation_data=DataConfig(global_batch_size=40)
+        ),
+        trainer=TrainerConfig(
+            train_steps=60,
+            summary_interval=10,
+            checkpoint_interval=20,
+            validation_interval=30,
+            best_checkpoint_eval_metric="accuracy",
+            optimizer_config=OptimizationConfig(
+                optimizer=opt.OptimizerConfig(type="adam", adam=opt.AdamConfig()),
+                learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
+            ),
+        ),
+    )

@@ -1,0 +1,277 @@
+"""What a coordinator and its servers decide, without any of them; see `tests/distributed/` for the real ones."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import inputs
+from official_trainer.cluster import Cluster
+from official_trainer.config import DataConfig
+from official_trainer.coordinator import closure_lengths
+from official_trainer.distribute import build_strategy, strategy_name
+from official_trainer.feed import Feed
+from official_trainer.inputs import InputContext
+from official_trainer.lock import lock_path
+from official_trainer.lost_peers import explained
+from official_trainer.parameter_server import ChiefWatch, CoordinatorError
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 100, 1000, 12_345])
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+@pytest.mark.parametrize("least", [1, 10, 1000])
+def test_closures_hold_all_steps_and_give_each_worker_one(num_steps, num_workers, least):
+    lengths = closure_lengths(num_steps, num_workers, least)
+
+    assert sum(lengths) == num_steps
+    assert min(lengths) > 0
+    assert len(lengths) >= min(num_workers, num_steps)
+    assert sorted(lengths, reverse=True) == lengths
+    assert len(lengths) <= num_workers * 32  # of 64 slots
+
+
+def test_closures_become_shorter_towards_the_end_and_no_shorter_than_is_worth_sending():
+    assert closure_lengths(100, 2, 1) == [25, 25, 13, 12, 7, 6, 3, 3, 2, 1, 1, 1, 1]
+    assert closure_lengths(100, 2, 10) == [25, 25, 13, 12, 10, 10, 3, 2]
+
+
+# How long a server lives.
+
+
+class Chief:
+    """Writes what a chief leaves in a run directory."""
+
+    def __init__(self, model_dir):
+        self.model_dir = str(model_dir)
+        self.renewals = 0
+
+    def renew(self):
+        self.renewals += 1
+        with open(lock_path(self.model_dir), "w") as lock:
+            json.dump({"owner": "chief", "renewals": self.renewals}, lock)
+
+    def end(self, exit_code, *, releases=True):
+        with open(f"{self.model_dir}/status.json", "w") as status:
+            json.dump({"exit_code": exit_code}, status)
+        if releases:
+            tf.io.gfile.remove(lock_path(self.model_dir))
+
+
+@pytest.fixture
+def chief(tmp_path):
+    return Chief(tmp_path)
+
+
+def watch_of(chief):
+    return ChiefWatch(chief.model_dir, timeout_seconds=60)
+
+
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (143, 143), (1, 75), (2, 75), (4, 75), (5, 75)])
+def test_a_server_ends_with_the_run(chief, ended, code):
+    watch = watch_of(chief)
+    assert watch.look(0.0) is None
+    chief.renew()
+    assert watch.look(1.0) is None
+    chief.end(ended)
+
+    assert watch.look(2.0) == code
+    assert code != 75 or f"exit code {ended}" in watch.reason
+
+
+def test_a_server_ends_if_the_chief_never_comes(chief):
+    watch = watch_of(chief)
+
+    assert watch.look(0.0) is None
+    assert watch.look(59.0) is None
+    assert watch.look(60.0) == 75
+    assert "did not come" in watch.reason
+
+
+def test_what_an_earlier_run_left_says_nothing_about_this_one(chief):
+    chief.renew()
+    chief.end(0)
+    watch = watch_of(chief)
+    assert watch.look(0.0) is None
+    assert watch.look(30.0) is None
+
+    chief.renew()
+    assert watch.look(50.0) is None
+    chief.end(0)
+    assert watch.look(51.0) == 0
+
+
+@pytest.mark.parametrize("ended", [None, 75])
+def test_a_server_waits_for_a_chief_that_may_come_back(chief, ended):
+    watch = watch_of(chief)
+    watch.look(0.0)
+    chief.renew()
+    watch.look(1.0)
+    if ended is None:
+        left = 1.0 + 60 + 20  # killed: its lock is there, and is a living one's until its lease is over
+    else:
+        chief.end(ended)
+        watch.look(2.0)
+        left = 2.0 + 60
+    assert watch.look(left - 1) is None
+
+    chief.renew()
+    assert watch.look(left) is None
+    assert watch.look(left + 79) is None
+    assert watch.look(left + 80) == 75
+    assert "is gone" in watch.reason
+
+
+def test_a_chief_that_renews_its_lock_is_there(chief):
+    watch = watch_of(chief)
+    for second in range(0, 1000, 5):
+        chief.renew()
+        assert watch.look(float(second)) is None
+
+
+# Whose death an error tells of.
+
+ADDRESSES = {"worker": ("a:1", "b:1"), "ps": ("c:1",)}
+
+
+def test_an_error_names_the_process_that_it_is_about():
+    error = tf.errors.UnavailableError(None, None, "recvmsg from remote target /job:ps/replica:0/task:0 while …")
+    found = explained(error, ADDRESSES, connects=lambda address: address != "c:1")
+
+    assert found.exit_code == 75
+    assert str(found).startswith("lost ps 0 (c:1): ")
+
+
+def test_who_does_not_answer_is_named_where_the_error_names_nobody():
+    found = explained(tf.errors.AbortedError(None, None, "gone"), ADDRESSES, connects=lambda address: address == "c:1")
+
+    assert "lost worker 0 (a:1), worker 1 (b:1)" in str(found)
+
+
+def test_a_process_that_was_started_anew_answers_and_is_named_all_the_same():
+    error = tf.errors.UnavailableError(None, None, "of /job:worker/replica:0/task:1: and more")
+
+    assert "lost worker 1 (b:1)" in str(explained(error, ADDRESSES, connects=lambda address: True))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("/job:ps/replica:0/task:0"),
+        tf.errors.InvalidArgumentError(None, None, "/job:ps/replica:0/task:0"),
+        tf.errors.UnavailableError(None, None, "the disk"),
+    ],
+)
+def test_other_errors_are_left_alone(error):
+    assert explained(error, ADDRESSES, connects=lambda address: True) is None
+
+
+# Who may take part.
+
+
+def cluster_of(role, index=0, **addresses):
+    return Cluster(addresses=addresses, role=role, index=index, source="TF_CONFIG")
+
+
+FULL = {"chief": ("a:1",), "worker": ("b:1",), "ps": ("c:1",)}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (None, "TF_CONFIG"),
+        (cluster_of("chief", chief=("a:1",), worker=("b:1",)), "has no ps"),
+        (cluster_of("worker", worker=("b:1",), ps=("c:1",)), "has no chief"),
+        (cluster_of("worker", **FULL), "worker 0 cannot train"),
+    ],
+)
+def test_only_the_chief_of_a_whole_cluster_can_train(cluster, said):
+    runtime = types.SimpleNamespace(distribution_strategy="parameter_server", tpu=None)
+    with pytest.raises(CoordinatorError, match=said):
+        build_strategy(runtime, cluster)
+
+
+def test_evaluations_and_exports_take_the_devices_of_this_machine():
+    runtime = types.SimpleNamespace(
+        distribution_strategy="parameter_server", tpu=None, num_logical_cpus=None, all_reduce_alg=None, num_packs=1
+    )
+    strategy = build_strategy(runtime, cluster_of("chief", **FULL), trains=False)
+
+    assert strategy.num_replicas_in_sync >= 1
+    assert strategy_name(runtime, None) == "parameter_server"
+
+
+# Which batches a worker reads.
+
+NUM_EXAMPLES, BATCH = 26, 4
+
+
+class ArraysTask:
+    def build_inputs(self, params, input_context=None):
+        return inputs.from_arrays(np.arange(NUM_EXAMPLES), params, input_context, transform_fn=with_seeds)
+
+
+class StartingTask:
+    def build_inputs(self, params, input_context=None):
+        numbers = np.arange(input_context.start_step * BATCH, 1000) % NUM_EXAMPLES
+        return tf.data.Dataset.from_tensor_slices(numbers).batch(BATCH)
+
+
+class PlainTask:
+    def build_inputs(self, params, input_context=None):
+        return tf.data.Dataset.from_tensor_slices(np.arange(NUM_EXAMPLES)).repeat().batch(BATCH)
+
+
+class FiniteTask:
+    def build_inputs(self, params, input_context=None):
+        return tf.data.Dataset.from_tensor_slices(np.arange(NUM_EXAMPLES)).batch(BATCH, drop_remainder=True)
+
+
+class RecordsTask:
+    def __init__(self, path, cache):
+        self.path, self.cache = path, cache
+
+    def build_inputs(self, params, input_context=None):
+        params = params.replace(input_path=self.path, cache=self.cache)
+        return inputs.from_tfrecords(params, input_context, parse_fn=number_of, transform_fn=with_seeds)
+
+
+def with_seeds(batch, seeds):
+    return tf.stack([tf.cast(batch, tf.int64), seeds[:, 1]], axis=1)
+
+
+def number_of(record):
+    return tf.strings.to_number(record, tf.int64)
+
+
+@pytest.fixture(params=["arrays", "starting", "plain", "finite", "records", "cached"])
+def task(request, tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        for number in range(NUM_EXAMPLES):
+            writer.write(str(number).encode())
+    records = {name: RecordsTask(str(tmp_path / "*.tfrecord"), name == "cached") for name in ("records", "cached")}
+    plain = {"arrays": ArraysTask(), "starting": StartingTask(), "plain": PlainTask(), "finite": FiniteTask()}
+    return (records | plain)[request.param]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("start", [0, 5])
+def test_the_workers_streams_are_the_batches_of_one_device(task, num_workers, start):
+    params = DataConfig(global_batch_size=BATCH, seed=3).replace(is_training=True)
+    count = 12
+    whole = iter(task.build_inputs(params, InputContext(seed=3)).repeat())
+    expected = [batch.numpy().tolist() for _, batch in zip(range(start + count), whole, strict=False)]
+
+    found = {}
+    for worker in range(num_workers):
+        feed = Feed(task, params, training=True, seed=3)
+        stream = iter(feed.of_worker(start + worker, num_workers, repeats=True))
+        for _ in range(count // num_workers):
+            number, batch = next(stream)
+            found[int(number)] = batch.numpy().tolist()
+
+    if isinstance(task, StartingTask):  # its start is right, and that is all it promises
+        expected = [[(step * BATCH + i) % NUM_EXAMPLES for i in range(BATCH)] for step in range(start + count)]
+    assert sorted(found) == list(range(start, start + count))
+    assert [found[number] for number in sorted(found)] == expected[start:]
