@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from official_trainer import lost_peers
 from official_trainer.cluster import WORKER, process_name
 from official_trainer.inputs import DataError
 from official_trainer.lazy import load, tf
