@@ -19,6 +19,7 @@ import orbit
 from official_trainer import publish, windows
 from official_trainer.cluster import PS, WORKER
 from official_trainer.coordinator import CoordinatedLoop, NumberedBatches, Shares
+from official_trainer.distribute import described
 from official_trainer.feed import Feed
 from official_trainer.input_mark import NoInputMark
 from official_trainer.lazy import tf
@@ -67,8 +68,7 @@ class AsyncStepper(Stepper):
         if self._is_async:
             addresses = addresses_of(self._strategy)
             return f"{len(addresses[WORKER])} workers and {len(addresses[PS])} ps"
-        replicas = self._strategy.num_replicas_in_sync
-        return f"{replicas} replicas" if replicas > 1 else "one device"
+        return described(self._strategy)
 
     @property
     def shares(self) -> Shares | None:

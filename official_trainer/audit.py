@@ -9,10 +9,10 @@ import hashlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from official_trainer import files, manifest
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.job import Job
 from official_trainer.peers import Peers
 from official_trainer.record import read_run
 from official_trainer.versions import versions
@@ -29,14 +29,14 @@ class DisagreementError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-def of_job(job: Job) -> Facts:
-    """Returns what has to be the same before anything is built."""
+def of_run(experiment: str, mode: str, model_dir: str, config: Mapping[str, Any]) -> Facts:
+    """Returns what has to be the same before anything is built; of the config, every field by its path."""
     return {
         **_myself(),
-        "experiment": job.experiment,
-        "mode": job.mode,
-        "model_dir": job.model_dir,
-        "config": job.config_digest,
+        "experiment": experiment,
+        "mode": mode,
+        "model_dir": model_dir,
+        **{path: str(value) for path, value in config.items() if path != "runtime.task_index"},
         **{f"version of {name}": version for name, version in versions().items()},
     }
 
@@ -60,7 +60,8 @@ def check(peers: Peers, facts: Facts) -> None:
       DisagreementError: some differ; the message is a table of those, raised in every process.
     """
     said = peers.exchange(facts)
-    differing = [name for name in facts if name != _SELF and len({other[name] for other in said}) > 1]
+    names = [name for name in dict.fromkeys(name for each in said for name in each) if name != _SELF]
+    differing = [name for name in names if len({each.get(name, _MISSING) for each in said}) > 1]
     if differing:
         raise DisagreementError(
             "the processes of this run do not agree; nothing was trained.\n"
@@ -77,8 +78,7 @@ def _myself() -> Facts:
 def _table(said: Sequence[Facts], differing: Sequence[str]) -> str:
     """Returns a column for each process, with the facts that differ."""
     header = ["", *(f"worker {number} ({facts[_SELF]})" for number, facts in enumerate(said))]
-    rows = [header, *([name, *(facts[name] for facts in said)] for name in differing)]
+    rows = [header, *([name, *(facts.get(name, _MISSING) for facts in said)] for name in differing)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    return "\n".join(
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-    )
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(f"  {line.rstrip()}" for line in lines)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer import audit, distribute, export, files, multi_worker, parameter_server, registry, tracking
+from official_trainer import config as configuration
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
@@ -52,7 +53,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
         stop.take_back()
-    audit.check(multi_worker.peers_of(strategy), audit.of_job(job))
+    facts = audit.of_run(job.experiment, job.mode, job.model_dir, configuration.flat(config))
+    audit.check(multi_worker.peers_of(strategy), facts)
     _check_batch_sizes(job, strategy.num_replicas_in_sync)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)
@@ -189,9 +191,16 @@ def _check_batch_sizes(job: Job, num_replicas: int) -> None:
     """Refuses batches that do not divide over the replicas before a model is built."""
     context = InputContext(num_replicas_in_sync=num_replicas)
     problems = []
+    micro_batches = job.config.trainer.gradient_accumulation_steps
     for section in ("train_data", "validation_data"):
+        size = getattr(job.config.task, section).global_batch_size
         try:
-            context.get_per_replica_batch_size(getattr(job.config.task, section).global_batch_size)
+            each = context.get_per_replica_batch_size(size)
+            if section == "train_data" and each % micro_batches:
+                path = "trainer.gradient_accumulation_steps"
+                what = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
+                fix = f"use a global_batch_size that divides by {micro_batches * num_replicas}"
+                problems.append(Problem(what, path, fix=fix, origin=job.resolved.origin(path)))
         except BatchSizeError as error:
             path = f"task.{section}.global_batch_size"
             what = f"{error.global_batch_size} does not divide over {num_replicas} replicas"

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer import parameter_server
+from official_trainer import lost_peers
 from official_trainer.cluster import WORKER, process_name
 from official_trainer.inputs import DataError
 from official_trainer.lazy import load, tf
@@ -218,7 +218,7 @@ class CoordinatedLoop:
                 "trainer.on_data_end=repeat, or repeat the dataset"
             ) from error
         except tf.errors.OpError as error:
-            if (lost := parameter_server.explained(error, self._addresses)) is None:
+            if (lost := lost_peers.explained(error, self._addresses)) is None:
                 raise
             raise lost from error
 

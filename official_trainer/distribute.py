@@ -1,7 +1,8 @@
 """From `RuntimeConfig` to a `tf.distribute.Strategy`, and the process-wide settings a run needs.
 
 Owns: the table of strategies, which devices are used and how, precision, eager mode, seeds. Called once, before
-anything is built. Does not own: who takes part in a cluster (`cluster.py`), or how its processes are connected.
+anything is built. Does not own: who takes part in a cluster (`cluster.py`), or how its processes, or a TPU (`tpu.py`),
+are connected.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from official_trainer import multi_worker, parameter_server, random_streams
+from official_trainer import multi_worker, parameter_server, random_streams, tpu
 from official_trainer.cluster import PS, Cluster
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
@@ -59,6 +60,7 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool
     if name == "auto":
         several_gpus = len(devices) > 1 and devices[0].startswith("GPU")
         name = "mirrored" if several_gpus or (runtime.num_logical_cpus or 1) > 1 else "off"
+    _check_effects(name, devices, runtime)
     strategy = _BUILDERS[name](devices, runtime)
     _logger.info("strategy %s over %s", name, ", ".join(devices if name == "mirrored" else devices[:1]))
     return strategy
@@ -70,7 +72,7 @@ def strategy_name(runtime: Any, cluster: Cluster | None) -> str:
         return runtime.distribution_strategy
     if cluster is not None and len(cluster.training) > 1:
         return "parameter_server" if cluster.addresses.get(PS) else "multi_worker_mirrored"
-    return "auto" if runtime.tpu is None else "tpu"
+    return "auto" if tpu.address(runtime) is None else "tpu"
 
 
 def _off(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
@@ -81,9 +83,25 @@ def _one_device(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
     return tf.distribute.OneDeviceStrategy(devices[0])
 
 
-def _mirrored(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
-    if runtime.num_packs > 1 and not devices[0].startswith("GPU"):
+def _check_effects(name: str, devices: list[str], runtime: Any) -> None:
+    """Refuses what has no effect on the devices that there are; what never has any, the config has refused."""
+    has_gpus = devices[0].startswith("GPU")
+    if has_gpus and runtime.num_logical_cpus is not None:
+        raise DeviceError("runtime.num_logical_cpus: has no effect beside GPUs; leave it out, or set num_gpus to 0")
+    if name != "mirrored" and (runtime.num_gpus or 0) > 1:
+        raise DeviceError(f"runtime.num_gpus: strategy {name} uses one of {runtime.num_gpus}; set it to 1, or mirrored")
+    if runtime.num_packs > 1 and (name != "mirrored" or not has_gpus):
         raise DeviceError("runtime.num_packs: has no effect without GPUs; leave it at 1")
+    algorithm = runtime.all_reduce_alg
+    if algorithm is not None and name != "mirrored":
+        raise DeviceError(f"runtime.all_reduce_alg: {algorithm} has no effect on one device; leave it out")
+    if algorithm == "ring":
+        raise DeviceError("runtime.all_reduce_alg: ring is for multi_worker_mirrored; leave it out, or use nccl")
+    if algorithm == "nccl" and not has_gpus:
+        raise DeviceError("runtime.all_reduce_alg: nccl sums on GPUs, and there are none; use hierarchical_copy")
+
+
+def _mirrored(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
     return _mirrored_over(tuple(devices), runtime.all_reduce_alg, runtime.num_packs)
 
 
@@ -101,6 +119,7 @@ _BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}
 _CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strategy]] = {
     "multi_worker_mirrored": multi_worker.build,
     "parameter_server": parameter_server.build,
+    "tpu": tpu.build_strategy,
 }
 
 
@@ -140,6 +159,16 @@ def _split_cpu(num_logical_cpus: int | None) -> None:
             raise DeviceError(
                 f"runtime.num_logical_cpus: asks for {num_logical_cpus}, but TensorFlow has already started with {have}"
             ) from None
+
+
+def described(strategy: tf.distribute.Strategy) -> str:
+    """Returns what a strategy runs on, in words: `one device`, `8 replicas (GPU)`, `4 replicas on 2 workers (GPU)`."""
+    replicas, workers = strategy.num_replicas_in_sync, multi_worker.peers_of(strategy).count
+    if replicas == 1:
+        return "one device"
+    kinds = {tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices}
+    where = f" on {workers} workers" if workers > 1 else ""
+    return f"{replicas} replicas{where} ({' and '.join(sorted(kinds))})"
 
 
 def check_xla(strategy: tf.distribute.Strategy) -> None:

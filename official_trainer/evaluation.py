@@ -329,7 +329,8 @@ class Evaluator(orbit.StandardEvaluator):
     def _export_best(self, logs: dict[str, Any]) -> dict[str, Any]:
         """Offers the evaluated weights to the exporter; returns the best value so far as `best_<metric>`."""
         exporter = self._checkpoint_exporter
-        exporter.maybe_export_checkpoint(self._checkpoint, logs, int(self._global_step.numpy()))
+        with self.company.apart():
+            exporter.maybe_export_checkpoint(self._checkpoint, logs, int(self._global_step.numpy()))
         name = self._config.trainer.best_checkpoint_eval_metric
         best = monitoring.find_metric(exporter.best_ckpt_logs or {}, name)
         return {} if best is None else {f"best_{name}": best}

@@ -17,7 +17,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import inputs, random_streams
+from official_trainer import inputs, random_streams, tpu
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import tf
 
@@ -107,6 +107,8 @@ class Feed:
             )
             dataset = _call(self._task.build_inputs, self._params, context)
             inputs.check_element_structure(dataset, self.source)
+            if self._training and isinstance(self._strategy, tf.distribute.TPUStrategy):
+                tpu.check_static(dataset, self.source)
             self._built = dataset, context
             return self._adapt(dataset, context, start_step, window_steps)
 

@@ -45,7 +45,7 @@ POLL_SECONDS = 1.0
 """How long a follower sleeps before it looks for a new checkpoint again."""
 
 
-def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
+def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     """Evaluates one checkpoint of the run directory, changes nothing there, and returns the metrics.
 
     Only a stall leaves something there: its report.
@@ -53,6 +53,7 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
     Args:
       job: the run.
       checkpoint: `latest`, `best` or a step.
+      stop: who tells when to stop.
 
     Raises:
       CheckpointError: there is no such checkpoint.
@@ -61,11 +62,12 @@ def evaluate(job: Job, checkpoint: str) -> dict[str, float]:
     trainers: list[Trainer] = []
     with _watchdog_of(job, trainers) as watchdog:
         watchdog.enter("build")
-        trainers.append(trainer := build(job))
-        watchdog.enter("restore", step)
-        trainer.load_weights(directory, step)
-        watchdog.enter("evaluate", step)
-        logs = flatten(trainer.evaluate(job.config.trainer.validation_steps))
+        trainers.append(trainer := build(job, stop=stop))
+        with trainer.company.leading():
+            watchdog.enter("restore", step)
+            trainer.load_weights(directory, step)
+            watchdog.enter("evaluate", step)
+            logs = flatten(trainer.evaluate(job.config.trainer.validation_steps))
     console = Console(sys.stdout, end_step=None, quiet=job.quiet)
     with contextlib.closing(console):
         console.log("validation", step, logs)
@@ -116,14 +118,16 @@ def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watch
     with EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease:
         with stop.interruptible():
             trainer = build(job, keeps_best=True, stop=stop)
-            trainer.check_monitored(monitored(job))
-        trainers.append(trainer)
-        best = trainer.checkpoint_exporter
-        if best is not None:
-            best.tidy()
-            if job.config.trainer.export.best:
-                best.on_new_best = functools.partial(export_best, job, trainer)
-        return _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
+        with trainer.company.leading():
+            with stop.interruptible():
+                trainer.check_monitored(monitored(job))
+            trainers.append(trainer)
+            best = trainer.checkpoint_exporter
+            if best is not None:
+                best.tidy()
+                if job.config.trainer.export.best:
+                    best.on_new_best = functools.partial(export_best, job, trainer)
+            return _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
 
 
 def _evaluate_each(

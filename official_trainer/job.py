@@ -13,8 +13,9 @@ from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files, modes, registry, resume
-from official_trainer.cluster import Cluster
+from official_trainer.cluster import PS, WORKER, Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.distribute import strategy_name
 from official_trainer.record import Launch
 
 
@@ -46,6 +47,13 @@ class Job:
     def is_chief(self) -> bool:
         """Whether this process speaks for the run: it alone writes to the run directory."""
         return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process does nothing but what a coordinator sends it."""
+        cluster = self.cluster
+        has_coordinator = strategy_name(self.config.runtime, cluster) == "parameter_server"
+        return cluster is not None and has_coordinator and cluster.role in (WORKER, PS)
 
     @property
     def config_digest(self) -> str:
@@ -99,11 +107,35 @@ def check_ready(job: Job) -> None:
     """
     modes.check(job.mode)
     registry.get_task_cls(job.config.task)
-    problems = list(_training_problems(job)) if job.mode not in ("eval", "continuous_eval") else []
+    problems = list(_cluster_problems(job))
+    problems += list(_training_problems(job)) if job.mode not in ("eval", "continuous_eval") else []
     if job.mode != "eval":
         problems += _tracker_problems(job)
     if problems:
         raise ConfigError(problems)
+
+
+def _cluster_problems(job: Job) -> Iterator[Problem]:
+    """Refuses a strategy that does not go with the processes that take part."""
+    path, cluster = "runtime.distribution_strategy", job.cluster
+    name = strategy_name(job.config.runtime, cluster)
+    what, fix = "", ""
+    if cluster is None or len(cluster.training) < 2:
+        if name == "multi_worker_mirrored":
+            what = f"{name} needs several workers, and nothing says who they are"
+            fix = "set TF_CONFIG, or runtime.worker_hosts and runtime.task_index, or start it with a launcher"
+    else:
+        if name in ("off", "one_device", "mirrored"):
+            what = f"{name} is for one process, and by {cluster.source} this is {cluster.name} of {_members(cluster)}"
+            fix = f"use auto, or start it without {cluster.source}"
+        elif job.mode == "continuous_train_and_eval" or (job.serves and job.mode not in modes.TRAINING_MODES):
+            what, fix = f"mode {job.mode} runs in one process, and this is {cluster.name}", "start it alone"
+    if what:
+        yield Problem(what, path, fix=fix, origin=job.resolved.origin(path))
+
+
+def _members(cluster: Cluster) -> str:
+    return " and ".join(f"{len(addresses)} × {role}" for role, addresses in cluster.addresses.items())
 
 
 def _training_problems(job: Job) -> Iterator[Problem]:

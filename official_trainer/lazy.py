@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import glob
 import importlib
 import os
 import sys
@@ -36,10 +37,19 @@ def load(name: str) -> types.ModuleType:
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error that there is none.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
+    if not tpu_devices() or os.environ.get("TPU_NAME") not in (None, "", "local"):
+        # TensorFlow with TPU support would look for a TPU of this machine while it is imported: where there is none,
+        # for more than a minute. Where the TPU is one of several hosts, it would take a part of it for itself.
+        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     if name in sys.modules:
         return sys.modules[name]
     with _collector_at_rest():
         return importlib.import_module(name)
+
+
+def tpu_devices() -> list[str]:
+    """Returns the device files of the TPU chips of this machine."""
+    return sorted(glob.glob("/dev/accel[0-9]*") + glob.glob("/dev/vfio/[0-9]*"))
 
 
 @contextlib.contextmanager

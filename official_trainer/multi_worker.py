@@ -9,20 +9,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from official_trainer import rendezvous
+from official_trainer import quiet, rendezvous
 from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.lazy import tf
+from official_trainer.lost_peers import explained
 from official_trainer.peers import ALONE, PeerLostError, Peers
 
 _logger = logging.getLogger(__name__)
-
-_LOST = (1, 4, 10, 13, 14)
-"""Codes of what TensorFlow raises then: cancelled, deadline exceeded, aborted, internal, unavailable."""
 
 _GROUP_KEY = 720_001  # of our collectives; TensorFlow counts its own up from 0
 _WORDS = 256  # 32 bits each: what most messages fit in
@@ -49,9 +45,10 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(roles), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
     )
-    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, f"{cluster.name}: connecting to {', '.join(members)}"):
+    what = f"{cluster.name}: connecting to {', '.join(members)}"
+    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, what), quiet.without(quiet.BANNER):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    _PEERS[strategy] = _Workers(cluster.training.index((cluster.role, cluster.index)), members)
+    _PEERS[strategy] = _Workers(cluster)
     _logger.info("strategy multi_worker_mirrored: %s of %s", cluster.name, ", ".join(members))
     return strategy
 
@@ -67,9 +64,10 @@ _PEERS: dict[Any, Peers] = {}
 class _Workers:
     """The processes of a cluster, which all-gather bytes on their CPUs."""
 
-    def __init__(self, index: int, members: Mapping[str, str]) -> None:
-        self.index, self.count = index, len(members)
-        self._members = members
+    def __init__(self, cluster: Cluster) -> None:
+        self.index = cluster.training.index((cluster.role, cluster.index))
+        self.count = len(cluster.training)
+        self._addresses = {role: cluster.addresses[role] for role, _ in cluster.training}
         self._gathers: dict[int, Any] = {}
 
     @contextlib.contextmanager
@@ -78,18 +76,14 @@ class _Workers:
         try:
             yield
         except tf.errors.OpError as error:
-            if error.error_code not in _LOST:
-                raise
-            gone = {name: address for name, address in self._members.items() if not rendezvous.answers(address)}
-            if gone:
-                what = f"{rendezvous.named(gone)} {'is' if len(gone) == 1 else 'are'} gone: nobody listens there"
-            elif isinstance(error, tf.errors.DeadlineExceededError):
-                what = "a process did not do its part within runtime.collective_timeout_seconds, though all listen"
-            else:
-                what = f"a process does not answer, though all listen: {error.message.splitlines()[0]}"
-            raise PeerLostError(
-                f"{what}. This process cannot go on alone; started again, all continue from the last checkpoint."
-            ) from error
+            if (lost := explained(error, self._addresses)) is not None:
+                raise lost from error
+            if isinstance(error, tf.errors.DeadlineExceededError):
+                raise PeerLostError(
+                    "a process did not do its part within runtime.collective_timeout_seconds, though all listen. This "
+                    "one cannot go on alone; started again, all continue from the last checkpoint."
+                ) from error
+            raise
 
     def exchange(self, value: Any) -> list[Any]:
         data = pickle.dumps(value)
@@ -103,12 +97,11 @@ class _Workers:
         return [pickle.loads(row[8 : 8 + int.from_bytes(row[:8], "little")]) for row in rows]
 
     def _gather(self, data: bytes, words: int) -> list[bytes]:
-        buffer = np.zeros(words * 4, np.uint8)
-        head = np.frombuffer(data[: words * 4], np.uint8)
-        buffer[: len(head)] = head
+        size = words * 4
+        buffer = tf.io.decode_raw(tf.constant(data[:size].ljust(size, b"\0")), tf.int32)
         with self.losses_explained():
-            gathered = self._gather_of(words)(tf.constant(buffer.view(np.int32))).numpy()
-        return [row.tobytes() for row in np.split(gathered, self.count)]
+            gathered = self._gather_of(words)(buffer).numpy().tobytes()
+        return [gathered[start : start + size] for start in range(0, len(gathered), size)]
 
     def _gather_of(self, words: int) -> Any:
         if words not in self._gathers:

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from official_trainer import files
+from official_trainer import files, quiet
 from official_trainer.cluster import CHIEF, PS, WORKER, Cluster, process_name
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.lock import LEASE_SECONDS, lock_path
-from official_trainer.peers import PeerLostError
 from official_trainer.record import STATUS_FILE
-from official_trainer.rendezvous import answers, bounded, named, wait_for
+from official_trainer.rendezvous import bounded, wait_for
 from official_trainer.stopping import PreemptedError
 
 _logger = logging.getLogger(__name__)
@@ -90,7 +88,8 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         _cluster_spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
-    with bounded(runtime.rendezvous_timeout_seconds, "chief: connecting to the workers and parameter servers"):
+    what = "chief: connecting to the workers and parameter servers"
+    with bounded(runtime.rendezvous_timeout_seconds, what), quiet.without(quiet.BANNER):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
     if strategy.num_replicas_in_sync > 1:
         raise CoordinatorError(
@@ -134,39 +133,6 @@ def _cluster_spec(cluster: Cluster) -> tf.train.ClusterSpec:
     return tf.train.ClusterSpec({role: list(cluster.addresses[role]) for role in known})
 
 
-def explained(
-    error: BaseException, addresses: Mapping[str, Sequence[str]], *, connects: Callable[[str], bool] = answers
-) -> PeerLostError | None:
-    """Returns what an error of TensorFlow says about a process that is gone, or None if it says something else.
-
-    Args:
-      error: what was raised.
-      addresses: `host:port` of the processes that this one depends on, by role.
-      connects: whether somebody answers at an address.
-    """
-    if isinstance(error, PeerLostError) or not _LOST & {cls.__name__ for cls in type(error).__mro__}:
-        return None
-    processes = {(role, index): address for role, listed in addresses.items() for index, address in enumerate(listed)}
-    blamed = [(role, int(index)) for role, index in _DEVICE.findall(str(error)) if (role, int(index)) in processes]
-    silent = [process for process, address in processes.items() if not connects(address)]
-    if not (blamed or silent):
-        return None
-    lost = [process for process in silent if process in blamed] or silent or blamed[-1:]
-    who = named({process_name(*process): processes[process] for process in lost})
-    first_line = str(error).partition("\n")[0][:_SHOWN_CHARACTERS]
-    return PeerLostError(
-        f"lost {who}: it has died, was started anew, or cannot be reached. Start what is missing and the same command "
-        f"continues from the last checkpoint. TensorFlow says: {type(error).__name__}: {first_line}"
-    )
-
-
-_LOST = frozenset({"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"})
-"""Names of the errors that TensorFlow raises when a process is gone; this module does not import it."""
-
-_DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
-_SHOWN_CHARACTERS = 200
-
-
 def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Runs the server of a worker or parameter server until the chief's run is done.
 
@@ -187,9 +153,10 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
     if runtime.num_gpus is not None:
         settings.device_count["GPU"] = runtime.num_gpus
     try:
-        server = tf.distribute.Server(
-            _cluster_spec(cluster), cluster.role, cluster.index, protocol="grpc", config=settings, start=True
-        )
+        with quiet.without(quiet.BANNER):
+            server = tf.distribute.Server(
+                _cluster_spec(cluster), cluster.role, cluster.index, protocol="grpc", config=settings, start=True
+            )
     except tf.errors.OpError as error:
         address = cluster.addresses[cluster.role][cluster.index]
         raise CoordinatorError(f"{cluster.name} cannot serve at {address}: {error.message}") from error

@@ -20,8 +20,9 @@ A name that is published twice in a step (by a layer that is called twice, say) 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer.errors import UserError
@@ -127,6 +128,16 @@ class Collection:
         return free
 
 
+@contextlib.contextmanager
+def nowhere() -> Iterator[None]:
+    """For a part of a step that is run several times: what it publishes is left out."""
+    outer, _here.collection = _here.collection, None
+    try:
+        yield
+    finally:
+        _here.collection = outer
+
+
 class Request:
     """Somebody wants what a step publishes; entered around the step of all replicas, and filled by it."""
 
@@ -146,9 +157,9 @@ def is_requested() -> bool:
     return _here.request is not None
 
 
-def deliver(tensors: Tensors) -> None:
-    """Takes what the replicas have published in this step."""
-    if _here.request is not None:
+def deliver(tensors: Tensors | None) -> None:
+    """Takes what the replicas have published in this step; None where nothing was wanted."""
+    if _here.request is not None and tensors is not None:
         _here.request.tensors = tensors
 
 

@@ -106,7 +106,7 @@ class RandomStreams:
             stream = place * len(self._generators) + index
             generator.state.assign(tf.stack([tf.constant(0, tf.int64), stream, tf.constant(self._key, tf.int64)]))
 
-    def named(self, domain: str, place: tf.Variable) -> NamedStreams:
+    def named(self, domain: str, place: tf.Variable | tf.Tensor) -> NamedStreams:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) says which step it is."""
         return NamedStreams(self._seed, domain, place)
 
@@ -114,7 +114,7 @@ class RandomStreams:
 class NamedStreams:
     """Seeds by name for one step of one replica; entered around it, in the thread that traces it."""
 
-    def __init__(self, seed: int, domain: str, place: tf.Variable) -> None:
+    def __init__(self, seed: int, domain: str, place: tf.Variable | tf.Tensor) -> None:
         self._words = f"{seed} {domain}"
         self._place = place
 
@@ -129,7 +129,8 @@ class NamedStreams:
         digest = hashlib.blake2b(f"{self._words} {name}".encode(), digest_size=16).digest()
         high, low = (int.from_bytes(half, "little") % 2**62 for half in (digest[:8], digest[8:]))
         replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
-        place = tf.cast(self._place.read_value(), tf.int64)
+        value = self._place if isinstance(self._place, tf.Tensor) else self._place.read_value()
+        place = tf.cast(value, tf.int64)
         # Far apart, so that seeds which somebody makes of these, by adding a little, differ as well.
         return tf.stack([high + place * _STRIDE, low + replica * _STRIDE])
 

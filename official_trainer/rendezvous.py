@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -92,17 +91,19 @@ def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> Non
 @contextlib.contextmanager
 def bounded(seconds: float, what: str) -> Iterator[None]:
     """Ends the process with exit code 75 if the block, which nothing can interrupt, takes longer than this."""
-    timer = threading.Timer(seconds, _give_up, (seconds, what))
+    stderr = os.dup(2)
+    timer = threading.Timer(seconds, _give_up, (stderr, seconds, what))
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+        os.close(stderr)
 
 
-def _give_up(seconds: float, what: str) -> None:
-    print(f"{what} took longer than runtime.rendezvous_timeout_seconds={seconds:g}", file=sys.stderr, flush=True)
+def _give_up(stderr: int, seconds: float, what: str) -> None:
+    os.write(stderr, f"{what} took longer than runtime.rendezvous_timeout_seconds={seconds:g}\n".encode())
     os._exit(ExitCode.RETRY)
 
 

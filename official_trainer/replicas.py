@@ -1,7 +1,8 @@
-"""What each replica keeps for itself: batch-norm statistics, metrics, the loss trace.
+"""What each replica keeps for itself: batch-norm statistics, metrics, the loss trace; and what is the same on all.
 
-Owns: giving all replicas their part of the common value, saving the values of each one beside it, and holding values to
-give them back. Does not own: when (`trainer.py`, `evaluation.py`), or the variables.
+Owns: giving all replicas their part of the common value, saving the values of each one beside it, holding values to
+give them back, and fetching those that are to be the same, to be compared. Does not own: when (`trainer.py`,
+`evaluation.py`), or the variables.
 
 TensorFlow saves one mean, or one sum, for all replicas. A run that stops between two of its own saves and goes on from
 that would round differently from one that did not stop. So a checkpoint also holds what every replica had.
@@ -9,6 +10,8 @@ that would round differently from one that did not stop. So a checkpoint also ho
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +52,7 @@ class HeldValues:
     """What variables hold at this moment, on every replica."""
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        parts = [part for variable in variables for part in getattr(variable, "values", (variable,))]
+        parts = [part for variable in variables for part in _copies(variable)]
         self._held = [(part, tf.identity(part.read_value())) for part in parts]
 
     def give_back(self) -> None:
@@ -66,9 +69,29 @@ def share_out(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> None:
             variable.assign(tf.identity(variable.read_value()))
 
 
+def mirrored(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[tf.Variable]:
+    """Returns those that exist once on every replica and are to be the same there; none if there is one replica."""
+    return [v for v in variables if not _parts(v) and len(_copies(v)) * peers.count > 1]
+
+
+def checksums(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[list[str]]:
+    """Returns, for each variable, a checksum of its value on every replica of every process."""
+    own = [[hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in _copies(v)] for v in variables]
+    return [list(itertools.chain(*parts)) for parts in zip(*peers.exchange(own), strict=True)]
+
+
+def values(variable: tf.Variable, peers: Peers = ALONE) -> list[tuple[str, Any]]:
+    """Returns device and value of a variable on every replica of every process."""
+    return list(itertools.chain(*peers.exchange([(part.device, part.numpy()) for part in _copies(variable)])))
+
+
+def _copies(variable: Any) -> Sequence[Any]:
+    return getattr(variable, "values", (variable,))
+
+
 def own_sum(variable: Any) -> Any:
     """Returns what the replicas of this process have together, a NumPy value; asks no other process."""
-    return sum(part.numpy() for part in getattr(variable, "values", (variable,)))
+    return sum(part.numpy() for part in _copies(variable))
 
 
 def _parts(variable: Any) -> tuple[tf.Variable, ...]:

@@ -89,6 +89,7 @@ KINDS: Mapping[str, Kind] = {
     "runtime.loss_scale": "variables",
     # How the weights are updated.
     "trainer.optimizer_config.*": "guarded",
+    "trainer.gradient_accumulation_steps": "guarded",
     # Which examples, in which order, in which batches.
     "task.train_data.input_path": "guarded",
     "task.train_data.tfds_*": "guarded",

@@ -58,49 +58,45 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         mode, cluster = "continuous_eval", None  # it follows the run, and takes no part in it
     settings: dict[str, Any] = {"quiet": quiet, "argv": tuple(argv), "allow_config_change": allow_config_change}
     job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, cluster=cluster, **settings)
-    check_ready(job)
-    serves = _serves(job)
-    if mode in TRAINING_MODES and not serves:
-        claim(model_dir, experiment)  # training does both again; here they cost no import of TensorFlow
-        job.check_changes()
+    check_startable(job)
     runtime = resolved.config.runtime
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         with stop.interruptible():
             load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
-            if serves and cluster is not None:
-                parameter_server.serve(cluster, runtime, model_dir)
-                return {}
-            from official_trainer import following, training
-        if mode in TRAINING_MODES:
-            return training.train(job, stop)
-        if mode == "eval":
-            with stop.interruptible():
-                return following.evaluate(job, checkpoint)
-        follow = following.continuous_eval if mode == "continuous_eval" else following.continuous_train_and_eval
-        return follow(job, stop)
+            from official_trainer import following, training, worker  # noqa: F401 - here, so that it can be left
+        return _run_in_mode(job, stop, checkpoint)
 
 
-def _serves(job: Job) -> bool:
-    """Whether this process only does what a coordinator sends it.
+def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str) -> dict[str, float]:
+    from official_trainer import following, training, worker
+
+    if job.cluster is not None and job.serves:
+        with stop.interruptible():
+            parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
+        return {}
+    if not job.is_chief:
+        return worker.work(job, stop, trains=job.mode in TRAINING_MODES)
+    if job.mode in TRAINING_MODES:
+        return training.train(job, stop)
+    if job.mode == "eval":
+        with stop.interruptible():
+            return following.evaluate(job, checkpoint, stop)
+    if job.mode == "continuous_eval":
+        return following.continuous_eval(job, stop)
+    return following.continuous_train_and_eval(job, stop)
+
+
+def check_startable(job: Job) -> None:
+    """Refuses what can be refused without TensorFlow: a job that is not ready, a directory that is not this run's.
 
     Raises:
-      CoordinatorError: the mode is none for a cluster with a coordinator.
+      UserError: as `run` would.
     """
-    cluster = job.cluster
-    if cluster is None:
-        return False
-    from official_trainer.distribute import strategy_name
-
-    if strategy_name(job.config.runtime, cluster) != "parameter_server":
-        return False
-    serves = cluster.role in parameter_server.SERVING
-    if job.mode not in TRAINING_MODES and (serves or job.mode == "continuous_train_and_eval"):
-        raise parameter_server.CoordinatorError(
-            f"--mode={job.mode}: {cluster.name} has no part in it. A coordinator's workers train, in the modes "
-            f"{', '.join(TRAINING_MODES)}; run this in one process without {cluster.source}"
-        )
-    return serves
+    check_ready(job)
+    if job.mode in TRAINING_MODES and not job.serves:
+        claim(job.model_dir, job.experiment)  # training does both again; here they cost no import of TensorFlow
+        job.check_changes()
 
 
 def export(

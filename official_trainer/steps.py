@@ -15,7 +15,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import metrics, optimization, publish, windows
+from official_trainer import accumulation, metrics, optimization, publish, windows
 from official_trainer.feed import TrainingFeed
 from official_trainer.input_mark import InputMark
 from official_trainer.lazy import keras, tf
@@ -40,6 +40,7 @@ class Stepper(orbit.StandardTrainer):
     _enable_xla: bool
     _global_step: tf.Variable
     _average: optimization.WeightAverage | None
+    _accumulator: accumulation.Accumulator | None
     _streams: RandomStreams
     _input_mark: InputMark
     _train_loop_fn: windows.WindowLoop | None
@@ -98,6 +99,7 @@ class Stepper(orbit.StandardTrainer):
             own = float(own_sum(self._train_loss.total) / own_sum(self._train_loss.count))
             self._mean_loss = statistics.fmean(self.company.exchange(own))
         self._traces.check("train")
+        accumulation.check_used(self._accumulator if self._global_step.numpy() > first else None, self)
         return int(self._global_step.numpy()) - first
 
     def _check_advance(self, step: int, goal: int) -> None:
@@ -207,13 +209,27 @@ class Stepper(orbit.StandardTrainer):
 
     def _train_on_batch(self, inputs: Any) -> None:
         with self._traces.of_own("train", self._task.train_step, inputs):
-            publish.deliver(self._strategy.run(self._replica_train_step, args=(inputs, publish.is_requested())))
+            # Bound, not passed: a TPU would make a tensor of it.
+            step = functools.partial(self._replica_train_step, publishes=publish.is_requested())
+            publish.deliver(self._strategy.run(step, args=(inputs,)))
         if self._average is not None:
             self._average.update(self._global_step)
 
-    def _replica_train_step(self, inputs: Any, publishes: bool) -> publish.Tensors:
+    def _step_of_task(self) -> Callable[..., Any]:
+        """Returns the task's step, over micro-batches if the run accumulates gradients."""
+        accumulator = self._accumulator
+        if accumulator is None:
+            return self._task.train_step
+
+        def streams(number: tf.Tensor) -> Any:
+            place = self._place_in_data().read_value() * accumulator.num_micro_batches + number
+            return self._streams.named("train", place)
+
+        return accumulator.over(self._task.train_step, self._task.loss, streams)
+
+    def _replica_train_step(self, inputs: Any, publishes: bool) -> publish.Tensors | None:
         self._begin_streams()
-        step = publish.collecting(self._task.train_step, is_wanted=publishes)
+        step = publish.collecting(self._step_of_task(), is_wanted=publishes)
         if self._enable_xla and not self._compiles_windows:
             step = tf.function(step, jit_compile=True)
         with self._streams.named("train", self._place_in_data()):
@@ -228,7 +244,7 @@ class Stepper(orbit.StandardTrainer):
         self._loss_trace.update(loss)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             self._global_step.assign_add(1)
-        return published
+        return published if publishes else None  # a TPU has no replica return a structure without a tensor in it
 
     def _begin_streams(self) -> None:
         """Sets the generators of the model for this step; called in replica context, traced."""

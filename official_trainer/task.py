@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from official_trainer import publish
+from official_trainer import accumulation, publish
 from official_trainer.lazy import keras, tf
 from official_trainer.results import Results
 from official_trainer.variables import flatten
@@ -141,7 +141,8 @@ class Task:
         if publish.is_wanted():
             _publish_gradients(model, variables, gradients)
         optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-        self.after_step(model)
+        if accumulation.is_update():
+            self.after_step(model)
         if metrics:
             self.process_metrics(metrics, labels, outputs)
         return {self.loss: loss}

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import tf
-from official_trainer.peers import Peers
+from official_trainer.multi_worker import peers_of
 from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 
 _logger = logging.getLogger(__name__)
@@ -51,14 +51,20 @@ class Company:
 
     Attributes:
       stop: who tells when to stop; what one process is told, the chief hears.
-      on_call: called before each call that all processes make.
+      peers: the processes.
     """
 
-    def __init__(self, peers: Peers, strategy: tf.distribute.Strategy) -> None:
-        self.peers = peers
+    def __init__(self, strategy: tf.distribute.Strategy, *, on_call: Callable[[], None] = lambda: None) -> None:
+        """Takes the strategy under which they train.
+
+        Args:
+          strategy: one of `multi_worker.py`, or any other for a process alone.
+          on_call: called before each call that all processes make.
+        """
+        self.peers = peers_of(strategy)
         self.stop = StopRequest()
-        self.on_call: Callable[[], None] = lambda: None
-        self._leads = False
+        self._on_call = on_call
+        self._leads = self._is_apart = False
         self._depth = 0
         self._parts = self._looked_parts = self._next_look = 0
         self._looked_seconds = 0.0
@@ -128,7 +134,7 @@ class Company:
             yield
             return
         with self.stop.held():
-            self.on_call()
+            self._on_call()
             if self._leads:
                 self.exchange(_Call(name, arguments, options))
             self._depth += 1
@@ -140,6 +146,15 @@ class Company:
                 self._depth -= 1
                 raise
             self._depth -= 1  # not after any other error: whoever catches it cannot go on with the others
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """For what the chief does in the middle of a call that all make, and the others do not."""
+        self._is_apart = True
+        try:
+            yield
+        finally:
+            self._is_apart = False
 
     def look_up(self) -> None:
         """For long calls, between their parts: all processes leave the call together if one is asked to stop.
@@ -167,7 +182,7 @@ class Company:
 
     def _reduce_alone(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
         """Stands for `Strategy.reduce`: outside of what is done together, this process's replicas speak for all."""
-        if self._depth or not tf.executing_eagerly():
+        if (self._depth and not self._is_apart) or not tf.executing_eagerly():
             return self._reduce(reduce_op, value, axis=axis)
         parts = [tf.convert_to_tensor(part) for part in self._strategy.experimental_local_results(value)]
         mean = tf.add_n(parts) / tf.cast(len(parts), parts[0].dtype) if len(parts) > 1 else parts[0]

@@ -12,7 +12,8 @@ from typing import Any
 
 import orbit
 
-from official_trainer import audit, manifest, metrics, multi_worker, optimization, restore, windows
+from official_trainer import audit, manifest, metrics, optimization, replicas, restore, windows
+from official_trainer.accumulation import accumulator_of
 from official_trainer.async_steps import AsyncStepper
 from official_trainer.distribute import check_xla
 from official_trainer.evaluation import Evaluator
@@ -39,6 +40,8 @@ class Trainer(AsyncStepper, Evaluator):
     `eval_begin`, `next_eval_inputs`, `eval_step`, `eval_reduce`, `eval_end`. Begin, reduce and end run eagerly on the
     host; the rest is traced.
     """
+
+    _held_for_save: HeldValues | None = None
 
     def __init__(  # noqa: PLR0913 - the signature is Model Garden's
         self,
@@ -79,9 +82,7 @@ class Trainer(AsyncStepper, Evaluator):
         self._enable_xla = _runtime(config, "enable_xla", False)
         if self._enable_xla:
             check_xla(self._strategy)
-        self.company = Company(multi_worker.peers_of(self._strategy), self._strategy)
-        self.company.on_call = self._give_back_after_save
-        self._held_for_save: HeldValues | None = None
+        self.company = Company(self._strategy, on_call=self._give_back_after_save)
         self.actions: list[Any] = []
         """What else happens at a step, for whoever builds the run in Python."""
         self._input_mark = InputMark()
@@ -113,6 +114,7 @@ class Trainer(AsyncStepper, Evaluator):
         of_model = list(getattr(self._model, "metrics", []))
         self._train_metrics = [*self._task.build_metrics(training=True), *of_model] if train else []
         self._loss_trace = metrics.LossTrace()
+        self._accumulator = accumulator_of(trainer, self._optimizer, self._model)
         metrics.check_names([*self._train_metrics, self._train_loss], "training")
         orbit.StandardTrainer.__init__(
             self,
@@ -332,6 +334,23 @@ class Trainer(AsyncStepper, Evaluator):
         """Returns the names of trainable weights that hold a value that is not finite."""
         floating = [weight for weight in self._model.trainable_variables if weight.dtype.is_floating]
         return [weight.name for weight in floating if not tf.reduce_all(tf.math.is_finite(weight))]
+
+    def mirrored_variables(self) -> Sequence[tf.Variable]:
+        """Returns the variables that exist once on every replica and are to be the same there."""
+        of_optimizer = [] if self._optimizer is None else self._optimizer.variables
+        average = [] if self._average is None else self._average.values
+        kept = [*self._model.variables, *(of_optimizer() if callable(of_optimizer) else of_optimizer)]
+        return replicas.mirrored([*kept, *average, self._global_step], self.company.peers)
+
+    @together
+    def checksums_of_replicas(self) -> list[list[str]]:
+        """Returns, for each of `mirrored_variables`, a checksum of its value on every replica."""
+        return replicas.checksums(self.mirrored_variables(), self.company.peers)
+
+    @together
+    def values_of_replicas(self, number: int) -> list[tuple[str, Any]]:
+        """Returns device and value, on every replica, of one of `mirrored_variables`."""
+        return replicas.values(self.mirrored_variables()[number], self.company.peers)
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
         of_metrics = [v for metric in [*self._train_metrics, self._train_loss] for v in metric.variables]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, files, parameter_server, resume, variables
+from official_trainer import accounting, files, lost_peers, parameter_server, resume, tpu, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -48,7 +48,6 @@ from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.trainer import Trainer
 from official_trainer.watchdog import watchdog_of
-from official_trainer.worker import work
 
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +60,6 @@ def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, fl
       stop: who tells when to stop.
       is_alone: whether this is all that the command does, so that its time begins with the process.
     """
-    if not job.is_chief:
-        return work(job, stop, trains=True)
     account = TimeAccount(began_seconds=accounting.process_start_seconds() if is_alone and job.argv else None)
     claim(job.model_dir, job.experiment)
     lock = lock_of(job)
@@ -117,8 +114,7 @@ class _Session:
         try:
             yield
         except BaseException as error:
-            lost = None if self._job.cluster is None else parameter_server.explained(error, self._job.cluster.addresses)
-            failure = lost or files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
+            failure = self._lost(error) or files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
                 self._record_time()
@@ -127,6 +123,12 @@ class _Session:
                 raise
             raise failure from error
         self._finish(ExitCode.DONE, self.metrics)
+
+    def _lost(self, error: BaseException) -> UserError | None:
+        """Returns what an error says about another process, or a TPU, that is gone; None if it says something else."""
+        cluster, runtime = self._job.cluster, self._job.config.runtime
+        lost = None if cluster is None else lost_peers.explained(error, cluster.addresses)
+        return lost or tpu.as_lost_error(error, runtime)
 
     def _finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
         self._record_time()

@@ -37,16 +37,8 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
       PreemptedError: the run was asked to stop, and the chief has saved it.
       PeerLostError: the chief, or another process, is gone or has failed.
     """
-    assert job.cluster is not None
     trainers: list[Trainer] = []
-    folder = job.path("workers", job.cluster.name.replace(" ", "-"))
-    record = RunRecord(folder, job.launch)
-    watchdog = watchdog_of(
-        job.config.runtime,
-        job.model_dir,
-        lambda: trainers[0].progress() if trainers else None,
-        record=lambda stall: record.finish(ExitCode.STALLED),
-    )
+    watchdog = watchdog_of(job.config.runtime, job.model_dir, lambda: trainers[0].progress() if trainers else None)
     with watchdog:
         watchdog.enter("build")
         with stop.interruptible():
@@ -55,17 +47,22 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
         def on_call(name: str | None) -> None:
             watchdog.enter(WAITING if name is None else _PHASES.get(name, "save"))
 
-        files.make_dirs(folder)  # not before the chief had its look at a new run directory: it would not be empty
-        with _outcome_recorded(record, stop):
-            record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
+        # Not before the chief had its look at a new run directory: it would not be empty.
+        with _recorded(job, stop) if trains else contextlib.nullcontext():
             end = trainers[0].company.follow(trainers[0], on_call)
             _follow_to_the_end(end)
     return {}
 
 
 @contextlib.contextmanager
-def _outcome_recorded(record: RunRecord, stop: StopRequest) -> Iterator[None]:
+def _recorded(job: Job, stop: StopRequest) -> Iterator[None]:
+    """Writes how the process began and how it ended, in a folder of its own."""
+    assert job.cluster is not None
+    folder = job.path("workers", job.cluster.name.replace(" ", "-"))
+    files.make_dirs(folder)
+    record = RunRecord(folder, job.launch)
     record.start()
+    record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
     try:
         yield
     except BaseException as error:

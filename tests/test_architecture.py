@@ -108,7 +108,7 @@ EXPERIMENTS_IMPORT = {
     "task.py",
 }
 COMMANDS = {"__main__.py", "cli/", "run.py"}
-COMPOSITION = {"following.py", "preflight.py", "training.py", "build.py"}
+COMPOSITION = {"following.py", "preflight.py", "training.py", "worker.py", "build.py"}
 
 
 def test_arrows_point_down():

@@ -143,7 +143,7 @@ def clusters(draw):
 
 @given(clusters())
 def test_what_is_written_is_read(found):
-    """Any cluster, as TF_CONFIG and back, is the same."""
+    """N20: any cluster, as TF_CONFIG and back, is the same."""
     assert cluster_env({"TF_CONFIG": json.dumps(found.tf_config())}) == found
 
 

@@ -15,7 +15,8 @@ from official_trainer.distribute import build_strategy, strategy_name
 from official_trainer.feed import Feed
 from official_trainer.inputs import InputContext
 from official_trainer.lock import lock_path
-from official_trainer.parameter_server import ChiefWatch, CoordinatorError, explained
+from official_trainer.lost_peers import explained
+from official_trainer.parameter_server import ChiefWatch, CoordinatorError
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 100, 1000, 12_345])

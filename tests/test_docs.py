@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import cli, config, modes, registry
-from official_trainer.cli import dispatch, flags, target
+from official_trainer.cli import dispatch, flags, launch, target
 from official_trainer.errors import ExitCode
 from official_trainer.job import Job
 from official_trainer.lazy import keras
@@ -160,7 +160,9 @@ def test_commands_can_be_given(words, place, document, workspace, monkeypatch):
     module.add_flags(parser)
     arguments = parser.read(rest)
     arguments.home = None
-    if verb in ("train", "check"):
+    if verb == "launch":
+        assert sum(launch.read_counts(arguments).values())
+    if verb in ("train", "check", "launch"):
         flags.read_mode(arguments)
         target.from_flags(arguments)
     if verb in ("eval", "export"):

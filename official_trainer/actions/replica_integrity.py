@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from official_trainer import triggers
 from official_trainer.action import Action, Run
 from official_trainer.config import ActionConfig, NonNegativeFloat, When
 from official_trainer.errors import UserError
-from official_trainer.lazy import tf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,26 +53,28 @@ class ReplicaIntegrity(Action):
         self._absolute, self._relative = absolute_tolerance, relative_tolerance
 
     def on_start(self, run: Run) -> None:
-        if not list(_mirrored(run.trainer)):
+        if not run.trainer.mirrored_variables():
             self.when = triggers.AtSteps(())  # so that no window ends for it
             _logger.info("%s: there is one replica, so there is nothing to compare", self.name)
 
     def on_step(self, run: Run) -> None:
-        for variable in _mirrored(run.trainer):
-            self._compare(variable, run.step)
+        for number, checksums in enumerate(run.trainer.checksums_of_replicas()):
+            if len(set(checksums)) > 1:
+                variable = run.trainer.mirrored_variables()[number]
+                self._compare(variable.name, run.trainer.values_of_replicas(number), run.step)
 
-    def _compare(self, variable: Any, step: int) -> None:
-        first, *others = (part.numpy() for part in variable.values)
+    def _compare(self, name: str, replicas: Sequence[tuple[str, np.ndarray]], step: int) -> None:
+        first, *others = (value for _, value in replicas)
         different = [number for number, other in enumerate(others, 1) if not self._is_same(first, other)]
         if not different:
             return
         number, largest = max(
             ((number, _largest_difference(first, others[number - 1])) for number in different), key=lambda pair: pair[1]
         )
-        places = ", ".join(f"{n} ({variable.values[n].device})" for n in (0, number))
+        places = ", ".join(f"{n} ({replicas[n][0]})" for n in (0, number))
         more = "" if len(different) == 1 else f"; of {len(others) + 1} replicas, {len(different)} differ from replica 0"
         raise ReplicaIntegrityError(
-            f"replicas hold different values of {variable.name} at step {step}: replicas {places} differ by up to "
+            f"replicas hold different values of {name} at step {step}: replicas {places} differ by up to "
             f"{largest:g}{more}. {self._allowed}. The checkpoints before this step hold one value for all replicas, "
             "and the same command continues from the last of them. If it happens again at this step, a variable is "
             "updated in a way of its own; if at another, suspect the device."
@@ -92,22 +93,6 @@ class ReplicaIntegrity(Action):
             return False
         bound = self._absolute + self._relative * abs(first.astype("float64"))
         return bool((_distances(first, other) <= bound).all())
-
-
-def _mirrored(trainer: Any) -> Iterator[Any]:
-    """Yields the variables that exist once on every replica and are to be the same there."""
-    of_optimizer = trainer.optimizer.variables
-    average = [] if trainer.average is None else trainer.average.values
-    apart = tf.VariableSynchronization.ON_READ
-    for variable in [
-        *trainer.model.variables,
-        *(of_optimizer() if callable(of_optimizer) else of_optimizer),
-        *average,
-        trainer.global_step,
-    ]:
-        is_apart = getattr(variable, "synchronization", None) == apart
-        if len(getattr(variable, "values", ())) > 1 and not is_apart:
-            yield variable
 
 
 def _distances(first: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -34,6 +34,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.epilog = ""
         self.takes_overrides = False
+        self.takes_command = False
         self._value_names: list[str] = []
         self._switch_names: list[str] = []
         self._position_names: list[str] = []
@@ -65,6 +66,8 @@ class Parser(argparse.ArgumentParser):
         Raises:
           UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
         """
+        if self.takes_command and "--" in argv:  # it only sets the flags of that command apart, for the reader
+            argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
         words = Words(self._value_names, self._switch_names, overrides=self.takes_overrides)
         words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
@@ -76,6 +79,18 @@ class Parser(argparse.ArgumentParser):
         if problems and not arguments.help:
             raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
         return arguments
+
+    def words(self, arguments: argparse.Namespace) -> list[str]:
+        """Returns the words that give this parser's flags the values that `arguments` has, each in one spelling."""
+        words = [getattr(arguments, name) for name in self._position_names if getattr(arguments, name) is not None]
+        for name in self._value_names:
+            value = getattr(arguments, name)
+            values = value if isinstance(value, list) else [] if value is None else [value]
+            words += [f"--{name}={each}" for each in values]
+        for name in self._switch_names:
+            if (on := getattr(arguments, name)) != self.get_default(name):
+                words.append(f"--{name}" if on else f"--no{name}")
+        return words
 
     def _unexpected(self, word: str) -> str:
         name, equals, _ = word.partition("=")

@@ -11,9 +11,18 @@ import sys
 from collections.abc import Sequence
 from typing import Literal, TextIO
 
-_COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
+_COLOURS = {
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "dim": "2",
+    "bold": "1",
+}
 
-Colour = Literal["red", "green", "yellow", "dim", "bold"]
+Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bold"]
 
 
 def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:

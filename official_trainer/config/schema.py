@@ -152,6 +152,9 @@ class TrainerConfig(Config):
       recovery_data: what it sees then. `skip` goes on past the data of the steps that were lost, `skip_batch` repeats
         them without the batch that failed, `repeat` repeats them as they were, for failures of the machine.
       recovery_learning_rate_scale: each recovery multiplies the learning rate by this, from there on; 1 leaves it.
+      gradient_accumulation_steps: micro-batches that a batch is cut into, one after another, for models of which a
+        whole batch does not fit. Their mean gradient makes one update, as that of the whole batch would; steps count
+        updates. Batch norm sees micro-batches.
       train_tf_function: whether training steps are traced.
       train_tf_while_loop: whether the loop over steps is traced too.
       eval_tf_function: whether evaluation steps are traced.
@@ -189,6 +192,7 @@ class TrainerConfig(Config):
     recovery_checkpoints_back: Positive = 1
     recovery_data: Literal["skip", "skip_batch", "repeat"] = "skip"
     recovery_learning_rate_scale: PositiveFloat = 1.0
+    gradient_accumulation_steps: Positive = 1
     train_tf_function: bool = True
     train_tf_while_loop: bool = True
     eval_tf_function: bool = True
@@ -306,6 +310,31 @@ class RuntimeConfig(Config):
             yield "worker_hosts", f"has no effect with distribution_strategy={strategy}"
         if (self.worker_hosts is None) != (self.task_index is None):
             yield "task_index", "worker_hosts and task_index belong together: set both, or neither"
+        for name in ("rendezvous_timeout_seconds", "collective_timeout_seconds"):
+            is_set = getattr(self, name) != getattr(RuntimeConfig, name)
+            if is_set and strategy in ("off", "one_device", "mirrored", "tpu"):
+                yield name, f"has no effect with distribution_strategy={strategy}; leave it out"
+        if self.num_packs > 1 and strategy not in ("mirrored", "auto"):
+            yield "num_packs", f"has no effect with distribution_strategy={strategy}; leave it at 1"
+        if strategy in ("off", "one_device") and (self.num_gpus or 0) > 1:
+            yield "num_gpus", f"distribution_strategy={strategy} uses one device; set it to 1, or that to mirrored"
+        if strategy == "tpu":
+            yield from self._problems_on_tpu()
+
+    def _problems_on_tpu(self) -> Iterator[tuple[str, str]]:
+        if self.mixed_precision_dtype == "float16":
+            yield "mixed_precision_dtype", "TPUs compute in bfloat16 and float32, not in float16; use bfloat16"
+        if self.num_gpus:
+            yield "num_gpus", "has no effect with distribution_strategy=tpu; leave it out"
+        if self.num_logical_cpus is not None:
+            yield "num_logical_cpus", "has no effect with distribution_strategy=tpu; leave it out"
+        if self.enable_xla:
+            yield (
+                "enable_xla",
+                "has no effect with distribution_strategy=tpu, where XLA compiles every step; leave it out",
+            )
+        if self.run_eagerly:
+            yield "run_eagerly", "TPUs run traced steps only; set it to false, or debug on a CPU"
 
 
 _ALL_REDUCING = {
@@ -329,3 +358,14 @@ class ExperimentConfig(Config):
     task: TaskConfig = TaskConfig()
     trainer: TrainerConfig = TrainerConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        partial = getattr(self.task.train_data, "drop_remainder", None) is False
+        accumulates = self.trainer.gradient_accumulation_steps > 1
+        if partial and (accumulates or self.runtime.distribution_strategy == "tpu"):
+            why = "trainer.gradient_accumulation_steps" if accumulates else "runtime.distribution_strategy=tpu"
+            yield "task.train_data.drop_remainder", f"{why} needs batches that are all of one size; leave it out"
+        if self.runtime.distribution_strategy == "tpu":
+            for name in ("train_tf_function", "eval_tf_function"):
+                if not getattr(self.trainer, name):
+                    yield f"trainer.{name}", "TPUs run traced steps only; leave it on, or debug on a CPU"

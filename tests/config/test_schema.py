@@ -35,7 +35,7 @@ STEP_COSINE = f"{OPTIMIZATION}.learning_rate=step_cosine_with_offset"
         (["runtime={enable_xla: on, run_eagerly: on}"], "runtime.enable_xla: cannot be combined with run_eagerly"),
         (
             ["runtime={all_reduce_alg: nccl, distribution_strategy: off}"],
-            "runtime.all_reduce_alg: has no effect with distribution_strategy=off",
+            "runtime.all_reduce_alg: nccl has no effect with distribution_strategy=off",
         ),
         (
             [ADAM, f"{OPTIMIZATION}.optimizer.adam={{clipnorm: 1, clipvalue: 1, global_clipnorm: 1}}"],

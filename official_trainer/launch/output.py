@@ -1,0 +1,100 @@
+"""What the processes of a job print, as one text of whole lines, each with the name of its process.
+
+Owns: labels, lines, files of single processes. Does not own: colours (`cli/`), reading from processes (`local.py`).
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Callable, Iterable
+from typing import BinaryIO, TextIO
+
+_LONGEST_BYTES = 1 << 16
+_KEPT = 15
+
+Paint = Callable[[str, int], str]
+"""Paints a label in the colour of that number; `LAUNCHER` is the launcher's own."""
+
+LAUNCHER = -1
+LAUNCHER_NAME = "launch"
+
+
+class Printer:
+    """Prints lines of all processes of a job."""
+
+    def __init__(
+        self, stream: TextIO, *, paint: Paint = lambda label, _: label, log_dir: str | None = None, quiet: bool = False
+    ) -> None:
+        """Takes where lines go.
+
+        Args:
+          stream: all of them.
+          paint: colours of labels.
+          log_dir: a folder for a file of each process, without labels; they are appended to.
+          quiet: whether the launcher itself is silent.
+        """
+        self._stream, self._paint, self._log_dir, self._quiet = stream, paint, log_dir, quiet
+        self._names: list[str] = []
+        self._width = 0
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Takes the names of the processes, so that all labels are as wide."""
+        self._names = list(names)
+        self._width = max(map(len, [*self._names, LAUNCHER_NAME]))
+
+    def lines_of(self, name: str) -> Lines:
+        """Returns what takes the output of a process."""
+        log = None
+        if self._log_dir is not None:
+            os.makedirs(self._log_dir, exist_ok=True)
+            log = open(os.path.join(self._log_dir, f"{name.replace(' ', '-')}.log"), "ab", buffering=0)  # noqa: SIM115
+        return Lines(lambda lines: self._print(name, lines), log)
+
+    def say(self, text: str) -> None:
+        """Prints a line of the launcher's own."""
+        if not self._quiet:
+            self._print(LAUNCHER_NAME, [text])
+
+    def _print(self, name: str, lines: Iterable[str]) -> None:
+        number = self._names.index(name) if name in self._names else LAUNCHER
+        label = self._paint(f"[{name}]", number) + " " * (self._width - len(name))
+        self._stream.write("".join(f"{label} {line}".rstrip() + "\n" for line in lines))
+        self._stream.flush()
+
+
+class Lines:
+    """The output of one process, cut into lines.
+
+    Attributes:
+      last: the last of them.
+    """
+
+    def __init__(self, show: Callable[[list[str]], None], log: BinaryIO | None) -> None:
+        self.last: collections.deque[str] = collections.deque(maxlen=_KEPT)
+        self._show, self._log = show, log
+        self._unfinished = b""
+
+    def feed(self, data: bytes) -> None:
+        """Takes output as it comes, and shows the lines that are whole (or too long to wait for)."""
+        if self._log is not None:
+            self._log.write(data)
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        if len(self._unfinished) > _LONGEST_BYTES:
+            lines, self._unfinished = [*lines, self._unfinished], b""
+        self._take(lines)
+
+    def end(self) -> None:
+        """Shows what comes after the last end of a line; there is no more."""
+        if self._unfinished:
+            self._take([self._unfinished])
+        self._unfinished = b""
+        if self._log is not None:
+            self._log.close()
+
+    def _take(self, lines: list[bytes]) -> None:
+        if lines:
+            # A progress bar writes over its line; what can be seen in the end is what follows the last return.
+            texts = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines]
+            self.last.extend(text for text in texts if text.strip())
+            self._show(texts)

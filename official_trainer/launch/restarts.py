@@ -1,0 +1,55 @@
+"""Whether what has ended is started again, and when.
+
+Owns: the wait between restarts, and giving up. Does not own: starting anything (`local.py`).
+"""
+
+from __future__ import annotations
+
+_CRASH_LOOP = 5
+_LONGEST_SECONDS = 60.0
+
+
+class Restarts:
+    """The restarts of one thing.
+
+    Attributes:
+      count: how many there were.
+    """
+
+    def __init__(self, *, limit: int | None = None, first_seconds: float = 1.0) -> None:
+        """Takes when to give up.
+
+        Args:
+          limit: restarts; None for as many as bring new checkpoints.
+          first_seconds: the first wait; each further one without a new checkpoint is twice as long.
+        """
+        self.count = 0
+        self._limit, self._first_seconds = limit, first_seconds
+        self._without_progress = 0
+        self._newest: int | None = None
+
+    def next(self, newest: int | None) -> float | str:
+        """Returns in how many seconds to start again, or why not to.
+
+        Args:
+          newest: step of the newest checkpoint; None for none.
+        """
+        has_moved = self.count and newest is not None and newest != self._newest
+        self._without_progress = 0 if has_moved else self._without_progress
+        self._newest = newest
+        if self._limit is not None and self.count >= self._limit:
+            return f"--max_restarts={self._limit} is used up"
+        if self._without_progress >= _CRASH_LOOP:
+            where = (
+                "there is no checkpoint" if newest is None else f"the newest checkpoint is still that of step {newest}"
+            )
+            return f"after {self._without_progress} restarts {where}: it crashes again and again"
+        seconds = min(self._first_seconds * 2**self._without_progress, _LONGEST_SECONDS)
+        self.count += 1
+        self._without_progress += 1
+        return seconds
+
+    @property
+    def is_crash_loop(self) -> bool:
+        """Whether the last restarts have brought nothing."""
+        return self._without_progress >= _CRASH_LOOP

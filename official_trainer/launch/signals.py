@@ -1,0 +1,68 @@
+"""SIGTERM, SIGINT and SIGHUP of the launcher, as something that its loop can wait for.
+
+Owns: the handlers while a job lasts. Does not own: what is done about a signal (`local.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SAME_SIGNAL_SECONDS = 0.5  # `timeout` and some schedulers signal a process and its group, so the first one comes twice
+
+
+class Signals:
+    """Signals that came inside of its `with` block.
+
+    Attributes:
+      asked: the first of them, by name; None while there was none.
+      insisted: whether another one came half a second later or more.
+    """
+
+    def __init__(self) -> None:
+        self.asked: str | None = None
+        self.insisted = False
+        self._first = 0.0
+
+    def __enter__(self) -> Signals:
+        self._reading, self._writing = os.pipe()
+        for end in (self._reading, self._writing):
+            os.set_blocking(end, False)
+        self._previous_pipe = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._previous = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._previous_pipe)
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def fileno(self) -> int:
+        """Returns what to wait for before `read`."""
+        return self._reading
+
+    def read(self) -> None:
+        """Takes the signals that came since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            for number in os.read(self._reading, 64):
+                now = time.monotonic()
+                if number not in _SIGNALS:
+                    continue
+                if self.asked is None:
+                    self.asked, self._first = signal.Signals(number).name, now
+                elif now - self._first > _SAME_SIGNAL_SECONDS:
+                    self.insisted = True
+
+    def wait(self, seconds: float) -> bool:
+        """Waits that long, or until the launcher is asked to stop; returns whether it was."""
+        end = time.monotonic() + seconds
+        while self.asked is None and (left := end - time.monotonic()) > 0:
+            select.select([self], [], [], left)
+            self.read()
+        return self.asked is not None

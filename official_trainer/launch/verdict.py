@@ -1,0 +1,126 @@
+"""How a job ended, from how its processes did: which of them failed by itself, and the exit code of all.
+
+Owns: that judgement, as a pure function, and the words for exit codes. Does not own: ending processes (`local.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Iterable, Sequence
+
+from official_trainer.cluster import CHIEF, EVALUATOR, PS
+from official_trainer.errors import ExitCode
+
+AGAIN = (ExitCode.RETRY, ExitCode.PREEMPTED)
+"""Exit codes that mean: start me again."""
+
+_MEANING = {
+    ExitCode.DONE: "done",
+    ExitCode.FAILED: "failed",
+    ExitCode.CONFIG: "configuration",
+    ExitCode.DATA: "data",
+    ExitCode.NON_FINITE: "the loss is not finite",
+    ExitCode.STALLED: "stalled",
+    ExitCode.RETRY: "may be started again",
+    ExitCode.PREEMPTED: "stopped, state saved",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class End:
+    """How one process ended.
+
+    Attributes:
+      name: of the process.
+      role: of the process.
+      code: its exit code; negative: the signal that killed it.
+      was_told: whether it was told to end before.
+      was_killed: whether the launcher killed it, because it did not end in time.
+      last: its last lines.
+    """
+
+    name: str
+    role: str
+    code: int
+    was_told: bool = False
+    was_killed: bool = False
+    last: tuple[str, ...] = ()
+
+    @property
+    def how(self) -> str:
+        """In words."""
+        if self.was_killed:
+            return "did not end in time and was killed"
+        if self.code < 0:
+            memory = " (is memory short?)" if self.code == -signal.SIGKILL else ""
+            return f"was killed by {signal.Signals(-self.code).name}{memory}"
+        return f"ended with exit code {self.code}" + (f" ({_MEANING[self.code]})" if self.code in _MEANING else "")  # type: ignore[index]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+      code: the exit code of the launcher.
+      cause: the process that it comes from; None if all is well, or if the launcher itself says why.
+      was_asked: whether the launcher was asked to stop.
+      note: what else there is to say.
+    """
+
+    code: int
+    cause: End | None = None
+    was_asked: bool = False
+    note: str = ""
+
+
+def exit_code(code: int) -> int:
+    """Returns what the launcher's exit code says of a process: one that a signal killed may be started again."""
+    is_signal = code < 0 or (code > 128 and code != ExitCode.PREEMPTED)
+    return int(ExitCode.RETRY) if is_signal else code
+
+
+def may_run_again(code: int) -> bool:
+    """Tells whether starting a process again may help."""
+    return exit_code(code) in AGAIN
+
+
+def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
+    """Returns how a job ended.
+
+    Args:
+      ends: of all processes, in the order in which they ended; of one that was started again, the last.
+      was_asked: whether all were told to stop because the launcher was.
+    """
+    trained = [end for end in ends if end.role != EVALUATOR]
+    if any(end.role == PS for end in trained) and (was_asked or _chief_is_done(trained)):
+        trained = [end for end in trained if end.role == CHIEF]  # it alone saves; the others would serve for ever
+    failed = [_as_asked(end) if was_asked else end for end in trained if was_asked or not end.was_told]
+    failed = [end for end in failed if end.code]
+    if not failed:
+        failed = [end for end in ends if end.role == EVALUATOR and end.code and not end.was_told]
+    if not failed:
+        return Outcome(code=ExitCode.DONE, was_asked=was_asked)
+    cause = min(failed, key=_how_far_from_the_cause)  # the first of those that are alike
+    return Outcome(code=exit_code(cause.code), cause=cause, was_asked=was_asked)
+
+
+def _chief_is_done(ends: Iterable[End]) -> bool:
+    return any(end.role == CHIEF and end.code == 0 for end in ends)
+
+
+def _as_asked(end: End) -> End:
+    """A process that had no handler yet when it was told to stop has lost nothing."""
+    return dataclasses.replace(end, code=int(ExitCode.PREEMPTED)) if end.code == -signal.SIGTERM else end
+
+
+def _how_far_from_the_cause(end: End) -> int:
+    """An error of its own first; then what may be its consequence: TensorFlow aborts, or says that peers are lost."""
+    if end.code == ExitCode.RETRY:
+        return 4
+    if end.code == -signal.SIGABRT:
+        return 3
+    if end.code == ExitCode.PREEMPTED:
+        return 2
+    return 1 if end.code < 0 else 0

@@ -1,0 +1,46 @@
+"""Which of TensorFlow's errors mean that a process of the run is gone, and which one that is.
+
+Owns: reading the errors, and asking who still answers. Does not own: what is done about it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from official_trainer.cluster import process_name
+from official_trainer.peers import PeerLostError
+from official_trainer.rendezvous import answers, named
+
+
+def explained(
+    error: BaseException, addresses: Mapping[str, Sequence[str]], *, connects: Callable[[str], bool] = answers
+) -> PeerLostError | None:
+    """Returns what an error of TensorFlow says about a process that is gone, or None if it says something else.
+
+    Args:
+      error: what was raised.
+      addresses: `host:port` of the processes that this one depends on, by role.
+      connects: whether somebody answers at an address.
+    """
+    if isinstance(error, PeerLostError) or not _LOST & {cls.__name__ for cls in type(error).__mro__}:
+        return None
+    processes = {(role, index): address for role, listed in addresses.items() for index, address in enumerate(listed)}
+    blamed = [(role, int(index)) for role, index in _DEVICE.findall(str(error)) if (role, int(index)) in processes]
+    silent = [process for process, address in processes.items() if not connects(address)]
+    if not (blamed or silent):
+        return None
+    lost = [process for process in silent if process in blamed] or silent or blamed[-1:]
+    who = named({process_name(*process): processes[process] for process in lost})
+    first_line = str(error).partition("\n")[0][:_SHOWN_CHARACTERS]
+    return PeerLostError(
+        f"lost {who}: it has died, was started anew, or cannot be reached. Start what is missing and the same command "
+        f"continues from the last checkpoint. TensorFlow says: {type(error).__name__}: {first_line}"
+    )
+
+
+_LOST = frozenset({"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"})
+"""Names of the errors that TensorFlow raises when a process is gone; this module does not import it."""
+
+_DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
+_SHOWN_CHARACTERS = 200

@@ -1,0 +1,27 @@
+"""Runs of the chaos experiment on two and more workers."""
+
+import tempfile
+from pathlib import Path
+
+from tests.chaos.runs import Variant
+from tests.distributed.clusters import LocalCluster
+
+TWO_WORKERS = Variant("multi_worker_mirrored")
+SETS = ("runtime.distribution_strategy=multi_worker_mirrored", "runtime.collective_timeout_seconds=20")
+
+
+def argv_of(workspace, model_dir, *sets, experiment="digits_chaos"):
+    words = [f"--set={word}" for word in (*TWO_WORKERS.sets(workspace.folder), *SETS, *sets)]
+    return ["train", f"--experiment={experiment}", f"--model_dir={model_dir}", *words]
+
+
+def cluster(workspace, model_dir, *sets, workers=2, **options):
+    argv = argv_of(workspace, model_dir, *sets, **options)
+    folder = tempfile.mkdtemp(prefix="output-", dir=Path(model_dir).parent)
+    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=folder)
+
+
+def run_to_end(*arguments, **options):
+    with cluster(*arguments, **options) as started:
+        codes = set(started.start_all().wait_all().values())
+        assert codes == {0}, started.outputs()
