@@ -23,6 +23,7 @@ from official_trainer.parameter_server import ChiefWatch, CoordinatorError
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
 @pytest.mark.parametrize("least", [1, 10, 1000])
 def test_closures_hold_all_steps_and_give_each_worker_one(num_steps, num_workers, least):
+    """T7: no window leaves a worker without work."""
     lengths = closure_lengths(num_steps, num_workers, least)
 
     assert sum(lengths) == num_steps
@@ -258,6 +259,7 @@ def task(request, tmp_path):
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 @pytest.mark.parametrize("start", [0, 5])
 def test_the_workers_streams_are_the_batches_of_one_device(task, num_workers, start):
+    """T7: all workers together read what one device reads, whatever a pipeline knows of workers."""
     params = DataConfig(global_batch_size=BATCH, seed=3).replace(is_training=True)
     count = 12
     whole = iter(task.build_inputs(params, InputContext(seed=3)).repeat())
