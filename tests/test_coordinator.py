@@ -1,7 +1,6 @@
 """What a coordinator and its servers decide, without any of them; see `tests/distributed/` for the real ones."""
 
 import json
-import types
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.cluster import Cluster
-from official_trainer.config import DataConfig
+from official_trainer.config import DataConfig, RuntimeConfig
 from official_trainer.coordinator import closure_lengths
 from official_trainer.distribute import build_strategy, strategy_name
 from official_trainer.feed import Feed
@@ -188,15 +187,13 @@ FULL = {"chief": ("a:1",), "worker": ("b:1",), "ps": ("c:1",)}
     ],
 )
 def test_only_the_chief_of_a_whole_cluster_can_train(cluster, said):
-    runtime = types.SimpleNamespace(distribution_strategy="parameter_server", tpu=None)
+    runtime = RuntimeConfig(distribution_strategy="parameter_server")
     with pytest.raises(CoordinatorError, match=said):
         build_strategy(runtime, cluster)
 
 
 def test_evaluations_and_exports_take_the_devices_of_this_machine():
-    runtime = types.SimpleNamespace(
-        distribution_strategy="parameter_server", tpu=None, num_logical_cpus=None, all_reduce_alg=None, num_packs=1
-    )
+    runtime = RuntimeConfig(distribution_strategy="parameter_server")
     strategy = build_strategy(runtime, cluster_of("chief", **FULL), trains=False)
 
     assert strategy.num_replicas_in_sync >= 1
