@@ -73,6 +73,22 @@ class Feed:
         """Whether the data built last began at its start step by itself, instead of being read over up to there."""
         return self._built is not None and self._built[1].starts_at_step
 
+    def pipelines(self) -> int:
+        """Returns how many input pipelines share the data out under the strategy; builds none of the task's data."""
+        counts = []
+
+        def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+            counts.append(input_context.num_input_pipelines)
+            return tf.data.Dataset.from_tensors([0])
+
+        orbit.utils.make_distributed_dataset(self._strategy, build)
+        return max(counts, default=1)
+
+    @property
+    def context(self) -> InputContext | None:
+        """What the data built last was built for."""
+        return None if self._built is None else self._built[1]
+
     @property
     def source(self) -> str:
         """What built the data, for messages."""
@@ -170,6 +186,8 @@ class TrainingFeed:
     ) -> None:
         """Takes the task's feed, or a dataset `given` by the caller in its place.
 
+        `on_build` is called with what the task's data was built for, each time that the iterator is built.
+
         Args:
           feed: builds the task's training data.
           global_step: step whose batch comes next.
@@ -185,6 +203,7 @@ class TrainingFeed:
         self._given = given
         self._iterator: Any = None
         self._to_read_over = 0
+        self.on_build: Callable[[InputContext], object] = lambda context: None
 
     @property
     def given(self) -> Any:
@@ -201,6 +220,8 @@ class TrainingFeed:
         if self._iterator is None:
             step = int(self._global_step.numpy())
             dataset = self._dataset(step, self._window_steps)
+            if self._given is None and self._feed.context is not None:
+                self.on_build(self._feed.context)
             self._to_read_over = 0 if self._feed.has_started_there else self.position.start_step(step)
             self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
@@ -224,6 +245,10 @@ class TrainingFeed:
             dataset = feed.build()
         with feed.errors_explained():
             yield from tf.nest.map_structure(iter, dataset)
+
+    def pipelines(self) -> int | None:
+        """Returns how many input pipelines share the task's data out; None for a dataset given by the caller."""
+        return self._feed.pipelines() if self._given is None else None
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""

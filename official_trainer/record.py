@@ -138,7 +138,7 @@ class RunRecord:
             "restarted": now if is_restart else before.get("restarted"),
             "finished": None,
             "restarts": before.get("restarts", 0) + is_restart,
-            "steps": before.get("steps", {"start": 0, "current": 0, "end": None}),
+            "steps": dict(before.get("steps", {"start": 0, "current": 0, "end": None})),
             "last_checkpoint_step": before.get("last_checkpoint_step"),
             "best": before.get("best"),
             "stopped_early": None,
@@ -146,6 +146,7 @@ class RunRecord:
             "time": before.get("time"),
             "versions": versions(),
             "devices": [],
+            "input": before.get("input"),
             "git_revision": git_revision(self._launch.workspace),
             "config_digest": self._launch.config_digest,
         }
@@ -176,6 +177,11 @@ class RunRecord:
             self._run["steps"] |= {"start": start_step, "current": start_step}
         if end_step is not None:
             self._run["steps"]["end"] = end_step
+        self._write_run()
+
+    def set_input(self, layout: Mapping[str, Any]) -> None:
+        """Says how the training data is shared out."""
+        self._run["input"] = dict(layout)
         self._write_run()
 
     @property

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, files, registry, resume, variables
+from official_trainer import accounting, data_layout, files, registry, resume, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -158,6 +158,9 @@ class _Session:
         self._account.trackers_seconds = lambda: self._trackers.spent_seconds
         with closing(self._trackers) as outcome:
             store = store_of(job, trainer, schedule)
+            trainer.feed.on_build = data_layout.LayoutTeller(
+                remember=store.describe, record=self._record.set_input, say=self._console.message
+            )
             hooks = self._hooks(trainer, schedule)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
             stop.save_state = loop.save_beside
@@ -221,11 +224,21 @@ class _Session:
                     "back, or name another --model_dir, or delete this directory to start from nothing here."
                 )
             return
+        self._check_layout(trainer, state.step)
         changes = self._changes = {change.path: change for change in self._job.check_changes(state.step)}
         if any(path.startswith("trainer.optimizer_config.") for path in changes):
             trainer.use_configured_optimizer()
         if size := changes.get("task.train_data.global_batch_size"):
             trainer.feed.position.change_batch_size(state.step, int(size.before), int(size.after))
+
+    def _check_layout(self, trainer: Trainer, step: int) -> None:
+        """Refuses other input pipelines than the checkpoint was saved with, where examples would change their order."""
+        if (pipelines := trainer.feed.pipelines()) is None:
+            return
+        allow = self._job.allow_config_change
+        notice = data_layout.check(self._job.model_dir, step, pipelines, allow_change=allow)
+        if notice is not None:
+            self._console.message(notice)
 
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True

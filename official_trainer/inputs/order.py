@@ -151,6 +151,9 @@ def finish(
         dataset = stack_windows(dataset, window_steps)
     if prefetch and plan.prefetch != 0:
         dataset = dataset.prefetch(_PREFETCHED if plan.prefetch is None else plan.prefetch)
+    if plan.training and plan.pipelines > 1:
+        # Data without end: else workers ask each other at each step whether all of them have a batch.
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     return _without_tuning(dataset)
 
 
