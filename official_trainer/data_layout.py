@@ -21,8 +21,9 @@ _logger = logging.getLogger(__name__)
 KEY = "input"
 """Where a manifest's metadata, and `run.json`, hold the layout."""
 
-Order = Literal["global", "by_pipeline"]
-"""What decides which examples are in a global batch: the seed and the step alone, or also the number of pipelines."""
+Order = Literal["global", "by_pipeline", "service"]
+"""What decides which examples are in a global batch: the seed and the step alone, or also the number of pipelines, or
+which data worker of a tf.data service is faster."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Layout:
     Attributes:
       replicas: among which a global batch is divided.
       pipelines: input pipelines, one for each host.
-      order: whether the order of examples depends on the number of pipelines.
+      order: what the order of examples depends on.
     """
 
     replicas: int
@@ -43,6 +44,7 @@ class Layout:
     def of(cls, context: InputContext) -> Layout:
         """Returns the layout that a pipeline was built for."""
         order: Order = "by_pipeline" if context.order_depends_on_pipelines else "global"
+        order = "service" if context.served_by else order
         return cls(replicas=context.num_replicas_in_sync, pipelines=context.num_input_pipelines, order=order)
 
     @classmethod
@@ -90,7 +92,7 @@ def check(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> s
       LayoutChangeError: the order would change, which is not allowed.
     """
     before = Layout.saved(model_dir, step)
-    if before is None or before.pipelines == pipelines:
+    if before is None or before.pipelines == pipelines or before.order == "service":
         return None
     what = f"{_pipelines(before.pipelines)} until step {step}, {pipelines} from here on"
     if before.order == "global":
@@ -132,6 +134,12 @@ class LayoutTeller:
         self._remember({KEY: layout})
         if not self._is_chief:
             return
+        if context.served_by:
+            layout = layout | {"service": context.served_by}
+            self._say(
+                f"training data from the tf.data service at {context.served_by}: batches come in no fixed order, so "
+                "a run that is broken off goes on near where it was, not exactly there"
+            )
         if context.num_input_pipelines > 1 and context.sharing is not None:
             sharing = context.sharing()
             layout = layout | {"sharing": sharing.as_dict()}

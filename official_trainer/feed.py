@@ -17,7 +17,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import inputs, random_streams
+from official_trainer import data_service, inputs, random_streams
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import tf
 
@@ -59,19 +59,22 @@ class DataPosition(tf.Module):
 class Feed:
     """Builds a task's dataset for one split under the strategy in scope."""
 
-    def __init__(self, task: Any, params: Any, *, training: bool, seed: int) -> None:
+    def __init__(
+        self, task: Any, params: Any, *, training: bool, seed: int, service_timeout_seconds: float = 600.0
+    ) -> None:
         self._task = task
         self._params = _with_training_flag(params, training)
         self._training = training
         self._strategy = tf.distribute.get_strategy()
         self._seed = seed
+        self._service_timeout_seconds = service_timeout_seconds
         self._built: tuple[Any, InputContext] | None = None
         self._is_apart = False
 
     @property
     def has_started_there(self) -> bool:
         """Whether the data built last began at its start step by itself, instead of being read over up to there."""
-        return self._built is not None and self._built[1].starts_at_step
+        return self._built is not None and (self._built[1].starts_at_step or bool(self._built[1].served_by))
 
     def pipelines(self) -> int:
         """Returns how many input pipelines share the data out under the strategy; builds none of the task's data."""
@@ -98,14 +101,19 @@ class Feed:
         """Returns the distributed dataset from batch `start_step`; blocks of `window_steps` batches if given."""
 
         def build(input_context: tf.distribute.InputContext) -> Any:
+            is_served = self.is_served
+            if is_served:
+                data_service.check_pipelines(self._params, input_context.num_input_pipelines)
             context = InputContext(
-                num_input_pipelines=input_context.num_input_pipelines,
-                input_pipeline_id=input_context.input_pipeline_id,
+                # Data workers share out what one pipeline would read alone.
+                num_input_pipelines=1 if is_served else input_context.num_input_pipelines,
+                input_pipeline_id=0 if is_served else input_context.input_pipeline_id,
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
                 start_step=start_step,
                 seed=self._seed,
                 window_steps=window_steps,
             )
+            context.served_by = self._params.tf_data_service_address if is_served else ""
             dataset = _call(self._task.build_inputs, self._params, context)
             inputs.check_element_structure(dataset, self.source)
             self._built = dataset, context
@@ -127,11 +135,19 @@ class Feed:
 
     def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
         """Does what the pipeline did not do itself: skip to the start, group batches into blocks."""
-        if start_step and not context.starts_at_step:
-            dataset = skip(dataset, start_step * _elements_per_step(context))
+        if start_step and not context.starts_at_step and not context.served_by:
+            dataset = inputs.skip(dataset, start_step * _elements_per_step(context))
         if window_steps is not None and not context.yields_windows:
             dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
+        if context.served_by:
+            start, timeout = (start_step, self._seed), self._service_timeout_seconds
+            dataset = data_service.distribute(dataset, self._params, start=start, timeout_seconds=timeout)
         return dataset
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a tf.data service gives the batches, in no fixed order."""
+        return self._training and not self._is_apart and data_service.is_used(self._params)
 
     def steps_per_epoch(self, *, count: bool = True) -> float | None:
         """Returns the steps of a pass over the data built last: infinity if it has no end, None if nobody knows.
@@ -231,11 +247,16 @@ class TrainingFeed:
         start_step = self.position.start_step(step)
         if self._given is None:
             return self._feed.build(start_step, window_steps)
-        dataset = skip(self._given, start_step)
+        dataset = inputs.skip(self._given, start_step)
         return dataset if window_steps is None else inputs.stack_windows(dataset, window_steps)
 
     def batches(self, step: int) -> Iterator[Any]:
-        """Yields the batches that follow `step`, distributed; the iterator that trains stays where it is."""
+        """Yields the batches that follow `step`, distributed; the iterator that trains stays where it is.
+
+        None if a service gives them: it would not give the same ones again.
+        """
+        if self._given is None and self._feed.is_served:
+            return
         yield from tf.nest.map_structure(iter, self._dataset(step))
 
     def first_batches(self) -> Iterator[Any]:
@@ -337,30 +358,6 @@ class TrainingFeed:
                 "ever; set trainer.train_steps instead, or leave out repeat()"
             )
         return steps
-
-
-def skip(dataset: Any, num_elements: int) -> Any:
-    """Returns `dataset` from element `num_elements` on; reads over the elements before, and says so."""
-    if num_elements == 0:
-        return dataset
-    _logger.warning("reading over %d batches up to the restored step: this pipeline cannot start there", num_elements)
-    if isinstance(dataset, tf.data.Dataset):
-        return dataset.skip(num_elements)
-    return _SkippedDistributed(dataset, num_elements)
-
-
-class _SkippedDistributed:
-    """A distributed dataset whose iterator has been moved on; TensorFlow offers no `skip` for these."""
-
-    def __init__(self, dataset: Any, num_elements: int) -> None:
-        self._dataset = dataset
-        self._num_elements = num_elements
-
-    def __iter__(self) -> Any:
-        iterator = iter(self._dataset)
-        for _ in range(self._num_elements):
-            next(iterator)
-        return iterator
 
 
 def _elements_per_step(context: InputContext) -> int:

@@ -12,10 +12,10 @@ import functools
 import logging
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, data_layout, files, registry, resume, variables
+from official_trainer import accounting, data_layout, data_service, files, registry, resume, variables
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -153,7 +153,7 @@ class _Session:
             schedule = schedule_of(job, trainer)
             self._check_monitored(trainer, schedule, evaluates)
         trainer.stop, self._trainer = stop, trainer
-        self._account.sampler.waits = trainer.waits_for_input
+        self._account.sampler.waits = self._waits_for_input(trainer)
         self._account.actions_seconds = lambda: schedule.spent_seconds
         self._account.trackers_seconds = lambda: self._trackers.spent_seconds
         with closing(self._trackers) as outcome:
@@ -170,6 +170,13 @@ class _Session:
             outcome.step, outcome.metrics = loop.state.step, self.metrics
         self._console.message(self._closing_line(loop.state.step))
         self._tell_time()
+
+    def _waits_for_input(self, trainer: Trainer) -> Callable[[], bool | None]:
+        """Returns what tells whether a step waits for data; a tf.data service that does not deliver is reported."""
+        data = self._job.config.task.train_data
+        if not data_service.is_used(data):
+            return trainer.waits_for_input
+        return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.waits_for_input)
 
     def _check_monitored(self, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
         """Refuses before the first step what would fail at the first evaluation."""

@@ -45,6 +45,7 @@ class InputContext:
     Attributes:
       order_depends_on_pipelines: whether which examples are in a global batch depends on the number of pipelines. A
         pipeline that knows better says so.
+      served_by: address of the tf.data service that the batches come from; empty for none.
       sharing: tells how the data is shared out over the pipelines, if the pipeline says so; calling it may look at
         every file.
     """
@@ -76,6 +77,7 @@ class InputContext:
         assert window_steps is None or num_replicas_in_sync == 1, "a block of batches is for one replica"
         self.seed = seed
         self.order_depends_on_pipelines = True
+        self.served_by = ""
         self.sharing: Callable[[], Sharing] | None = None
         self._start_step = start_step
         self._window_steps = window_steps

@@ -154,10 +154,10 @@ def finish(
     if plan.training and plan.pipelines > 1:
         # Data without end: else workers ask each other at each step whether all of them have a batch.
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    return _without_tuning(dataset)
+    return without_tuning(dataset)
 
 
-def _without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns `dataset` without tf.data's tuning thread: parallel parts use every core, buffers have a fixed size.
 
     The thread sleeps for up to a minute at a time, and an iterator waits for it when it goes away. So with tuning, an

@@ -74,7 +74,11 @@ def from_files(
     start_step = context.start_step if plan.training else 0
     window_steps = context.window_steps if plan.training else None
     first_example = start_step * plan.pipeline_batch_size
-    records = share.cached_records(first_example) if params.cache else share.records(first_example)
+    if params.cache:
+        records = share.cached_records(first_example)
+    else:
+        # Each data worker of a service takes epochs of its own: what one of them passes over would be lost.
+        records = share.records(first_example, whole_epochs=bool(context.served_by))
 
     examples = records.map(
         lambda record: _parsed(parse_fn, record), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
@@ -209,9 +213,15 @@ class _Share:
                 "leave out empty files, or use fewer workers"
             )
 
-    def records(self, first: int) -> tf.data.Dataset:
-        """Returns serialized records from this share's record number `first` on, counted over all epochs."""
+    def records(self, first: int, *, whole_epochs: bool = False) -> tf.data.Dataset:
+        """Returns serialized records from this share's record number `first` on, counted over all epochs.
+
+        Args:
+          first: where to begin.
+          whole_epochs: whether to begin with the epoch that it lies in instead.
+        """
         first_epoch, skip = divmod(first, self.count()) if first else (0, 0)
+        skip = 0 if whole_epochs else skip
         epochs = tf.data.Dataset.range(first_epoch, 2**62 if self.plan.training else 1)
         return epochs.flat_map(self._epoch).skip(skip)
 
