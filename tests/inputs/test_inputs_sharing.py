@@ -104,7 +104,7 @@ def test_by_example_every_epoch_is_whole_though_files_change_their_order(folder,
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_pipelines_with_nothing_to_evaluate(folder, cache):
-    """N17: an empty share is an empty dataset, with `drop_remainder` too."""
+    """N17, B3: an empty share is an empty dataset, with `drop_remainder` too."""
     write(folder / "few", [1, 2])
     for drop_remainder in (False, True):
         params = DataConfig(
@@ -120,7 +120,7 @@ def test_pipelines_with_nothing_to_evaluate(folder, cache):
 
 
 def test_drop_remainder_with_uneven_shares_fails_in_no_pipeline(folder):
-    """N17: a pipeline that has less than its part of a batch has no batch; that is no error of its own."""
+    """N17, B3: a pipeline that has less than its part of a batch has no batch; that is no error of its own."""
     params = DataConfig(input_path=f"{folder}/part-*", global_batch_size=24, is_training=False, drop_remainder=True)
     sizes = [
         [len(batch["id"]) for batch in inputs.from_tfrecords(params, context, parse_fn=parse).as_numpy_iterator()]
