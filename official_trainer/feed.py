@@ -352,6 +352,12 @@ class TrainingFeed:
         """
         self.iterator()
         steps = self._feed.steps_per_epoch()
+        if steps is None and self._given is None and self._feed.is_served:
+            raise DataError(
+                f"{self._feed.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
+                "service the end of one does not show; set trainer.train_steps instead, or "
+                "input_context.examples_per_epoch in build_inputs"
+            )
         if steps == math.inf:
             raise DataError(
                 f"{self._feed.source}: trainer.train_epochs needs training data that ends, this dataset repeats for "
