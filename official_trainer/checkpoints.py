@@ -93,6 +93,10 @@ class CheckpointStore:
 
     # What is there.
 
+    def describe(self, metadata: Mapping[str, Any]) -> None:
+        """Adds to what each manifest says about the run from now on."""
+        self._metadata = {**self._metadata, **metadata}
+
     def steps(self) -> tuple[int, ...]:
         """Returns the committed steps, rising; without damaged ones that could not be moved to quarantine."""
         return tuple(step for step in committed_steps(self.directory) if step not in self._unmovable)

@@ -1,7 +1,7 @@
 """The batches of a run: a task's data under the strategy, from the step where the run stands.
 
-Owns: `DataPosition`, which is saved with every checkpoint, and `TrainingFeed`, which builds the iterator there and
-says what happens when data ends. Does not own: how a pipeline orders or reads examples (`inputs/`).
+Owns: `TrainingFeed`, which builds the iterator there and says what happens when data ends. Does not own: how a pipeline
+orders or reads examples (`inputs/`), what is saved of where the data stands (`data_position.py`).
 """
 
 from __future__ import annotations
@@ -17,62 +17,20 @@ from typing import Any
 
 import orbit
 
-from official_trainer import inputs, random_streams, tpu
+from official_trainer import data_service, inputs, random_streams, tpu
+from official_trainer.data_position import DataPosition
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
 
 
-class DataPosition(tf.Module):
-    """Where the training data stands, so that a resumed run reads what an unbroken one would."""
-
-    def __init__(self) -> None:
-        super().__init__(name="data_position")
-
-        def counter(name: str) -> tf.Variable:
-            first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-            return tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first, name=name)
-
-        self.epoch = counter("epoch")
-        self.epoch_start_step = counter("epoch_start_step")
-        self.skipped_steps = counter("skipped_steps")
-
-    def values(self) -> list[int]:
-        """Returns what tells where the data stands."""
-        return [int(counter.numpy()) for counter in self._counters]
-
-    def go_to(self, values: Sequence[int]) -> None:
-        """Takes what `values` returned elsewhere."""
-        for counter, value in zip(self._counters, values, strict=True):
-            counter.assign(value)
-
-    @property
-    def _counters(self) -> tuple[tf.Variable, ...]:
-        return self.epoch, self.epoch_start_step, self.skipped_steps
-
-    def start_step(self, global_step: int) -> int:
-        """Returns how many batches of the iterator lie before the batch of `global_step`."""
-        return global_step + int(self.skipped_steps.numpy()) - int(self.epoch_start_step.numpy())
-
-    def change_batch_size(self, global_step: int, before: int, after: int) -> None:
-        """Goes on with the same examples in batches of another size; less than one batch is left out."""
-        done = (global_step + int(self.skipped_steps.numpy())) * before
-        epoch_start = int(self.epoch_start_step.numpy()) * before
-        # A position is counted from the epoch's start; both are rounded up, so nothing is seen twice.
-        self.epoch_start_step.assign(-(-epoch_start // after))
-        self.skipped_steps.assign(-(-(done - epoch_start) // after) + int(self.epoch_start_step.numpy()) - global_step)
-
-    def begin_epoch(self, global_step: int) -> None:
-        """Marks that the data ended and that its first batch is the batch of `global_step`."""
-        self.epoch.assign_add(1)
-        self.epoch_start_step.assign(global_step + int(self.skipped_steps.numpy()))
-
-
 class Feed:
     """Builds a task's dataset for one split under the strategy in scope."""
 
-    def __init__(self, task: Any, params: Any, *, training: bool, seed: int) -> None:
+    def __init__(
+        self, task: Any, params: Any, *, training: bool, seed: int, service_timeout_seconds: float = 600.0
+    ) -> None:
         self._task = task
         self._params = _with_training_flag(params, training)
         self._training = training
@@ -80,13 +38,30 @@ class Feed:
         self._seed = seed
         is_under_coordinator = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
         self._distribute = _read_here if is_under_coordinator else orbit.utils.make_distributed_dataset
+        self._service_timeout_seconds = service_timeout_seconds
         self._built: tuple[Any, InputContext] | None = None
         self._is_apart = False
 
     @property
     def has_started_there(self) -> bool:
         """Whether the data built last began at its start step by itself, instead of being read over up to there."""
-        return self._built is not None and self._built[1].starts_at_step
+        return self._built is not None and (self._built[1].starts_at_step or bool(self._built[1].served_by))
+
+    def pipelines(self) -> int:
+        """Returns how many input pipelines share the data out under the strategy; builds none of the task's data."""
+        counts = []
+
+        def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+            counts.append(input_context.num_input_pipelines)
+            return tf.data.Dataset.from_tensors([0])
+
+        orbit.utils.make_distributed_dataset(self._strategy, build)
+        return max(counts, default=1)
+
+    @property
+    def context(self) -> InputContext | None:
+        """What the data built last was built for."""
+        return None if self._built is None else self._built[1]
 
     @property
     def source(self) -> str:
@@ -97,14 +72,19 @@ class Feed:
         """Returns the distributed dataset from batch `start_step`; blocks of `window_steps` batches if given."""
 
         def build(input_context: tf.distribute.InputContext) -> Any:
+            is_served = self.is_served
+            if is_served:
+                data_service.check_pipelines(self._params, input_context.num_input_pipelines)
             context = InputContext(
-                num_input_pipelines=input_context.num_input_pipelines,
-                input_pipeline_id=input_context.input_pipeline_id,
+                # Data workers share out what one pipeline would read alone.
+                num_input_pipelines=1 if is_served else input_context.num_input_pipelines,
+                input_pipeline_id=0 if is_served else input_context.input_pipeline_id,
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
                 start_step=start_step,
                 seed=self._seed,
                 window_steps=window_steps,
             )
+            context.served_by = self._params.tf_data_service_address if is_served else ""
             dataset = _call(self._task.build_inputs, self._params, context)
             inputs.check_element_structure(dataset, self.source)
             if self._training and isinstance(self._strategy, tf.distribute.TPUStrategy):
@@ -129,7 +109,7 @@ class Feed:
         dataset = _call(self._task.build_inputs, self._params, context)
         inputs.check_element_structure(dataset, self.source)
         if not context.starts_at_step:
-            dataset = skip(dataset.repeat() if repeats else dataset, first)
+            dataset = inputs.skip(dataset.repeat() if repeats else dataset, first)
         if not context.strides:
             dataset = dataset.shard(num_workers, 0)
         return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
@@ -142,11 +122,19 @@ class Feed:
 
     def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
         """Does what the pipeline did not do itself: skip to the start, group batches into blocks."""
-        if start_step and not context.starts_at_step:
-            dataset = skip(dataset, start_step * _elements_per_step(context))
+        if start_step and not context.starts_at_step and not context.served_by:
+            dataset = inputs.skip(dataset, start_step * _elements_per_step(context))
         if window_steps is not None and not context.yields_windows:
             dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
+        if context.served_by:
+            start, timeout = (start_step, self._seed), self._service_timeout_seconds
+            dataset = data_service.distribute(dataset, self._params, start=start, timeout_seconds=timeout)
         return dataset
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a tf.data service gives the batches, in no fixed order."""
+        return self._training and not self._is_apart and data_service.is_used(self._params)
 
     def steps_per_epoch(self, *, count: bool = True) -> float | None:
         """Returns the steps of a pass over the data built last: infinity if it has no end, None if nobody knows.
@@ -201,6 +189,8 @@ class TrainingFeed:
     ) -> None:
         """Takes the task's feed, or a dataset `given` by the caller in its place.
 
+        `on_build` is called with what the task's data was built for, each time that the iterator is built.
+
         Args:
           feed: builds the task's training data.
           global_step: step whose batch comes next.
@@ -217,6 +207,7 @@ class TrainingFeed:
         self._iterator: Any = None
         self._to_read_over = 0
         self.of_workers: Callable[[Feed, int], Any] | None = None  # gives all workers' streams from a batch on
+        self.on_build: Callable[[InputContext], object] = lambda context: None
 
     @property
     def given(self) -> Any:
@@ -233,6 +224,8 @@ class TrainingFeed:
         if self._iterator is None:
             step = int(self._global_step.numpy())
             dataset = self._dataset(step, self._window_steps)
+            if self._given is None and self._feed.context is not None:
+                self.on_build(self._feed.context)
             self._to_read_over = 0 if self._feed.has_started_there else self.position.start_step(step)
             if self.of_workers is not None:  # what was built above is for asking about the data
                 dataset = self.of_workers(self._feed, self.position.start_step(step))
@@ -244,11 +237,16 @@ class TrainingFeed:
         start_step = self.position.start_step(step)
         if self._given is None:
             return self._feed.build(start_step, window_steps)
-        dataset = skip(self._given, start_step)
+        dataset = inputs.skip(self._given, start_step)
         return dataset if window_steps is None else inputs.stack_windows(dataset, window_steps)
 
     def batches(self, step: int) -> Iterator[Any]:
-        """Yields the batches that follow `step`, distributed; the iterator that trains stays where it is."""
+        """Yields the batches that follow `step`, distributed; the iterator that trains stays where it is.
+
+        None if a service gives them: it would not give the same ones again.
+        """
+        if self._given is None and self._feed.is_served:
+            return
         yield from tf.nest.map_structure(iter, self._dataset(step))
 
     def first_batches(self) -> Iterator[Any]:
@@ -258,6 +256,10 @@ class TrainingFeed:
             dataset = feed.build()
         with feed.errors_explained():
             yield from tf.nest.map_structure(iter, dataset)
+
+    def pipelines(self) -> int | None:
+        """Returns how many input pipelines share the task's data out; None for a dataset given by the caller."""
+        return self._feed.pipelines() if self._given is None else None
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""
@@ -346,36 +348,18 @@ class TrainingFeed:
         """
         self.iterator()
         steps = self._feed.steps_per_epoch()
+        if steps is None and self._given is None and self._feed.is_served:
+            raise DataError(
+                f"{self._feed.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
+                "service the end of one does not show; set trainer.train_steps instead, or "
+                "input_context.examples_per_epoch in build_inputs"
+            )
         if steps == math.inf:
             raise DataError(
                 f"{self._feed.source}: trainer.train_epochs needs training data that ends, this dataset repeats for "
                 "ever; set trainer.train_steps instead, or leave out repeat()"
             )
         return steps
-
-
-def skip(dataset: Any, num_elements: int) -> Any:
-    """Returns `dataset` from element `num_elements` on; reads over the elements before, and says so."""
-    if num_elements == 0:
-        return dataset
-    _logger.warning("reading over %d batches up to the restored step: this pipeline cannot start there", num_elements)
-    if isinstance(dataset, tf.data.Dataset):
-        return dataset.skip(num_elements)
-    return _SkippedDistributed(dataset, num_elements)
-
-
-class _SkippedDistributed:
-    """A distributed dataset whose iterator has been moved on; TensorFlow offers no `skip` for these."""
-
-    def __init__(self, dataset: Any, num_elements: int) -> None:
-        self._dataset = dataset
-        self._num_elements = num_elements
-
-    def __iter__(self) -> Any:
-        iterator = iter(self._dataset)
-        for _ in range(self._num_elements):
-            next(iterator)
-        return iterator
 
 
 def _read_here(strategy: Any, build: Callable[[Any], Any]) -> Any:

@@ -138,7 +138,7 @@ class RunRecord:
             "restarted": now if is_restart else before.get("restarted"),
             "finished": None,
             "restarts": before.get("restarts", 0) + is_restart,
-            "steps": before.get("steps", {"start": 0, "current": 0, "end": None}),
+            "steps": dict(before.get("steps", {"start": 0, "current": 0, "end": None})),
             "last_checkpoint_step": before.get("last_checkpoint_step"),
             "best": before.get("best"),
             "stopped_early": None,
@@ -146,6 +146,7 @@ class RunRecord:
             "time": before.get("time"),
             "versions": versions(),
             "devices": [],
+            "input": before.get("input"),
             "git_revision": git_revision(self._launch.workspace),
             "config_digest": self._launch.config_digest,
         }
@@ -181,6 +182,11 @@ class RunRecord:
     def add_order(self, description: str) -> None:
         """Says in which order examples are seen, where that is not the order of one device."""
         self._run["order_of_examples"] = description
+
+    def set_input(self, layout: Mapping[str, Any]) -> None:
+        """Says how the training data is shared out."""
+        self._run["input"] = dict(layout)
+        self._write_run()
 
     @property
     def time_before(self) -> dict[str, Any] | None:

@@ -75,6 +75,7 @@ KINDS: Mapping[str, Kind] = {
     "task.init_checkpoint_allow_missing": "safe",
     # How early a batch is ready, not what is in it.
     "task.train_data.prefetch_buffer_size": "safe",
+    "task.train_data.tf_data_service_*": "safe",
     # Which variables there are: the model's, the optimizer's slots, averages, the loss scale.
     "task.model": "variables",
     "task.model.*": "variables",
@@ -103,6 +104,7 @@ KINDS: Mapping[str, Kind] = {
     "task.train_data.block_length": "guarded",
     "task.train_data.sharding": "guarded",
     "task.train_data.seed": "guarded",
+    "task.train_data.enable_tf_data_service": "guarded",
     # Every random stream; how sums are rounded.
     "runtime.seed": "guarded",
     "runtime.distribution_strategy": "guarded",

@@ -72,8 +72,9 @@ _MEANINGS = {
     "follow": ("looking for a checkpoint", f"Usually the storage of model_dir {_STORAGE}"),
     "input": (
         "waiting for the next batch",
-        "Usually the input pipeline itself waits for data: look at its files, at the network, and below at the stacks "
-        "of threads in generators and Python functions of tf.data.",
+        "Usually the input pipeline itself waits for data: look at its files, at the network, at the dispatcher and "
+        "the data workers if it has a tf.data service, and below at the stacks of threads in generators and Python "
+        "functions of tf.data.",
     ),
     "window": ("computing training steps", f"Usually {_DEVICE}."),
     "train": ("training", f"Either the input pipeline waits for data (its files, the network), or {_DEVICE}."),

@@ -105,7 +105,9 @@ class Trainer(AsyncStepper, Evaluator):
 
     def _feed_of(self, section: str, seed: int) -> Feed:
         params = getattr(self._config.task, section, None)
-        return Feed(self._task, params, training=section == "train_data", seed=seed)
+        timeout = getattr(self._config.runtime, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
+        training = section == "train_data"
+        return Feed(self._task, params, training=training, seed=seed, service_timeout_seconds=timeout)
 
     def _init_training(self, feed: Feed, train_dataset: Any, *, train: bool) -> None:
         trainer = self._config.trainer

@@ -12,10 +12,20 @@ import functools
 import logging
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from official_trainer import accounting, files, lost_peers, parameter_server, resume, tpu, variables
+from official_trainer import (
+    accounting,
+    data_layout,
+    data_service,
+    files,
+    lost_peers,
+    parameter_server,
+    resume,
+    tpu,
+    variables,
+)
 from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
@@ -157,11 +167,14 @@ class _Session:
         with stop.interruptible():
             schedule = schedule_of(job, trainer)
             self._check_monitored(trainer, schedule, evaluates)
-        self._account.sampler.waits = trainer.waits_for_input
+        self._account.sampler.waits = self._waits_for_input(trainer)
         self._account.actions_seconds = lambda: schedule.spent_seconds
         self._account.trackers_seconds = lambda: self._trackers.spent_seconds
         with closing(self._trackers) as outcome:
             store = store_of(job, trainer, schedule)
+            trainer.feed.on_build = data_layout.LayoutTeller(
+                remember=store.describe, record=self._record.set_input, say=self._console.message
+            )
             hooks = self._hooks(trainer, schedule)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
             stop.save_state = loop.save_beside
@@ -171,6 +184,13 @@ class _Session:
             outcome.step, outcome.metrics = loop.state.step, self.metrics
         self._console.message(self._closing_line(loop.state.step))
         self._tell_time()
+
+    def _waits_for_input(self, trainer: Trainer) -> Callable[[], bool | None]:
+        """Returns what tells whether a step waits for data; a tf.data service that does not deliver is reported."""
+        data = self._job.config.task.train_data
+        if not data_service.is_used(data):
+            return trainer.waits_for_input
+        return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.waits_for_input)
 
     def _check_monitored(self, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
         """Refuses before the first step what would fail at the first evaluation."""
@@ -225,11 +245,21 @@ class _Session:
                     "back, or name another --model_dir, or delete this directory to start from nothing here."
                 )
             return
+        self._check_layout(trainer, state.step)
         changes = self._changes = {change.path: change for change in self._job.check_changes(state.step)}
         if any(path.startswith("trainer.optimizer_config.") for path in changes):
             trainer.use_configured_optimizer()
         if size := changes.get("task.train_data.global_batch_size"):
             trainer.feed.position.change_batch_size(state.step, int(size.before), int(size.after))
+
+    def _check_layout(self, trainer: Trainer, step: int) -> None:
+        """Refuses other input pipelines than the checkpoint was saved with, where examples would change their order."""
+        if (pipelines := trainer.feed.pipelines()) is None:
+            return
+        allow = self._job.allow_config_change
+        notice = data_layout.check(self._job.model_dir, step, pipelines, allow_change=allow)
+        if notice is not None:
+            self._console.message(notice)
 
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True

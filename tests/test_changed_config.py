@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_trainer import config as configuration
 from official_trainer import registry, run
-from official_trainer.feed import DataPosition
+from official_trainer.data_position import DataPosition
 from official_trainer.lazy import keras
 from official_trainer.manifest import CheckpointError, committed_steps
 from tests import test_run

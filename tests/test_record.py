@@ -53,6 +53,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "time": None,
         "versions": read(model_dir)["versions"],
         "devices": [],
+        "input": None,
         "git_revision": None,
         "config_digest": "abc",
     }

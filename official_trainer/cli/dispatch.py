@@ -77,7 +77,7 @@ def main(
 def verbs() -> dict[str, types.ModuleType]:
     """Imports the modules of this folder that are verbs; alphabetical."""
     modules = {name: importlib.import_module(f"{__package__}.{name}") for name in _module_names()}
-    return {name: module for name, module in modules.items() if hasattr(module, "add_flags")}
+    return {name.replace("_", "-"): module for name, module in modules.items() if hasattr(module, "add_flags")}
 
 
 def help_line(module: types.ModuleType) -> str:
@@ -113,8 +113,8 @@ def _command(argv: list[str], prog: str, home: str | None) -> int:
 
 def _verb(name: str) -> types.ModuleType:
     """Imports the one verb that is called, so that the others cost nothing."""
-    if name in _module_names():
-        module = importlib.import_module(f"{__package__}.{name}")
+    if (file := name.replace("-", "_")) in _module_names():
+        module = importlib.import_module(f"{__package__}.{file}")
         if hasattr(module, "add_flags"):
             return module
     known = ", ".join(verbs())

@@ -13,7 +13,6 @@ from official_trainer import modes
 from official_trainer.cli.spelling import UsageError, Words, did_you_mean
 
 NOT_YET = {
-    "tf_data_service": "tf.data service is not supported yet; leave the flag out",
     "gin_file": "gin is not supported yet; leave the flag out, and set values with --set or --config_file",
     "gin_params": "gin is not supported yet; leave the flag out, and set values with --set or --config_file",
 }
@@ -119,6 +118,7 @@ def add_config_flags(parser: Parser) -> None:
     parser.takes_overrides = True
     parser.value("config_file", "FILE", "YAML over the experiment's values; may be repeated", repeat=True)
     parser.value("tpu", "ADDRESS", "sets runtime.tpu")
+    parser.value("tf_data_service", "ADDRESS", "training data comes through the tf.data service at grpc://HOST:PORT")
     parser.value(
         "params_override",
         "VALUES",
@@ -134,7 +134,10 @@ def add_config_flags(parser: Parser) -> None:
 
 def changes_config(arguments: argparse.Namespace) -> bool:
     """Tells whether any flag that changes a configuration is given."""
-    return any(getattr(arguments, name) for name in ("config_file", "tpu", "params_override", "set", *NOT_YET))
+    return any(
+        getattr(arguments, name)
+        for name in ("config_file", "tpu", "tf_data_service", "params_override", "set", *NOT_YET)
+    )
 
 
 def add_mode_flag(parser: Parser) -> None:

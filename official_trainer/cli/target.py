@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer import files
@@ -89,8 +90,17 @@ def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
         config_files=[*([params_path(run_dir)] if run_dir else []), *(arguments.config_file or ())],
         params_overrides=arguments.params_override or (),
         sets=arguments.set or (),
-        flags=[("--tpu", "runtime.tpu", arguments.tpu)] if arguments.tpu else [],
+        flags=list(_as_fields(arguments)),
     )
+
+
+def _as_fields(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    """Yields flag, field and value of the flags that stand for fields; one that is not given sets nothing."""
+    if arguments.tpu:
+        yield "--tpu", "runtime.tpu", arguments.tpu
+    if arguments.tf_data_service:
+        yield "--tf_data_service", "task.train_data.enable_tf_data_service", "true"
+        yield "--tf_data_service", "task.train_data.tf_data_service_address", arguments.tf_data_service
 
 
 def workspace(arguments: argparse.Namespace) -> Path | None:

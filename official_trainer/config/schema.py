@@ -46,6 +46,11 @@ class DataConfig(Config):
       prefetch_buffer_size: batches prepared ahead; unset means 2.
       sharding: whether each input pipeline of a multi-host job reads its own part of the files.
       seed: seed of the order of examples; unset means `runtime.seed`.
+      enable_tf_data_service: whether a tf.data service prepares the batches of `train_data`. They come in no fixed
+        order then, so a run that was broken off goes on near where it was, not exactly there.
+      tf_data_service_address: its dispatcher, `grpc://host:port`.
+      tf_data_service_job_name: name under which trainers, or the input pipelines of one, share a pass over the data;
+        unset gives each its own. Needed with several input pipelines.
     """
 
     input_path: str | tuple[str, ...] = ""
@@ -64,8 +69,13 @@ class DataConfig(Config):
     prefetch_buffer_size: NonNegative | None = None
     sharding: bool = True
     seed: int | None = None
+    enable_tf_data_service: bool = False
+    tf_data_service_address: str | None = None
+    tf_data_service_job_name: str | None = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
+        if self.enable_tf_data_service and not self.tf_data_service_address:
+            yield "tf_data_service_address", "is needed with enable_tf_data_service: grpc://host:port of the dispatcher"
         if self.input_path and self.tfds_name:
             yield "tfds_name", "cannot be set together with input_path; keep one of the two"
         if self.tfds_name and not self.tfds_split:
@@ -369,3 +379,13 @@ class ExperimentConfig(Config):
             for name in ("train_tf_function", "eval_tf_function"):
                 if not getattr(self.trainer, name):
                     yield f"trainer.{name}", "TPUs run traced steps only; leave it on, or debug on a CPU"
+        service = "enable_tf_data_service"
+        if self.task.validation_data.enable_tf_data_service:
+            what = "is for training data only: a service may lose examples of an evaluation; leave it out here"
+            yield f"task.validation_data.{service}", what
+        if not self.task.train_data.enable_tf_data_service:
+            return
+        trainer = self.trainer
+        if trainer.recovery_max_trials > 0 and trainer.recovery_data == "skip_batch":
+            what = f"skip_batch needs batches that come again in the same order, with task.train_data.{service} none do"
+            yield "trainer.recovery_data", f"{what}; set it to skip"

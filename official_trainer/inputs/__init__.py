@@ -11,8 +11,9 @@ Does not own: devices (`distribute.py`), the loop over batches (`feed.py`, `loop
 from official_trainer.inputs.arrays import from_arrays
 from official_trainer.inputs.context import BatchSizeError, DataError, InputContext, check_element_structure
 from official_trainer.inputs.damage import explain_data_error
-from official_trainer.inputs.order import stack_windows
+from official_trainer.inputs.order import stack_windows, without_tuning
 from official_trainer.inputs.records import from_tfrecords
+from official_trainer.inputs.skipping import skip
 from official_trainer.inputs.tfds import from_tfds
 
 __all__ = [
@@ -24,5 +25,7 @@ __all__ = [
     "from_arrays",
     "from_tfds",
     "from_tfrecords",
+    "skip",
     "stack_windows",
+    "without_tuning",
 ]

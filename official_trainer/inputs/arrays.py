@@ -9,11 +9,13 @@ that moves single examples costs more than the step.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer.inputs import order
 from official_trainer.inputs.context import DataError, InputContext
+from official_trainer.inputs.sharing import Sharing
 from official_trainer.lazy import tf
 
 _BLOCK_STEPS = 32  # more steps to a gather save nothing measurable and delay the first batch
@@ -48,6 +50,8 @@ def from_arrays(
             raise DataError(f"{name} is set to {value!r}, but the {plan.use} are arrays in memory; leave it out")
     source = _Source.of(arrays, plan)
     context.examples_per_epoch = source.num_examples
+    context.order_depends_on_pipelines = False
+    context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
     if plan.training:
         return _endless(source, plan, context, transform_fn)
     return _one_pass(source, plan, transform_fn)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.inputs.sharing import Sharing
 from official_trainer.lazy import tf
 
 
@@ -42,6 +43,13 @@ class InputContext:
     Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `window_steps` yields blocks,
     one that reads `batch_stride` leaves out the batches between. The engine skips, groups and leaves out for a pipeline
     that does not know of them.
+
+    Attributes:
+      order_depends_on_pipelines: whether which examples are in a global batch depends on the number of pipelines. A
+        pipeline that knows better says so.
+      served_by: address of the tf.data service that the batches come from; empty for none.
+      sharing: tells how the data is shared out over the pipelines, if the pipeline says so; calling it may look at
+        every file.
     """
 
     def __init__(
@@ -70,6 +78,9 @@ class InputContext:
         self.num_replicas_in_sync = num_replicas_in_sync
         assert window_steps is None or num_replicas_in_sync == 1, "a block of batches is for one replica"
         self.seed = seed
+        self.order_depends_on_pipelines = True
+        self.served_by = ""
+        self.sharing: Callable[[], Sharing] | None = None
         self._start_step = start_step
         self._window_steps = window_steps
         self._batch_stride = 1

@@ -35,6 +35,14 @@ class RecordFile:
         """
         return self.take if self.take >= 0 else count_records(self.path) - self.skip
 
+    def size_bytes(self) -> int | None:
+        """Returns how large this part is, about, without reading it; None if that means asking a remote storage."""
+        if self.take == 0:
+            return 0
+        if _is_remote(self.path) or self.take > 0:
+            return None
+        return os.path.getsize(self.path)
+
 
 def find_files(input_path: str | Sequence[str]) -> list[RecordFile]:
     """Returns the files that match, sorted by path, each once.

@@ -160,14 +160,14 @@ def finish(
     if window_steps is not None:
         dataset = stack_windows(dataset, window_steps)
     if plan.training:
-        # What may end costs a strategy of several processes one more exchange in every step: whether all have data.
+        # Data without end: else workers ask each other at each step whether all of them have a batch.
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     if prefetch and plan.prefetch != 0:
         dataset = dataset.prefetch(_PREFETCHED if plan.prefetch is None else plan.prefetch)
-    return _without_tuning(dataset)
+    return without_tuning(dataset)
 
 
-def _without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns `dataset` without tf.data's tuning thread: parallel parts use every core, buffers have a fixed size.
 
     The thread sleeps for up to a minute at a time, and an iterator waits for it when it goes away. So with tuning, an

@@ -9,19 +9,25 @@ Everything that a restart reads over is raw bytes: records are skipped before th
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from official_trainer.errors import first_few
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order
 from official_trainer.inputs.context import DataError, InputContext
 from official_trainer.inputs.files import RecordFile
+from official_trainer.inputs.sharing import By, Sharing
 from official_trainer.lazy import tf
 
 ParseFn = Callable[["tf.Tensor"], Any]
 
+_logger = logging.getLogger(__name__)
+
 _CYCLE_LENGTH = 16  # tf.data's own choice depends on the machine's cores, and with it the order of examples
 _CACHE_BLOCK = 1024
+_QUICK_TO_COUNT_BYTES = 256 << 20  # local files of this size, all together, are counted within a second or two
 
 
 def from_tfrecords(
@@ -63,10 +69,16 @@ def from_files(
     share = _Share.of(files, plan, params)
     share.check(parse_fn)
     context.examples_per_epoch = lambda: _examples_per_epoch(files, plan, params)
+    context.sharing = share.sharing
+    share.warn()
     start_step = context.start_step if plan.training else 0
     window_steps = context.window_steps if plan.training else None
     first_example = start_step * plan.pipeline_batch_size
-    records = share.cached_records(first_example) if params.cache else share.records(first_example)
+    if params.cache:
+        records = share.cached_records(first_example)
+    else:
+        # Each data worker of a service takes epochs of its own: what one of them passes over would be lost.
+        records = share.records(first_example, whole_epochs=bool(context.served_by))
     if plan.training and (plan := plan.strided(context)).batch_stride > 1:
         # Other workers' batches are left out before they are parsed.
         records = records.batch(plan.replica_batch_size).shard(plan.batch_stride, 0).unbatch()
@@ -94,25 +106,26 @@ class _Share:
     plan: order.BatchPlan
     files: tuple[RecordFile, ...]
     all_files: tuple[RecordFile, ...]
+    by: By
     seed: int
-    by_example: bool
     cycle_length: int
     block_length: int
     shuffle_buffer_size: int
 
     @classmethod
     def of(cls, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> _Share:
-        divided = plan.pipelines > 1 and params.sharding
-        by_file = divided and len(files) >= plan.pipelines
-        own = files[plan.pipeline :: plan.pipelines] if by_file else files
+        by: By = "nothing"
+        if plan.pipelines > 1 and params.sharding:
+            by = "files" if len(files) >= plan.pipelines else "examples"
+        own = files[plan.pipeline :: plan.pipelines] if by == "files" else files
         # Pipelines that all read everything should at least not read it in step.
-        alone = plan.pipelines == 1 or divided
+        alone = plan.pipelines == 1 or by != "nothing"
         return cls(
             plan=plan,
             files=tuple(own),
             all_files=tuple(files),
+            by=by,
             seed=plan.seed if alone else order.stream_seed(plan.seed, f"pipeline/{plan.pipeline}"),
-            by_example=divided and not by_file,
             cycle_length=min(params.cycle_length or _CYCLE_LENGTH, len(own)),
             block_length=params.block_length,
             shuffle_buffer_size=params.shuffle_buffer_size,
@@ -121,12 +134,48 @@ class _Share:
     def count(self) -> int:
         """Returns the records of this share in one epoch."""
         records = sum(file.count() for file in self.files)
-        return -(-(records - self.plan.pipeline) // self.plan.pipelines) if self.by_example else records
+        return self._every_nth(records, self.plan.pipeline) if self.by == "examples" else records
+
+    def warn(self) -> None:
+        """Says, in one of the pipelines, that an evaluation counts every example several times."""
+        plan = self.plan
+        if self.by == "nothing" and plan.pipelines > 1 and not plan.training and plan.pipeline == 0:
+            _logger.warning(
+                "validation_data.sharding is false: each example is evaluated %d times, once by each input pipeline; "
+                "set it to true to evaluate it once",
+                plan.pipelines,
+            )
+
+    def sharing(self) -> Sharing:
+        """Returns what every pipeline reads; counts records where that is quick."""
+        shares = [self._files_of(pipeline) for pipeline in range(self.plan.pipelines)]
+        sizes = [[file.size_bytes() for file in share] for share in shares]
+        total = sum(size or 0 for share in sizes for size in share)
+        examples: list[int] | None = None
+        if all(file.take >= 0 for file in self.all_files) or (_are_known(sizes) and total <= _QUICK_TO_COUNT_BYTES):
+            examples = [sum(file.count() for file in share) for share in shares]
+            if self.by == "examples":
+                examples = [self._every_nth(examples[0], pipeline) for pipeline in range(self.plan.pipelines)]
+        return Sharing(
+            by=self.by,
+            pipelines=self.plan.pipelines,
+            files=tuple(len(share) for share in shares),
+            examples=None if examples is None else tuple(examples),
+            size_bytes=tuple(sum(size or 0 for size in share) for share in sizes) if _are_known(sizes) else None,
+        )
+
+    def _files_of(self, pipeline: int) -> tuple[RecordFile, ...]:
+        return self.all_files[pipeline :: self.plan.pipelines] if self.by == "files" else self.all_files
+
+    def _every_nth(self, records: int, pipeline: int) -> int:
+        """Returns how many of all records one pipeline has that takes every n-th."""
+        return -(-(records - pipeline) // self.plan.pipelines)
 
     def check(self, parse_fn: ParseFn) -> None:
         """Reads and parses the first record, so that what is wrong with all of them is said before training."""
         plan = self.plan
-        needed = plan.pipeline_batch_size if plan.drop_remainder and not plan.training else 1
+        alone = plan.pipelines == 1  # one of several may have less than a batch, or nothing, to evaluate
+        needed = plan.pipeline_batch_size if plan.drop_remainder and not plan.training and alone else 1
         with tf.init_scope():  # the pipeline may be built inside a traced function
             try:
                 found = int(self._in_order().take(needed).reduce(0, lambda total, _: total + 1))
@@ -137,18 +186,45 @@ class _Share:
                 if explained is None:
                     raise
                 raise explained from error
-        if found == 0 and (plan.training or plan.pipelines == 1):
-            share = "" if plan.pipelines == 1 else f" for input pipeline {plan.pipeline} of {plan.pipelines}"
-            raise DataError(f"the {plan.use} hold no record{share}: {_named(self.files)}")
+        if found == 0 and alone:
+            raise DataError(f"the {plan.use} hold no record: {_named(self.files)}")
+        if plan.training and not alone:
+            self._check_none_is_empty(found)
         if found < needed and needed > 1:
             raise DataError(
                 f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder leaves "
                 f"the rest out; set drop_remainder: false. Read: {_named(self.files)}"
             )
 
-    def records(self, first: int) -> tf.data.Dataset:
-        """Returns serialized records from this share's record number `first` on, counted over all epochs."""
+    def _check_none_is_empty(self, found: int) -> None:
+        """Refuses training data of which some pipeline would have nothing, in all pipelines: the others would wait.
+
+        Args:
+          found: 0 if this pipeline has nothing; what others have is told by the sizes of files.
+        """
+        plan = self.plan
+        if self.by == "examples":
+            records = int(self._read(self._numbers(), whole=True).take(plan.pipelines).reduce(0, lambda n, _: n + 1))
+            empty = list(range(records, plan.pipelines))
+        else:
+            empty = [p for p in range(plan.pipelines) if all(f.size_bytes() == 0 for f in self._files_of(p))]
+            empty = sorted({*empty, *([] if found else [plan.pipeline])})
+        if empty:
+            which = f"input pipeline {first_few([str(p) for p in empty])} of {plan.pipelines}"
+            raise DataError(
+                f"the {plan.use} hold no record for {which}: {_named(self._files_of(empty[0]))}; "
+                "leave out empty files, or use fewer workers"
+            )
+
+    def records(self, first: int, *, whole_epochs: bool = False) -> tf.data.Dataset:
+        """Returns serialized records from this share's record number `first` on, counted over all epochs.
+
+        Args:
+          first: where to begin.
+          whole_epochs: whether to begin with the epoch that it lies in instead.
+        """
         first_epoch, skip = divmod(first, self.count()) if first else (0, 0)
+        skip = 0 if whole_epochs else skip
         epochs = tf.data.Dataset.range(first_epoch, 2**62 if self.plan.training else 1)
         return epochs.flat_map(self._epoch).skip(skip)
 
@@ -183,10 +259,13 @@ class _Share:
         return self._read(numbers).shuffle(self.shuffle_buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
 
     def _in_order(self) -> tf.data.Dataset:
-        return self._read(tf.range(len(self.files), dtype=tf.int64))
+        return self._read(self._numbers())
 
-    def _read(self, numbers: tf.Tensor) -> tf.data.Dataset:
-        """Returns the serialized records of the files with these numbers, interleaved."""
+    def _numbers(self) -> tf.Tensor:
+        return tf.range(len(self.files), dtype=tf.int64)
+
+    def _read(self, numbers: tf.Tensor, *, whole: bool = False) -> tf.data.Dataset:
+        """Returns the serialized records of the files with these numbers, interleaved; `whole`: of all pipelines."""
         paths = tf.constant([file.path for file in self.files])
         skips = tf.constant([file.skip for file in self.files], tf.int64)
         takes = tf.constant([file.take for file in self.files], tf.int64)
@@ -202,7 +281,8 @@ class _Share:
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        return records.shard(self.plan.pipelines, self.plan.pipeline) if self.by_example else records
+        is_shared_out = self.by == "examples" and not whole
+        return records.shard(self.plan.pipelines, self.plan.pipeline) if is_shared_out else records
 
 
 def _parsed(parse_fn: ParseFn, record: tf.Tensor) -> Any:
@@ -213,6 +293,10 @@ def _parsed(parse_fn: ParseFn, record: tf.Tensor) -> Any:
 def _examples_per_epoch(files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> int:
     records = sum(file.count() for file in files)
     return records if params.sharding else records * plan.pipelines
+
+
+def _are_known(sizes: Sequence[Sequence[int | None]]) -> bool:
+    return all(size is not None for share in sizes for size in share)
 
 
 def _named(files: Sequence[RecordFile]) -> str:

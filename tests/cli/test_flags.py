@@ -250,7 +250,7 @@ def test_help_shows_flags_defaults_and_what_is_not_supported_yet():
     assert "usage: train.py [flags]" in text
     assert "--params_override VALUES" in text
     assert "(default: train_and_eval)" in text
-    assert "Not supported yet: --tf_data_service, --gin_file, --gin_params." in text
+    assert "Not supported yet: --gin_file, --gin_params." in text
     assert "--nodevices" in parser(overrides=False).format_help()
 
 
@@ -273,7 +273,7 @@ def test_unknown_mode():
     assert all(mode in str(error.value) for mode in modes.MODES)
 
 
-@pytest.mark.parametrize("flag", ["tf_data_service", "gin_file", "gin_params"])
+@pytest.mark.parametrize("flag", ["gin_file", "gin_params"])
 def test_flags_not_supported_yet_are_refused_unless_empty(flag):
     """T20: a flag that cannot be honoured is not ignored."""
     with pytest.raises(UsageError, match=f"--{flag}: .* not supported yet; leave the flag out"):

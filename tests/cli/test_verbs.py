@@ -112,6 +112,15 @@ def test_a_home_in_the_path_is_expanded(engine, workspace, monkeypatch):
     assert engine.calls[0][3]["model_dir"] == "/home/someone/runs"
 
 
+def test_tf_data_service_sets_its_fields_only_when_given(engine, workspace):
+    """T20: training data goes through the service at that address; the evaluation's does not."""
+    for flag, wanted in [("--tf_data_service=", (False, None)), ("--tf_data_service=grpc://a:1", (True, "grpc://a:1"))]:
+        assert cli.main(["train", "my_experiment", flag]) == 0
+        task = engine.calls[-1][2].config.task
+        assert (task.train_data.enable_tf_data_service, task.train_data.tf_data_service_address) == wanted
+        assert not task.validation_data.enable_tf_data_service
+
+
 def test_tpu_sets_its_field_only_when_given(engine, workspace, capsys):
     """T20: Model Garden's `--tpu` erased `runtime.tpu` when it was not given."""
     assert cli.main(["train", "my_experiment", "--tpu="]) == 0
@@ -148,7 +157,6 @@ def test_train_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_
         (["my_experiment", "trainer.train_step=1"], "did you mean 'train_steps'?"),
         (["my_experiment", "--config_file=gone.yaml"], "gone.yaml"),
         (["my_experiment", "--gin_file=a.gin"], "error: --gin_file: gin is not supported yet"),
-        (["my_experiment", "--tf_data_service=x"], "error: --tf_data_service: tf.data service is not supported yet"),
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "check"])
