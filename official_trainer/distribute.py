@@ -37,6 +37,8 @@ def configure_process(runtime: Any) -> None:
     policy = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
     keras.mixed_precision.set_global_policy(policy.get(runtime.mixed_precision_dtype or "", "float32"))
     tf.config.run_functions_eagerly(runtime.run_eagerly)
+    if runtime.enable_op_determinism:
+        tf.config.experimental.enable_op_determinism()
     random_streams.enable(runtime.seed)
 
 

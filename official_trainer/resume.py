@@ -113,6 +113,7 @@ KINDS: Mapping[str, Kind] = {
     "runtime.all_reduce_alg": "guarded",
     "runtime.num_packs": "guarded",
     "runtime.enable_xla": "guarded",
+    "runtime.enable_op_determinism": "guarded",
     "runtime.run_eagerly": "guarded",
     "runtime.tpu": "safe",
     "runtime.worker_hosts": "safe",

@@ -280,7 +280,6 @@ def test_what_the_look_up_of_a_name_says(monkeypatch):
         (["runtime={distribution_strategy: tpu, all_reduce_alg: nccl}"], "all_reduce_alg: nccl has no effect"),
         (["runtime={distribution_strategy: tpu, enable_xla: on}"], "enable_xla: has no effect"),
         (["runtime={distribution_strategy: tpu, run_eagerly: on}"], "run_eagerly: TPUs run traced steps only"),
-        (["runtime={distribution_strategy: tpu, collective_timeout_seconds: 5}"], "seconds: has no effect"),
         (["runtime={distribution_strategy: off, tpu: x}"], "tpu: has no effect with distribution_strategy=off"),
         (
             ["runtime.distribution_strategy=tpu", "task.train_data.drop_remainder=off"],

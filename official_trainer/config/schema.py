@@ -269,6 +269,8 @@ class RuntimeConfig(Config):
       loss_scale: `dynamic` or a fixed factor, for float16 only.
       enable_xla: whether the training window is compiled by XLA, which rounds and draws dropout in its own way. On a
         CPU, for small dense models only: its convolutions are many times slower there.
+      enable_op_determinism: whether TensorFlow's operations give the same bits each time on GPUs too, some of them
+        slower; an operation that cannot is refused. On a CPU they do anyway.
       run_eagerly: whether nothing is traced, for debugging.
       seed: seed of weights, data order and every random stream.
       stop_grace_seconds: seconds from SIGTERM, SIGINT or the end of `max_wall_seconds` within which the process ends,
@@ -298,6 +300,7 @@ class RuntimeConfig(Config):
     mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     loss_scale: Literal["dynamic"] | PositiveFloat | None = None
     enable_xla: bool = False
+    enable_op_determinism: bool = False
     run_eagerly: bool = False
     seed: int = 0
     stop_grace_seconds: PositiveFloat = 25.0
@@ -320,10 +323,6 @@ class RuntimeConfig(Config):
             yield "worker_hosts", f"has no effect with distribution_strategy={strategy}"
         if (self.worker_hosts is None) != (self.task_index is None):
             yield "task_index", "worker_hosts and task_index belong together: set both, or neither"
-        for name in ("rendezvous_timeout_seconds", "collective_timeout_seconds"):
-            is_set = getattr(self, name) != getattr(RuntimeConfig, name)
-            if is_set and strategy in ("off", "one_device", "mirrored", "tpu"):
-                yield name, f"has no effect with distribution_strategy={strategy}; leave it out"
         if self.num_packs > 1 and strategy not in ("mirrored", "auto"):
             yield "num_packs", f"has no effect with distribution_strategy={strategy}; leave it at 1"
         if strategy in ("off", "one_device") and (self.num_gpus or 0) > 1:
