@@ -9,7 +9,7 @@ from official_trainer import distribute
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.distribute import DeviceError
 from official_trainer.inputs import from_arrays
-from official_trainer.lazy import keras
+from official_trainer.lazy import keras, tf
 from tests.toy import ToyTask, assert_bitwise_equal, build, experiment, strategy_of, weights
 
 MAX_EXAMPLES = 23
@@ -155,3 +155,13 @@ def test_what_a_run_is_said_to_run_on():
     """T16: with the kind of device, of which all are taken unless num_gpus says otherwise."""
     assert distribute.described(strategy_of("off")) == "one device"
     assert distribute.described(strategy_of("mirrored2")) == "2 replicas (CPU)"
+
+
+def test_operations_are_made_deterministic_if_asked(monkeypatch):
+    """T16: by TensorFlow's own switch, which is for the whole process; otherwise it is left alone."""
+    asked = []
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: asked.append("on"))
+    distribute.configure_process(RuntimeConfig())
+    assert asked == []
+    distribute.configure_process(RuntimeConfig(enable_op_determinism=True))
+    assert asked == ["on"]
