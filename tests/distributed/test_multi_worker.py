@@ -8,8 +8,9 @@ import pytest
 from official_trainer.manifest import committed_steps
 from tests.chaos.compare import differences, id_lines
 from tests.chaos.runs import Variant
-from tests.distributed.workers import argv_of, cluster, run_to_end
+from tests.distributed.workers import argv_of, cluster, phase_of, run_to_end
 from tests.forked import Command, run_command
+from tests.runs import differences as differences_of_runs
 from tests.runs import rows
 
 NUM_HELD_OUT = 1438
@@ -163,3 +164,56 @@ def test_a_stopped_worker_ends_the_others_with_75(workspace, unbroken, tmp_path)
     assert set(codes.values()) == {75}, said
     run_to_end(workspace, model_dir)
     assert differences(model_dir, unbroken) == {}
+
+
+def examples_of_steps(model_dir):
+    """The numbers of the examples of each step, over all replicas, in order."""
+    seen = {}
+    for _, step, what in id_lines(model_dir):
+        seen.setdefault(step, set()).update(map(int, what.split(" ")[2].split(",")))
+    return {step: sorted(numbers) for step, numbers in seen.items()}
+
+
+def test_another_number_of_workers_goes_on_with_the_same_examples(workspace, tmp_path):
+    """N25: two workers, then three, then one process: each step has the examples that it would have had."""
+    sets = (
+        "task.train_data.global_batch_size=24",
+        "trainer.train_steps=30",
+        "trainer.export.at_end=false",
+        "runtime.distribution_strategy=auto",
+    )
+    model_dir = tmp_path / "run"
+    for workers, at_step in ((2, 8), (3, 18)):
+        with cluster(workspace, model_dir, *sets, workers=workers) as started:
+            started.start_all()
+            started.wait_for(lambda at_step=at_step: steps_done(model_dir) >= at_step)
+            started.signal("worker", 0, signal.SIGTERM)
+            assert set(started.wait_all().values()) == {143}, started.outputs()
+            shares = f"{workers} input pipelines"
+            assert shares in started.out("worker", 0), started.out("worker", 0)
+    for directory in (model_dir, tmp_path / "unbroken"):
+        alone = run_command(argv_of(workspace, directory, *sets), cwd=workspace.folder, folder=tmp_path)
+        assert alone.code == 0, alone.err
+    assert examples_of_steps(model_dir) == examples_of_steps(tmp_path / "unbroken")
+
+
+def test_sigterm_in_an_evaluation_leaves_it_and_saves(workspace, tmp_path):
+    """T16: nobody waits for the end of a long evaluation; it is done again after the restart."""
+    model_dir = tmp_path / "run"
+    sets = ("task.validation_data.global_batch_size=2", "trainer.train_steps=26", "trainer.export.at_end=false")
+    with cluster(workspace, model_dir, *sets, experiment="digits_collected") as started:
+        started.start_all()
+        started.wait_for(lambda: phase_of(model_dir) == "evaluate")
+        started.signal("worker", 1, signal.SIGTERM)
+        codes = started.wait_all()
+        assert set(codes.values()) == {143}, started.outputs()
+    assert max(committed_steps(str(model_dir))) == 26
+    assert not [row for row in rows(model_dir) if row["split"] == "validation"]
+
+
+def test_gradients_can_be_summed_in_a_ring(workspace, tmp_path):
+    """T16: `all_reduce_alg` reaches TensorFlow; two workers have one order of sums, so the numbers stay."""
+    sets = ("trainer.train_steps=6", "trainer.validation_interval=6", "trainer.export.at_end=false")
+    run_to_end(workspace, tmp_path / "auto", *sets)
+    run_to_end(workspace, tmp_path / "ring", *sets, "runtime.all_reduce_alg=ring")
+    assert differences_of_runs(tmp_path / "ring", tmp_path / "auto") == []

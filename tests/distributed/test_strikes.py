@@ -1,6 +1,5 @@
 """Whoever is struck, however, in whatever phase: nobody hangs, and the same command again ends with the same bits."""
 
-import json
 import random
 import signal
 import tempfile
@@ -10,7 +9,7 @@ from official_trainer.manifest import committed_steps
 from tests.chaos.campaign import Tally
 from tests.chaos.compare import differences
 from tests.distributed.clusters import LocalCluster
-from tests.distributed.workers import argv_of
+from tests.distributed.workers import argv_of, phase_of
 
 VICTIMS = {"chief": [0], "worker": [1], "all": [0, 1], "nobody": []}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
@@ -25,14 +24,6 @@ def pytest_generate_tests(metafunc):
         cases = CASES if is_full else SHORT
         ids = [f"{victim}-{number.name}-{phase}" for victim, number, phase in cases]
         metafunc.parametrize(("victim", "number", "phase"), cases, ids=ids)
-
-
-def phase_of(model_dir):
-    """What the chief says it does, or None before it says anything."""
-    try:
-        return json.loads((model_dir / "status.json").read_text())["phase"]
-    except (FileNotFoundError, ValueError):
-        return None
 
 
 def strike(workspace, model_dir, victim, number, phase, chance):

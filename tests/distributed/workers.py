@@ -1,5 +1,6 @@
 """Runs of the chaos experiment on two and more workers."""
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -25,3 +26,11 @@ def run_to_end(*arguments, **options):
     with cluster(*arguments, **options) as started:
         codes = set(started.start_all().wait_all().values())
         assert codes == {0}, started.outputs()
+
+
+def phase_of(model_dir):
+    """What the chief says it does, or None before it says anything."""
+    try:
+        return json.loads((model_dir / "status.json").read_text())["phase"]
+    except (FileNotFoundError, ValueError):
+        return None
