@@ -1,6 +1,7 @@
 """Clusters of real processes on this machine, forked from one that has imported TensorFlow; see `tests/forked.py`."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -40,7 +41,6 @@ class LocalCluster:
         self._argv, self._cwd, self._folder = list(argv), cwd, Path(folder)
         self._env, self._first = dict(env or {}), first
         self._commands = {}
-        self._attempts = {}
 
     def __enter__(self):
         return self
@@ -65,8 +65,8 @@ class LocalCluster:
         """Starts a process, or starts it again."""
         command = self._commands.get((role, index))
         assert command is None or command.process.exitcode is not None, f"{role} {index} still runs"
-        attempt = self._attempts[role, index] = self._attempts.get((role, index), 0) + 1
-        folder = self._folder / f"{role}-{index}-{attempt}"
+        folders = (self._folder / f"{role}-{index}-{attempt}" for attempt in itertools.count(1))
+        folder = next(folder for folder in folders if not folder.exists())
         folder.mkdir(parents=True)
         tf_config = json.dumps({"cluster": self.addresses, "task": {"type": role, "index": index}})
         self._commands[role, index] = Command(

@@ -217,3 +217,10 @@ def test_gradients_can_be_summed_in_a_ring(workspace, tmp_path):
     run_to_end(workspace, tmp_path / "auto", *sets)
     run_to_end(workspace, tmp_path / "ring", *sets, "runtime.all_reduce_alg=ring")
     assert differences_of_runs(tmp_path / "ring", tmp_path / "auto") == []
+
+
+def test_micro_batches_of_two_workers_are_those_of_two_replicas(workspace, tmp_path):
+    """G14: one sum of gradients for each update, bit by bit what one process gives."""
+    sets = ("trainer.gradient_accumulation_steps=2", "trainer.train_steps=8", "trainer.export.best=false")
+    run_to_end(workspace, tmp_path / "run", *sets)
+    assert differences(tmp_path / "run", workspace.unbroken(Variant("mirrored2"), *sets).model_dir) == {}

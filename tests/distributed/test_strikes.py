@@ -2,14 +2,13 @@
 
 import random
 import signal
-import tempfile
 import time
 
 from official_trainer.manifest import committed_steps
 from tests.chaos.campaign import Tally
 from tests.chaos.compare import differences
-from tests.distributed.clusters import LocalCluster
-from tests.distributed.workers import argv_of, phase_of
+from tests.distributed.test_parameter_server import LONG, Run
+from tests.distributed.workers import cluster, phase_of
 
 VICTIMS = {"chief": [0], "worker": [1], "all": [0, 1], "nobody": []}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
@@ -19,18 +18,20 @@ SHORT = [("worker", signal.SIGKILL, "evaluate"), ("chief", signal.SIGKILL, "save
 
 
 def pytest_generate_tests(metafunc):
+    is_full = metafunc.config.getoption("--chaos") == "full"
     if "phase" in metafunc.fixturenames:
-        is_full = metafunc.config.getoption("--chaos") == "full"
         cases = CASES if is_full else SHORT
         ids = [f"{victim}-{number.name}-{phase}" for victim, number, phase in cases]
         metafunc.parametrize(("victim", "number", "phase"), cases, ids=ids)
+    if "moment" in metafunc.fixturenames:
+        cases = COORDINATED if is_full else [("ps", signal.SIGTERM, "save")]
+        ids = [f"{victim}-{number.name}-{phase}" for victim, number, phase in cases]
+        metafunc.parametrize(("role", "blow", "moment"), cases, ids=ids)
 
 
 def strike(workspace, model_dir, victim, number, phase, chance):
     """Starts two workers and strikes in the phase; returns exit codes, what was said, and whether it struck in time."""
-    folder = tempfile.mkdtemp(prefix="output-", dir=model_dir.parent)
-    argv = argv_of(workspace, model_dir)
-    with LocalCluster({"worker": 2}, argv=argv, cwd=workspace.folder, folder=folder) as started:
+    with cluster(workspace, model_dir) as started:
         started.start_all()
         started.wait_for(lambda: phase_of(model_dir) == phase or not started.is_alive("worker", 0))
         time.sleep(chance.uniform(0.0, 0.3))
@@ -67,3 +68,41 @@ def test_strikes(workspace, unbroken, tmp_path, tallied, request, victim, number
     assert differences(model_dir, unbroken) == {}
     tally.seconds = time.monotonic() - start
     tallied(tally)
+
+
+# Under a coordinator: not the bits, but the number of steps.
+
+ROLES_OF = {"chief": ["chief"], "worker": ["worker"], "ps": ["ps"], "all": ["chief", "worker", "ps"]}
+COORDINATED = [
+    (victim, number, phase) for phase in ("train", "evaluate", "save") for number in SIGNALS for victim in ROLES_OF
+]
+
+
+def strike_coordinated(run, victim, number, phase, chance):
+    """Strikes the first process of a role, or of all, in the phase; returns when the chief has ended."""
+    started = run.cluster
+    started.wait_for(lambda: phase_of(run.model_dir) == phase or not started.is_alive("chief"))
+    time.sleep(chance.uniform(0.0, 0.3))
+    for role in ROLES_OF[victim]:
+        if started.is_alive(role):
+            started.signal(role, 0, number)
+    if number == signal.SIGSTOP:
+        time.sleep(chance.uniform(1.0, 12.0))  # shorter and longer than what TensorFlow's connections bear
+        for role in ROLES_OF[victim]:
+            if started.is_alive(role):
+                started.signal(role, 0, signal.SIGCONT)
+    return started.wait("chief")
+
+
+def test_strikes_under_a_coordinator(tmp_path, tallied, request, role, blow, moment):
+    """N1, T7: whoever is struck, the chief ends with a code to start again, or goes on; then the steps are exact."""
+    chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
+    start = time.monotonic()
+    with Run(tmp_path, *LONG) as run:
+        code = strike_coordinated(run, role, blow, moment, chance)
+        assert code in {0, 75, 143, -blow}, run.cluster.outputs()
+    if code != 0:
+        with Run(tmp_path, *LONG) as run:
+            assert run.cluster.wait("chief") == 0, run.cluster.outputs()
+    run.assert_done(600)
+    tallied(Tally(trials=1, kills=1, seconds=time.monotonic() - start, phases={moment: 1}))

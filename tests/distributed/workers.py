@@ -1,8 +1,6 @@
 """Runs of the chaos experiment on two and more workers."""
 
 import json
-import tempfile
-from pathlib import Path
 
 from tests.chaos.runs import Variant
 from tests.distributed.clusters import LocalCluster
@@ -18,8 +16,7 @@ def argv_of(workspace, model_dir, *sets, experiment="digits_chaos"):
 
 def cluster(workspace, model_dir, *sets, workers=2, **options):
     argv = argv_of(workspace, model_dir, *sets, **options)
-    folder = tempfile.mkdtemp(prefix="output-", dir=Path(model_dir).parent)
-    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=folder)
+    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=f"{model_dir}.output")
 
 
 def run_to_end(*arguments, **options):
