@@ -93,7 +93,7 @@ class Company:
         try:
             yield
         except BaseException as error:
-            exit_code = getattr(error, "exit_code", ExitCode.FAILED)
+            exit_code = getattr(self.stop.explained(error), "exit_code", ExitCode.FAILED)
             raise
         finally:
             self._leads = False
