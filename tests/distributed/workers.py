@@ -6,7 +6,11 @@ from tests.chaos.runs import Variant
 from tests.distributed.clusters import LocalCluster
 
 TWO_WORKERS = Variant("multi_worker_mirrored")
-SETS = ("runtime.distribution_strategy=multi_worker_mirrored", "runtime.collective_timeout_seconds=20")
+SETS = (
+    "runtime.distribution_strategy=multi_worker_mirrored",
+    "runtime.collective_timeout_seconds=20",
+    "runtime.rendezvous_timeout_seconds=15",
+)
 
 
 def argv_of(workspace, model_dir, *sets, experiment="digits_chaos"):
