@@ -96,7 +96,7 @@ class Stepper(orbit.StandardTrainer):
             else:
                 self._check_advance(step, goal)
         if not self.company.is_alone:
-            own = float(own_sum(self._train_loss.total) / own_sum(self._train_loss.count))
+            own = float(own_sum(self._train_loss.total) / max(own_sum(self._train_loss.count), 1.0))
             self._mean_loss = statistics.fmean(self.company.exchange(own))
         self._traces.check("train")
         accumulation.check_used(self._accumulator if self._global_step.numpy() > first else None, self)
