@@ -45,8 +45,8 @@ def configure_process(runtime: Any) -> None:
 def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool = True) -> tf.distribute.Strategy:
     """Returns the strategy that `runtime.distribution_strategy` names.
 
-    One replica under `auto` means TensorFlow's default strategy: MirroredStrategy over a single device would take
-    about twice as long for a step of a small model.
+    One replica, under `auto` or `mirrored`, means TensorFlow's default strategy: MirroredStrategy over a single device
+    gives the same numbers and takes about twice as long for a step of a small model.
 
     Args:
       runtime: the section of the config.
@@ -63,6 +63,9 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool
         several_gpus = len(devices) > 1 and devices[0].startswith("GPU")
         name = "mirrored" if several_gpus or (runtime.num_logical_cpus or 1) > 1 else "off"
     _check_effects(name, devices, runtime)
+    if name == "mirrored" and len(devices) == 1:
+        _logger.info("mirrored over one device, %s, is no strategy", devices[0])
+        name = "off"
     strategy = _BUILDERS[name](devices, runtime)
     _logger.info("strategy %s over %s", name, ", ".join(devices if name == "mirrored" else devices[:1]))
     return strategy

@@ -1,5 +1,7 @@
 """The numbers of a run do not depend on how its work is divided: over replicas, into batches."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -10,8 +12,11 @@ from official_trainer.config.schema import RuntimeConfig
 from official_trainer.distribute import DeviceError
 from official_trainer.inputs import from_arrays
 from official_trainer.lazy import keras, tf
+from tests.forked import run_command
+from tests.runs import differences
 from tests.toy import ToyTask, assert_bitwise_equal, build, experiment, strategy_of, weights
 
+ROOT = Path(__file__).parents[1]
 MAX_EXAMPLES = 23
 FEATURES = np.random.RandomState(2).randn(MAX_EXAMPLES, 6).astype("float32")
 LABELS = np.random.RandomState(3).randint(0, 3, MAX_EXAMPLES).astype("int32")
@@ -165,3 +170,15 @@ def test_operations_are_made_deterministic_if_asked(monkeypatch):
     assert asked == []
     distribute.configure_process(RuntimeConfig(enable_op_determinism=True))
     assert asked == ["on"]
+
+
+def test_mirrored_over_one_device_costs_nothing(tmp_path):
+    """T16: it is no strategy, with the numbers that MirroredStrategy over that device gives."""
+    sets = ["trainer.train_steps=4", "trainer.validation_interval=4", "trainer.export.at_end=false"]
+    argv = ["train", "--experiment=digits_mlp", *(f"--set={word}" for word in sets)]
+    for name in ("mirrored", "off"):
+        words = [f"--model_dir={tmp_path / name}", f"--set=runtime.distribution_strategy={name}"]
+        done = run_command([*argv, *words, "--set=runtime.num_logical_cpus=1"], cwd=ROOT, folder=tmp_path)
+        assert done.code == 0, done.err
+        assert "on one device" in done.out
+    assert differences(tmp_path / "mirrored", tmp_path / "off") == []

@@ -252,8 +252,8 @@ class RuntimeConfig(Config):
     Attributes:
       distribution_strategy: `auto` takes what there is: a cluster or TPU that the environment tells of, else all GPUs
         of the machine (one device: no strategy at all). `off` takes none, `one_device` OneDeviceStrategy, `mirrored`
-        all GPUs or logical CPUs of this machine, `multi_worker_mirrored` those of all workers, `parameter_server`
-        workers under a coordinator, `tpu` a Cloud TPU.
+        all GPUs or logical CPUs of this machine (one of them: the same as `off`), `multi_worker_mirrored` those of all
+        workers, `parameter_server` workers under a coordinator, `tpu` a Cloud TPU.
       num_gpus: GPUs to use; unset means all, 0 means the CPU.
       num_logical_cpus: splits the CPU into this many devices, to try `mirrored` without GPUs.
       all_reduce_alg: how gradients are summed: `nccl` or `hierarchical_copy` for `mirrored`, `nccl` or `ring` for
