@@ -57,15 +57,16 @@ WINDOW_STEPS = {
     ("small", "mirrored"): 1000,
     ("small", "mirrored over two logical CPUs"): 500,
     ("small", "multi_worker_mirrored"): 200,
-    ("small", "parameter_server"): 200,
+    ("small", "parameter_server"): 500,
+    ("medium", "parameter_server"): 40,
 }
-"""Steps per loop of the small model, so that a loop takes some tenths of a second."""
+"""Steps per loop, so that a loop takes some tenths of a second; those not listed have `MEDIUM_WINDOW_STEPS`."""
 
 MEDIUM_WINDOW_STEPS = 20
 WARM_WINDOWS = 3  # TensorFlow traces, and ours learns how long a closure of a coordinator's worker may be
-TIMED_WINDOWS = 4
+TIMED_WINDOWS = 3
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 
 _context = multiprocessing.get_context("forkserver")
 
