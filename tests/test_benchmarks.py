@@ -263,15 +263,23 @@ def test_actions_of_the_benchmark_can_be_read():
     assert len({action.type for action in found}) == len(found) > 8
 
 
+@pytest.fixture
+def preloaded():
+    """Has the fork server import what jobs on strategies need, beside what other tests need, if it is not there yet."""
+    clusters._context.set_forkserver_preload(["tests.preload", "benchmarks.cluster_jobs"])
+
+
 @pytest.mark.parametrize(("side", "strategy"), [("garden", "parameter_server"), ("ours", "multi_worker_mirrored")])
+@pytest.mark.usefixtures("preloaded")
 def test_loops_on_clusters_are_timed(monkeypatch, side, strategy):
-    """Real processes train; a job whose loops are not those that were asked for is refused."""
+    """Real processes train, of both sides."""
     monkeypatch.setattr(clusters, "WARM_WINDOWS", 1)
     monkeypatch.setattr(clusters, "TIMED_WINDOWS", 1)
     monkeypatch.setattr(clusters, "WINDOW_STEPS", {("small", strategy): 4})
     assert clusters.milliseconds_per_step(side, strategy, "small")["milliseconds"] > 0
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_job_on_a_strategy_that_fails_says_why():
     with pytest.raises(RuntimeError, match=r"exit codes \{'alone': 1\}(.|\n)*KeyError: 'no such model'"):
         clusters.milliseconds_per_step("garden", "off", "no such model")
