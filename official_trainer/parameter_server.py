@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -153,6 +154,8 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
     watch = ChiefWatch(model_dir, runtime.rendezvous_timeout_seconds)
     settings = tf.compat.v1.ConfigProto()
     settings.gpu_options.allow_growth = True
+    if _cores() == 1:
+        settings.inter_op_parallelism_threads = 2  # a thread that waits for a variable would keep the only one there is
     if runtime.num_gpus is not None:
         settings.device_count["GPU"] = runtime.num_gpus
     try:
@@ -170,6 +173,11 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
         raise PreemptedError(f"the chief was asked to stop; {cluster.name} has nothing to save")
     if code != ExitCode.DONE:
         raise ChiefGoneError(f"{cluster.name} ends: {watch.reason}; start all processes again to continue")
+
+
+def _cores() -> int:
+    """Returns how many cores this process may use, by which TensorFlow counts out its threads."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ChiefWatch:

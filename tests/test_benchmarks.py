@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import benchmarks.__main__ as command
-from benchmarks import actions, bookkeeping, commands, processes, report, resume, rounds, saves, steps
+from benchmarks import actions, bookkeeping, clusters, commands, processes, report, resume, rounds, saves, steps
 from official_trainer import config as configuration
 from official_trainer.config import ExperimentConfig
 
@@ -151,7 +151,8 @@ def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
     assert (
-        "no such part: stpes; parts are steps, job, cli, saves, resume, bookkeeping, actions" in capsys.readouterr().err
+        "no such part: stpes; parts are steps, job, cli, saves, resume, bookkeeping, actions, clusters"
+        in capsys.readouterr().err
     )
 
 
@@ -260,3 +261,61 @@ def test_actions_of_the_benchmark_can_be_read():
         ExperimentConfig(), sets=[f"trainer.actions={actions.ACTIONS}"]
     ).config.trainer.actions
     assert len({action.type for action in found}) == len(found) > 8
+
+
+@pytest.fixture
+def preloaded():
+    """Has the fork server import what jobs on strategies need, beside what other tests need, if it is not there yet."""
+    clusters._context.set_forkserver_preload(["tests.preload", "benchmarks.cluster_jobs"])
+
+
+@pytest.mark.parametrize(("side", "strategy"), [("garden", "parameter_server"), ("ours", "multi_worker_mirrored")])
+@pytest.mark.usefixtures("preloaded")
+def test_loops_on_clusters_are_timed(monkeypatch, side, strategy):
+    """Real processes train, of both sides."""
+    monkeypatch.setattr(clusters, "WARM_WINDOWS", 1)
+    monkeypatch.setattr(clusters, "TIMED_WINDOWS", 1)
+    monkeypatch.setattr(clusters, "WINDOW_STEPS", {("small", strategy): 4})
+    assert clusters.milliseconds_per_step(side, strategy, "small")["milliseconds"] > 0
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_job_on_a_strategy_that_fails_says_why():
+    with pytest.raises(RuntimeError, match=r"exit codes \{'alone': 1\}(.|\n)*KeyError: 'no such model'"):
+        clusters.milliseconds_per_step("garden", "off", "no such model")
+
+
+def test_loops_that_were_not_all_timed_are_refused(tmp_path):
+    times = tmp_path / "times.jsonl"
+    num_loops = clusters.WARM_WINDOWS + clusters.TIMED_WINDOWS
+    times.write_text("".join(f"[{10 * number}, {0.5 * number}]\n" for number in range(1, num_loops + 1)))
+    assert clusters._timed(times, 10) == pytest.approx(50)
+    with pytest.raises(RuntimeError, match="loops ended at steps"):
+        clusters._timed(times, 5)
+
+
+def test_jobs_on_strategies_are_the_same_for_both_sides():
+    from benchmarks import cluster_jobs
+
+    settings = {"model": "small", "window_steps": 5, "num_windows": 4, "folder": "."}
+    for strategy in clusters.ROLES:
+        ours = cluster_jobs.our_config(cluster_jobs.Assignment(side="ours", strategy=strategy, **settings))
+        theirs = cluster_jobs.garden_config(cluster_jobs.Assignment(side="garden", strategy=strategy, **settings))
+        for name in ("train_steps", "steps_per_loop", "summary_interval", "checkpoint_interval"):
+            assert getattr(ours.trainer, name) == getattr(theirs.trainer, name), name
+        assert ours.task.train_data.global_batch_size == theirs.task.train_data.global_batch_size
+        assert ours.runtime.distribution_strategy == theirs.runtime.distribution_strategy
+        for section in ("optimizer", "learning_rate"):
+            ours_of, theirs_of = (getattr(side.trainer.optimizer_config, section) for side in (ours, theirs))
+            assert ours_of.type == theirs_of.type
+            shared = ours_of.get().as_dict() if hasattr(ours_of.get(), "as_dict") else vars(ours_of.get())
+            for name in shared.keys() & theirs_of.get().as_dict().keys():
+                assert shared[name] == theirs_of.get().as_dict()[name], name
+
+
+def test_strategies_are_compared_side_by_side(monkeypatch):
+    values = {clusters.name(strategy, side): [1.0, 2.0] for strategy in clusters.ROLES for side in clusters.SIDES}
+    monkeypatch.setattr(processes, "results_of", lambda name, num_rounds: {"small": values, "medium": values})
+    for comparison in clusters.compare(2):
+        missed = {target.name for target in comparison.targets if not comparison.is_met(target)}
+        assert missed == {clusters.name("parameter_server", "ours")}, "as fast as Model Garden is not enough there"

@@ -1,6 +1,7 @@
 """Training under a coordinator, with real processes and real kills."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -18,7 +19,7 @@ CHIEF = ("chief", 0)
 class Run:
     """One run of the experiment `points` by a cluster."""
 
-    def __init__(self, folder, *sets, roles=ROLES, spins=2):
+    def __init__(self, folder, *sets, roles=ROLES, spins=2, first=None):
         self.model_dir = folder / "run"
         self.shares_path = folder / "shares"
         self.sets = [
@@ -33,6 +34,7 @@ class Run:
             cwd=WORKSPACE,
             folder=folder / "output",
             env={"POINTS_SPINS": str(spins), "SHARES": str(self.shares_path)},
+            first=first,
         )
 
     def __enter__(self):
@@ -161,6 +163,18 @@ def test_training_goes_on_without_a_worker_that_died_and_with_it_when_it_is_back
         assert any(window["steps"][1] > 0 for window in after), run.cluster.outputs()
         # The step in which the worker died may have been half done, and was done once more.
         assert 600 * 8 <= run.seen(600).sum() <= 601 * 8
+
+
+def test_workers_and_servers_of_one_core_each_train(tmp_path):
+    """T7: TensorFlow alone hangs there: with one thread for ops, the one that waits for a variable keeps it."""
+    with Run(tmp_path, first=keep_to_one_core_unless_chief) as run:
+        assert run.wait_all() == {0}, run.cluster.outputs()
+        run.assert_done(60)
+
+
+def keep_to_one_core_unless_chief():
+    if json.loads(os.environ["TF_CONFIG"])["task"]["type"] != "chief":
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def run_so_far(run):
