@@ -16,7 +16,8 @@ from official_trainer import quiet, rendezvous
 from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.lazy import tf
 from official_trainer.lost_peers import explained
-from official_trainer.peers import ALONE, PeerLostError, Peers
+from official_trainer.peers import ALONE, LateError, Peers
+from official_trainer.stalls import stacks
 
 _logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     """Returns the strategy over all workers, once all of them are there.
 
     Raises:
-      PeerLostError: not all of them came within `runtime.rendezvous_timeout_seconds`.
+      RendezvousError: not all of them came within `runtime.rendezvous_timeout_seconds`.
     """
     if cluster is None or len(cluster.training) < 2:
         return tf.distribute.MultiWorkerMirroredStrategy()
@@ -79,10 +80,13 @@ class _Workers:
             if (lost := explained(error, self._addresses)) is not None:
                 raise lost from error
             if isinstance(error, tf.errors.DeadlineExceededError):
-                raise PeerLostError(
-                    "a process did not do its part within runtime.collective_timeout_seconds, though all listen. This "
-                    "one cannot go on alone; started again, all continue from the last checkpoint."
-                ) from error
+                late = LateError(
+                    "waited in a step for the others: one did not do its part within "
+                    "runtime.collective_timeout_seconds, though all listen. This process cannot go on alone; started "
+                    "again, all continue from the last checkpoint."
+                )
+                late.stacks = stacks()
+                raise late from error
             raise
 
     def exchange(self, value: Any) -> list[Any]:
