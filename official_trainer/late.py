@@ -12,17 +12,15 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable
-from typing import TypeVar
 
 from official_trainer import files
 from official_trainer.cluster import PS, Cluster, process_name
 from official_trainer.peers import LateError, PeerLostError
+from official_trainer.rendezvous import answers
 from official_trainer.stalls import UNCERTAIN, Stall, write_report
 
 _NOTE = "late.json"
-_READ_SECONDS = 3.0  # the storage may be what hangs
-
-Value = TypeVar("Value")
+_READ_SECONDS = 5.0  # the storage may be what hangs
 
 
 class Notes:
@@ -34,14 +32,21 @@ class Notes:
 
     def __init__(self, model_dir: str, cluster: Cluster | None) -> None:
         """Takes the run directory, and who takes part; without others that train, nothing is ever said."""
-        self._others: dict[str, str] = {}
+        self._others: dict[str, tuple[str, str]] = {}
         self.folder = self._own = model_dir
         if cluster is None or PS in cluster.addresses:
             return
-        names = [process_name(role, index) for role, index in cluster.training]
-        self._others = {name: _folder(model_dir, name) for name in names if name != cluster.name}
+        for role, index in cluster.training:
+            if (role, index) != (cluster.role, cluster.index):
+                name = process_name(role, index)
+                self._others[name] = cluster.addresses[role][index], _folder(model_dir, name)
         self._own = _folder(model_dir, cluster.name)
         self.folder = model_dir if cluster.is_chief else self._own
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there are processes to wait for."""
+        return bool(self._others)
 
     def tell(self, gap: Stall | None) -> None:
         """Says what this process is late with, or with None that it is not any more; does not wait until it is said.
@@ -60,8 +65,14 @@ class Notes:
             self._write(None)
 
     def of_others(self) -> list[str]:
-        """Returns what other processes say of themselves: `worker 1 is waiting for the next batch at step 7`."""
-        return _bounded(self._read, default=[]) if self._others else []
+        """Returns which are late: `worker 1 is waiting for the next batch at step 7`, `worker 2 (…) does not answer`.
+
+        What is known after a few seconds; the storage may be what hangs.
+        """
+        said: list[str] = []
+        if self._others:
+            _bounded(lambda: self._read(said))
+        return list(said)
 
     def explained(self, error: BaseException) -> PeerLostError | None:
         """Returns an error about other processes with what they say of themselves; None if they say nothing.
@@ -73,7 +84,7 @@ class Notes:
         said = self.of_others()
         what = f"{error} Late: {'; '.join(said)}." if said else str(error)
         if isinstance(error, LateError):
-            _bounded(lambda: write_report(self.folder, f"error: {what}\n\n{error.stacks}"), default=None)
+            _bounded(lambda: write_report(self.folder, f"error: {what}\n\n{error.stacks}"))
         return type(error)(what) if said else None
 
     def _write(self, words: str | None) -> None:
@@ -86,27 +97,26 @@ class Notes:
             files.make_dirs(self._own)
             files.write_text_atomically(path, json.dumps({"doing": words}), durable=False)
 
-    def _read(self) -> list[str]:
-        said = []
-        for name, folder in self._others.items():
+    def _read(self, said: list[str]) -> None:
+        for name, (address, folder) in self._others.items():
+            if not answers(address):
+                said.append(f"{name} ({address}) does not answer")
+                continue
             with contextlib.suppress(Exception):
                 said.append(f"{name} is {json.loads(files.read_bytes(files.join(folder, _NOTE)))['doing']}")
-        return said
 
 
 def _folder(model_dir: str, name: str) -> str:
     return files.join(model_dir, "workers", name.replace(" ", "-"))
 
 
-def _bounded(act: Callable[[], Value], *, default: Value) -> Value:
-    """Returns what `act` does, or `default` if it fails or takes too long."""
-    returned: list[Value] = []
+def _bounded(act: Callable[[], object]) -> None:
+    """Does `act`, and returns when it is done, has failed, or takes too long."""
 
-    def run() -> None:
+    def attempt() -> None:
         with contextlib.suppress(Exception):
-            returned.append(act())
+            act()
 
-    thread = threading.Thread(target=run, name="late-notes", daemon=True)
+    thread = threading.Thread(target=attempt, name="late-notes", daemon=True)
     thread.start()
     thread.join(_READ_SECONDS)
-    return returned[0] if returned else default

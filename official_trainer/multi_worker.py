@@ -22,6 +22,7 @@ from official_trainer.stalls import stacks
 _logger = logging.getLogger(__name__)
 
 _GROUP_KEY = 720_001  # of our collectives; TensorFlow counts its own up from 0
+_BACKSTOP_SECONDS = 60.0  # the watchdog is first where it can be: TensorFlow may crash when one of its waits times out
 _WORDS = 256  # 32 bits each: what most messages fit in
 _IMPLEMENTATIONS = {None: "AUTO", "nccl": "NCCL", "ring": "RING"}
 
@@ -37,7 +38,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
     rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
     options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=runtime.collective_timeout_seconds,
+        timeout_seconds=runtime.collective_timeout_seconds + _BACKSTOP_SECONDS,
         implementation=getattr(
             tf.distribute.experimental.CommunicationImplementation, _IMPLEMENTATIONS[runtime.all_reduce_alg]
         ),

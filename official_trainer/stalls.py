@@ -22,6 +22,7 @@ from official_trainer.errors import ExitCode
 
 FLOOR_FIELD = "runtime.stall_floor_seconds"
 STARTUP_FIELD = "runtime.stall_startup_seconds"
+PATIENCE_FIELD = "runtime.collective_timeout_seconds"
 """The config fields that raise the limits."""
 
 
@@ -36,7 +37,8 @@ class Stall:
       limit_seconds: what would have been healthy.
       longest_gap_seconds: longest gap seen before; None if there was none, so that the startup limit was in force.
       step: last step known.
-      others: other processes of the run that make no progress, in their own words.
+      others: other processes of the run that are late, in their own words, or do not answer.
+      is_patience_over: whether other processes were waited for as long as they may be.
     """
 
     phase: str
@@ -46,11 +48,12 @@ class Stall:
     longest_gap_seconds: float | None
     step: int | None
     others: tuple[str, ...] = ()
+    is_patience_over: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
         """What the process ends with: one that only waited for others is not the one that hangs."""
-        waits = self.activity == PEERS or (self.activity in SHARED and self.others)
+        waits = self.activity == PEERS or (self.activity in SHARED and (self.others or self.is_patience_over))
         return ExitCode.RETRY if waits else ExitCode.STALLED
 
     @property
@@ -62,10 +65,10 @@ class Stall:
     def __str__(self) -> str:
         meaning = _MEANINGS.get(self.activity, ("", "The stacks tell where it waits."))[1]
         if self.others:
-            meaning = (
-                f"It takes part in a run of several processes, of which others are late: {'; '.join(self.others)}."
-            )
-        if self.longest_gap_seconds is None:
+            meaning = f"It waited for others of the run: {'; '.join(self.others)}."
+        if self.is_patience_over:
+            field, reason = PATIENCE_FIELD, "after which the others have not done their part of a step"
+        elif self.longest_gap_seconds is None:
             field, reason = STARTUP_FIELD, "as for everything that is done for the first time"
         else:
             field = FLOOR_FIELD

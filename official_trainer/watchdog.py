@@ -71,6 +71,21 @@ class Reading:
     detail: Hashable = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Others:
+    """The processes that do each step together with this one.
+
+    Attributes:
+      patience_seconds: how long they wait for each other within a step; at half of it, or of what is a stall, one is
+        late.
+      on_late: called in the watching thread with the gap when this process is late, and with None when it goes on. It
+        must not block.
+    """
+
+    patience_seconds: float = math.inf
+    on_late: Callable[[Stall | None], object] = lambda gap: None
+
+
 class Progress:
     """What was seen of a run, and whether it stalls: a function of the calls and of the times given with them.
 
@@ -117,10 +132,19 @@ class Progress:
                 self._end_gap(reading.step, now)
         self._activities.add(self._activity)
 
-    def stall(self, now: float) -> Stall | None:
-        """Returns the stall that there is at `now`, once; None if all is well or it was returned before."""
+    def stall(self, now: float, patience_seconds: float = math.inf) -> Stall | None:
+        """Returns the stall that there is at `now`, once; None if all is well or it was returned before.
+
+        Args:
+          now: the time.
+          patience_seconds: with other processes, in a step that does what was done before.
+        """
         gap = self.gap(now)
-        if self._is_reported or gap is None or gap.waited_seconds <= gap.limit_seconds:
+        if self._is_reported or gap is None:
+            return None
+        if gap.activity in SHARED and gap.longest_gap_seconds is not None and gap.waited_seconds > patience_seconds:
+            gap = dataclasses.replace(gap, limit_seconds=patience_seconds, is_patience_over=True)
+        elif gap.waited_seconds <= gap.limit_seconds:
             return None
         self._is_reported = True
         return gap
@@ -177,8 +201,7 @@ class Watchdog:
         startup_seconds: float,
         on_stall: Callable[[Stall], object],
         probe: Callable[[], Reading | None] | None = None,
-        on_late: Callable[[Stall | None], object] = lambda gap: None,
-        patience_seconds: float = math.inf,
+        others: Others | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepares; `start` starts.
@@ -188,14 +211,12 @@ class Watchdog:
           startup_seconds: see `Limits`.
           on_stall: called in the watching thread, once a stall; `stalls.dump_and_exit` with a directory, as a rule.
           probe: looks at the run from another thread. It may fail and it may block: then there is no information.
-          on_late: called in the watching thread with a gap that has half the length of a stall, and with None when it
-            is over. It must not block.
-          patience_seconds: how long others wait for this process; they are late at half of it.
+          others: the run's other processes, which do each step together with this one.
           clock: tells the time in seconds.
         """
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
-        self._on_stall, self._on_late = on_stall, on_late
-        self._patience_seconds, self._is_late = patience_seconds, False
+        self._on_stall = on_stall
+        self._others, self._is_late = others or Others(), False
         self._prober = _Prober(probe)
         self._clock = clock
         self._polled_at = clock()
@@ -244,7 +265,7 @@ class Watchdog:
             entry = self._progress.entries
             self._progress.read(self._prober.ask(entry), self._watched_seconds)
             gap = None if self._stopped.is_set() else self._progress.gap(self._watched_seconds)
-            stall = None if gap is None else self._progress.stall(self._watched_seconds)
+            stall = None if gap is None else self._progress.stall(self._watched_seconds, self._others.patience_seconds)
         self._tell_lateness(gap)
         if stall is not None:
             try:
@@ -253,10 +274,10 @@ class Watchdog:
                 _logger.exception("a stall could not be reported: %s", stall)
 
     def _tell_lateness(self, gap: Stall | None) -> None:
-        is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, self._patience_seconds) / 2
+        is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, self._others.patience_seconds) / 2
         if is_late != self._is_late:
             self._is_late = is_late
-            self._on_late(gap if is_late else None)
+            self._others.on_late(gap if is_late else None)
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.poll_seconds):
@@ -294,6 +315,10 @@ def watchdog_of(
             stall = dataclasses.replace(stall, others=tuple(notes.of_others()))
         dump_and_exit(stall, model_dir, record)
 
+    others = None
+    if notes is not None and notes.has_others:
+        others = Others(patience_seconds=runtime.collective_timeout_seconds, on_late=notes.tell)
+
     def probe() -> Reading | None:
         values = progress()
         return None if values is None else Reading(**values)
@@ -303,8 +328,7 @@ def watchdog_of(
         startup_seconds=runtime.stall_startup_seconds,
         on_stall=end,
         probe=probe,
-        on_late=(lambda gap: None) if notes is None else notes.tell,
-        patience_seconds=runtime.collective_timeout_seconds,
+        others=others,
     )
 
 

@@ -17,6 +17,7 @@ from official_trainer.late import Notes
 from official_trainer.lazy import tf
 from official_trainer.peers import PeerLostError
 from official_trainer.record import RunRecord
+from official_trainer.stalls import Stall
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.together import End
 from official_trainer.trainer import Trainer
@@ -45,8 +46,18 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
     """
     trainers: list[Trainer] = []
     notes = Notes(job.model_dir, job.cluster if trains else None)
+    records: list[RunRecord] = []
+
+    def put_on_record(stall: Stall) -> None:
+        for record in records:
+            record.finish(stall.exit_code)
+
     watchdog = watchdog_of(
-        job.config.runtime, notes.folder, lambda: trainers[0].progress() if trainers else None, notes=notes
+        job.config.runtime,
+        notes.folder,
+        lambda: trainers[0].progress() if trainers else None,
+        record=put_on_record,
+        notes=notes,
     )
     stop.on_leave = lambda: (_STEPS_LOST, ExitCode.RETRY)
     with watchdog:
@@ -58,19 +69,20 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
             watchdog.enter(WAITING if name is None else _PHASES.get(name, "save"))
 
         # Not before the chief had its look at a new run directory: it would not be empty.
-        with _recorded(job, stop, notes) if trains else contextlib.nullcontext():
+        with _recorded(job, stop, notes, records) if trains else contextlib.nullcontext():
             end = trainers[0].company.follow(trainers[0], on_call)
             _follow_to_the_end(end)
     return {}
 
 
 @contextlib.contextmanager
-def _recorded(job: Job, stop: StopRequest, notes: Notes) -> Iterator[None]:
+def _recorded(job: Job, stop: StopRequest, notes: Notes, records: list[RunRecord]) -> Iterator[None]:
     """Writes how the process began and how it ended, in a folder of its own."""
     files.make_dirs(notes.folder)
     notes.forget()
     record = RunRecord(notes.folder, job.launch)
     record.start()
+    records.append(record)
     record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
     try:
         yield

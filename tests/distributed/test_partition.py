@@ -36,7 +36,7 @@ def test_workers_that_cannot_reach_each_other_end_and_go_on_once_they_can(worksp
         for index in (0, 1):
             other = 1 - index
             address = started.addresses["worker"][other]
-            assert f"error: lost worker {other} ({address})" in started.err("worker", index), said
+            assert f"worker {other} ({address})" in started.err("worker", index), said
 
     two_hosts.mend(1)
     with cluster() as started:
