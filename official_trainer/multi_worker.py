@@ -16,11 +16,13 @@ from official_trainer import quiet, rendezvous
 from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.lazy import tf
 from official_trainer.lost_peers import explained
-from official_trainer.peers import ALONE, PeerLostError, Peers
+from official_trainer.peers import ALONE, LateError, Peers
+from official_trainer.stalls import stacks
 
 _logger = logging.getLogger(__name__)
 
 _GROUP_KEY = 720_001  # of our collectives; TensorFlow counts its own up from 0
+_BACKSTOP_SECONDS = 60.0  # the watchdog is first where it can be: TensorFlow may crash when one of its waits times out
 _WORDS = 256  # 32 bits each: what most messages fit in
 _IMPLEMENTATIONS = {None: "AUTO", "nccl": "NCCL", "ring": "RING"}
 
@@ -29,14 +31,14 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     """Returns the strategy over all workers, once all of them are there.
 
     Raises:
-      PeerLostError: not all of them came within `runtime.rendezvous_timeout_seconds`.
+      RendezvousError: not all of them came within `runtime.rendezvous_timeout_seconds`.
     """
     if cluster is None or len(cluster.training) < 2:
         return tf.distribute.MultiWorkerMirroredStrategy()
     members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
     rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
     options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=runtime.collective_timeout_seconds,
+        timeout_seconds=runtime.collective_timeout_seconds + _BACKSTOP_SECONDS,
         implementation=getattr(
             tf.distribute.experimental.CommunicationImplementation, _IMPLEMENTATIONS[runtime.all_reduce_alg]
         ),
@@ -79,10 +81,13 @@ class _Workers:
             if (lost := explained(error, self._addresses)) is not None:
                 raise lost from error
             if isinstance(error, tf.errors.DeadlineExceededError):
-                raise PeerLostError(
-                    "a process did not do its part within runtime.collective_timeout_seconds, though all listen. This "
-                    "one cannot go on alone; started again, all continue from the last checkpoint."
-                ) from error
+                late = LateError(
+                    "waited in a step for the others: one did not do its part within "
+                    "runtime.collective_timeout_seconds, though all listen. This process cannot go on alone; started "
+                    "again, all continue from the last checkpoint."
+                )
+                late.stacks = stacks()
+                raise late from error
             raise
 
     def exchange(self, value: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """The processes that train together: what they tell each other, and what it means when one of them is gone.
 
-Owns: the contract, the trivial case of one process, `PeerLostError`. Does not own: how values travel
+Owns: the contract, the trivial case of one process, errors about the others. Does not own: how values travel
 (`multi_worker.py`), who asks whom (`together.py`).
 """
 
@@ -16,6 +16,16 @@ class PeerLostError(UserError, RuntimeError):
     """A process of the run has died or does not answer; starting all of them again continues the run."""
 
     exit_code = ExitCode.RETRY
+
+
+class LateError(PeerLostError):
+    """A process did not do its part of a step in time, though all listen.
+
+    Attributes:
+      stacks: of all threads of the process that waited, when it gave up.
+    """
+
+    stacks = ""
 
 
 class Peers(Protocol):

@@ -22,6 +22,7 @@ from official_trainer.errors import ExitCode
 
 FLOOR_FIELD = "runtime.stall_floor_seconds"
 STARTUP_FIELD = "runtime.stall_startup_seconds"
+PATIENCE_FIELD = "runtime.collective_timeout_seconds"
 """The config fields that raise the limits."""
 
 
@@ -36,6 +37,8 @@ class Stall:
       limit_seconds: what would have been healthy.
       longest_gap_seconds: longest gap seen before; None if there was none, so that the startup limit was in force.
       step: last step known.
+      others: other processes of the run that are late, in their own words, or do not answer.
+      is_patience_over: whether other processes were waited for as long as they may be.
     """
 
     phase: str
@@ -44,21 +47,47 @@ class Stall:
     limit_seconds: float
     longest_gap_seconds: float | None
     step: int | None
+    others: tuple[str, ...] = ()
+    is_patience_over: bool = False
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the process ends with: one that only waited for others is not the one that hangs."""
+        waits = self.activity == PEERS or (self.activity in SHARED and (self.others or self.is_patience_over))
+        return ExitCode.RETRY if waits else ExitCode.STALLED
+
+    @property
+    def doing(self) -> str:
+        """What made no progress: `waiting for the next batch at step 7`."""
+        doing = _MEANINGS.get(self.activity, (f"in phase {self.activity}", ""))[0]
+        return doing if self.step is None else f"{doing} at step {self.step}"
 
     def __str__(self) -> str:
-        doing, meaning = _MEANINGS.get(self.activity, (f"in phase {self.activity}", "The stacks tell where it waits."))
-        step = "" if self.step is None else f" at step {self.step}"
-        if self.longest_gap_seconds is None:
+        meaning = _MEANINGS.get(self.activity, ("", "The stacks tell where it waits."))[1]
+        if self.others:
+            meaning = f"It waited for others of the run: {'; '.join(self.others)}."
+        if self.is_patience_over:
+            field, reason = PATIENCE_FIELD, "after which the others have not done their part of a step"
+        elif self.longest_gap_seconds is None:
             field, reason = STARTUP_FIELD, "as for everything that is done for the first time"
         else:
             field = FLOOR_FIELD
             reason = f"and the longest gap before was {_seconds(self.longest_gap_seconds)}"
         return (
-            f"no progress for {_seconds(self.waited_seconds)} while {doing}{step}; the limit is "
+            f"no progress for {_seconds(self.waited_seconds)} while {self.doing}; the limit is "
             f"{_seconds(self.limit_seconds)}, {reason}.\n{meaning}\nIf it was only slow, raise {field}; otherwise mend "
             "it, and the same command continues from the last checkpoint."
         )
 
+
+PEERS = "peers"
+"""The activity of a process that waits for others to do the same as it does."""
+
+SHARED = ("window", "train")
+"""Activities of training in which a process may wait for others, or hang itself; nobody can tell."""
+
+UNCERTAIN = (*SHARED, "evaluate", PEERS)
+"""Activities in which a process may be late because others are."""
 
 _STORAGE = "does not answer, or is very slow: look at the disk, the mount or the object store, and the network to it."
 _DEVICE = "a device or a collective operation hangs: look at the devices, their driver, and the run's other processes"
@@ -77,6 +106,7 @@ _MEANINGS = {
         "functions of tf.data.",
     ),
     "window": ("computing training steps", f"Usually {_DEVICE}."),
+    PEERS: ("waiting for the run's other processes", "One of them does something that takes long, or hangs."),
     "train": ("training", f"Either the input pipeline waits for data (its files, the network), or {_DEVICE}."),
     "evaluate": ("evaluating", f"Either the validation data does not come (its files, the network), or {_DEVICE}."),
     "save": ("saving a checkpoint", f"Usually the storage of model_dir {_STORAGE}"),
@@ -87,13 +117,13 @@ _MEANINGS = {
 def dump_and_exit(
     stall: Stall, model_dir: str, record: Callable[[Stall], object] | None = None, *, timeout_seconds: float = 5.0
 ) -> NoReturn:
-    """Ends the process with `ExitCode.STALLED`; before that, writes what hangs to stderr and `model_dir/stall-<n>.txt`.
+    """Ends the process with the stall's exit code; before that, writes what hangs to stderr and to `stall-<n>.txt`.
 
     The process ends at once, because a thread that is stuck cannot be unwound: nothing is saved or closed.
 
     Args:
       stall: what to report.
-      model_dir: local path or URL of the run.
+      model_dir: local path or URL of the run, or of the folder that this process has in it.
       record: puts the stall on record, such as in `status.json`.
       timeout_seconds: longest wait for all of this. Any of it may hang as well, for the same reason as the run.
     """
@@ -101,7 +131,7 @@ def dump_and_exit(
         report = f"error: {stall}\n\n{stacks()}"
         jobs: list[Callable[[], object]] = [
             lambda: _write_stderr(f"\n{report}"),
-            lambda: _write_report(model_dir, report),
+            lambda: write_report(model_dir, report),
             lambda: sys.stdout.flush(),
         ]
         if record is not None:
@@ -113,7 +143,7 @@ def dump_and_exit(
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
     finally:
-        os._exit(int(ExitCode.STALLED))
+        os._exit(int(stall.exit_code))
 
 
 def stacks() -> str:
@@ -152,7 +182,8 @@ def _write_stderr(text: str) -> None:
         stream.write(text.encode("utf-8", "replace"))
 
 
-def _write_report(model_dir: str, text: str) -> None:
+def write_report(model_dir: str, text: str) -> None:
+    """Writes `stall-<n>.txt`, the first that there is not yet."""
     paths = (files.join(model_dir, f"stall-{number}.txt") for number in itertools.count(1))
     path = next(path for path in paths if not files.exists(path))
     files.write_text_atomically(path, text, durable=False)

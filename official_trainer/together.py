@@ -52,6 +52,7 @@ class Company:
     Attributes:
       stop: who tells when to stop; what one process is told, the chief hears.
       peers: the processes.
+      waits: whether this process waits for the others now, to hear from them; any thread may ask.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, *, on_call: Callable[[], None] = lambda: None) -> None:
@@ -63,6 +64,7 @@ class Company:
         """
         self.peers = peers_of(strategy)
         self.stop = StopRequest()
+        self.waits = False
         self._on_call = on_call
         self._leads = self._is_apart = False
         self._depth = 0
@@ -122,7 +124,7 @@ class Company:
 
     def exchange(self, value: Any) -> list[Any]:
         """Returns what each process gives here, in their order; the chief hears who is asked to stop."""
-        said = self.peers.exchange((self.stop.reason, value))
+        said = self._exchange((self.stop.reason, value))
         if self.is_chief:
             self._hear([reason for reason, _ in said])
         return [value for _, value in said]
@@ -165,7 +167,7 @@ class Company:
         self._parts += 1
         if self.is_alone or self._parts < self._next_look:
             return
-        said = self.peers.exchange((self.stop.reason, time.monotonic()))
+        said = self._exchange((self.stop.reason, time.monotonic()))
         self._hear([reason for reason, _ in said])
         if any(reason for reason, _ in said):
             raise PreemptedError(f"{self.stop.reason}; {NOTHING_LOST}")
@@ -173,6 +175,13 @@ class Company:
         pace = (self._looked_seconds - before) / max(1, self._parts - self._looked_parts)
         self._looked_parts = self._parts
         self._next_look = self._parts + max(1, int(_LOOK_SECONDS / max(pace, 1e-6)))
+
+    def _exchange(self, value: Any) -> list[Any]:
+        self.waits = True
+        try:
+            return self.peers.exchange(value)
+        finally:
+            self.waits = False
 
     def _hear(self, reasons: Sequence[str | None]) -> None:
         """Takes from the others that the run is to stop."""

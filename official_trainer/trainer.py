@@ -325,6 +325,7 @@ class Trainer(AsyncStepper, Evaluator):
         return {
             "step": int(self._global_step.numpy()),
             "waiting_for_input": is_waiting(count),
+            "waiting_for_peers": self.company.waits,
             "detail": (count, int(own_sum(self._examples_evaluated))),
         }
 

@@ -43,6 +43,7 @@ from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.hooks import Hooks
 from official_trainer.job import Job
+from official_trainer.late import Notes
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.loop import Loop
@@ -109,11 +110,13 @@ class _Session:
         self._num_traces = 0
         self._stop_reason: str | None = None
         self._changes: dict[str, resume.Change] = {}
+        self._notes = Notes(job.model_dir, job.cluster)
         self._watchdog = watchdog_of(
             job.config.runtime,
             job.model_dir,
             lambda: None if self._trainer is None else self._trainer.progress(),
-            record=lambda stall: self._finish(ExitCode.STALLED),
+            record=lambda stall: self._finish(stall.exit_code),
+            notes=self._notes,
         )
         self.metrics: dict[str, float] = {}
 
@@ -138,7 +141,8 @@ class _Session:
         """Returns what an error says about another process, or a TPU, that is gone; None if it says something else."""
         cluster, runtime = self._job.cluster, self._job.config.runtime
         lost = None if cluster is None else lost_peers.explained(error, cluster.addresses)
-        return lost or tpu.as_lost_error(error, runtime)
+        said = None if self._trainer is None else self._notes.explained(lost or error)
+        return said or lost or tpu.as_lost_error(error, runtime)
 
     def _finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
         self._record_time()
@@ -158,6 +162,7 @@ class _Session:
         with stop.interruptible():
             trainer = build(job, trains=True, keeps_best=evaluates != "never", stop=stop)
         self._trainer = trainer
+        self._notes.forget()
         with trainer.company.leading():
             self._lead(trainer, evaluates, stop)
 

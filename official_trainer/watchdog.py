@@ -17,7 +17,8 @@ from collections.abc import Callable, Hashable, Mapping
 from types import TracebackType
 from typing import Any
 
-from official_trainer.stalls import Stall, dump_and_exit
+from official_trainer.late import Notes
+from official_trainer.stalls import PEERS, SHARED, Stall, dump_and_exit
 
 _logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ FACTOR = 10
 
 _MAX_POLL_SECONDS = 1.0
 _POLLS_IN_FLOOR = 20
-_TRAIN = ("train", "input", "window")
+_TRAIN = (*SHARED, "input")
 
 
 WAITING = "wait"
@@ -60,12 +61,29 @@ class Reading:
     Attributes:
       step: global step, if it can be read.
       waiting_for_input: in the phase `train`, whether the next batch is waited for; None if that cannot be told.
+      waiting_for_peers: whether other processes are waited for, to do the same.
       detail: anything else that changes while work goes on, such as a count of batches or bytes.
     """
 
     step: int | None = None
     waiting_for_input: bool | None = None
+    waiting_for_peers: bool = False
     detail: Hashable = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Others:
+    """The processes that do each step together with this one.
+
+    Attributes:
+      patience_seconds: how long they wait for each other within a step; at half of it, or of what is a stall, one is
+        late.
+      on_late: called in the watching thread with the gap when this process is late, and with None when it goes on. It
+        must not block.
+    """
+
+    patience_seconds: float = math.inf
+    on_late: Callable[[Stall | None], object] = lambda gap: None
 
 
 class Progress:
@@ -114,26 +132,40 @@ class Progress:
                 self._end_gap(reading.step, now)
         self._activities.add(self._activity)
 
-    def stall(self, now: float) -> Stall | None:
-        """Returns the stall that there is at `now`, once; None if all is well or it was returned before."""
-        if self._phase == WAITING:
+    def stall(self, now: float, patience_seconds: float = math.inf) -> Stall | None:
+        """Returns the stall that there is at `now`, once; None if all is well or it was returned before.
+
+        Args:
+          now: the time.
+          patience_seconds: with other processes, in a step that does what was done before.
+        """
+        gap = self.gap(now)
+        if self._is_reported or gap is None:
             return None
-        waited = now - self._since
-        longest = max(map(self._longest_gap_seconds, self._activities), key=self._limits.seconds)
-        limit = self._limits.seconds(longest)
-        if self._is_reported or waited <= limit:
+        if gap.activity in SHARED and gap.longest_gap_seconds is not None and gap.waited_seconds > patience_seconds:
+            gap = dataclasses.replace(gap, limit_seconds=patience_seconds, is_patience_over=True)
+        elif gap.waited_seconds <= gap.limit_seconds:
             return None
         self._is_reported = True
+        return gap
+
+    def gap(self, now: float) -> Stall | None:
+        """Returns the gap that there is at `now`, however short; None if it may take any time."""
+        if self._phase == WAITING:
+            return None
+        longest = max(map(self._longest_gap_seconds, self._activities), key=self._limits.seconds)
         return Stall(
             phase=self._phase,
             activity=self._activity,
-            waited_seconds=waited,
-            limit_seconds=limit,
+            waited_seconds=now - self._since,
+            limit_seconds=self._limits.seconds(longest),
             longest_gap_seconds=longest,
             step=self._step,
         )
 
     def _activity_in(self, reading: Reading | None) -> str:
+        if reading is not None and reading.waiting_for_peers:
+            return PEERS
         if self._phase != "train" or reading is None or reading.waiting_for_input is None:
             return self._phase
         return "input" if reading.waiting_for_input else "window"
@@ -153,7 +185,7 @@ class Progress:
         if activity in _TRAIN and (activity == "train" or activity not in known):
             # Nobody can tell which it is, or it was over too soon to be seen: what is healthy in any of them is.
             return max((known[name] for name in _TRAIN if name in known), default=None)
-        return known.get(activity)
+        return known.get(self._phase if activity == PEERS else activity)
 
 
 class Watchdog:
@@ -169,6 +201,7 @@ class Watchdog:
         startup_seconds: float,
         on_stall: Callable[[Stall], object],
         probe: Callable[[], Reading | None] | None = None,
+        others: Others | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepares; `start` starts.
@@ -178,10 +211,12 @@ class Watchdog:
           startup_seconds: see `Limits`.
           on_stall: called in the watching thread, once a stall; `stalls.dump_and_exit` with a directory, as a rule.
           probe: looks at the run from another thread. It may fail and it may block: then there is no information.
+          others: the run's other processes, which do each step together with this one.
           clock: tells the time in seconds.
         """
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
         self._on_stall = on_stall
+        self._others, self._is_late = others or Others(), False
         self._prober = _Prober(probe)
         self._clock = clock
         self._polled_at = clock()
@@ -229,12 +264,20 @@ class Watchdog:
             self._polled_at = self._clock()
             entry = self._progress.entries
             self._progress.read(self._prober.ask(entry), self._watched_seconds)
-            stall = None if self._stopped.is_set() else self._progress.stall(self._watched_seconds)
+            gap = None if self._stopped.is_set() else self._progress.gap(self._watched_seconds)
+            stall = None if gap is None else self._progress.stall(self._watched_seconds, self._others.patience_seconds)
+        self._tell_lateness(gap)
         if stall is not None:
             try:
                 self._on_stall(stall)
             except Exception:
                 _logger.exception("a stall could not be reported: %s", stall)
+
+    def _tell_lateness(self, gap: Stall | None) -> None:
+        is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, self._others.patience_seconds) / 2
+        if is_late != self._is_late:
+            self._is_late = is_late
+            self._others.on_late(gap if is_late else None)
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.poll_seconds):
@@ -255,15 +298,26 @@ def watchdog_of(
     progress: Callable[[], Mapping[str, Any] | None],
     *,
     record: Callable[[Stall], object] | None = None,
+    notes: Notes | None = None,
 ) -> Watchdog:
     """Returns the watchdog of a run, which ends the process when the run stalls.
 
     Args:
       runtime: the config's section; without `stall_floor_seconds` nothing is ever a stall.
-      model_dir: where the stacks are written.
+      model_dir: where the stacks are written; the run directory, or the folder of this process in it.
       progress: what a `Reading` holds, or None while there is nothing to read.
       record: puts a stall on record.
+      notes: tells the run's other processes when this one is late, and knows which of them are.
     """
+
+    def end(stall: Stall) -> None:
+        if notes is not None:
+            stall = dataclasses.replace(stall, others=tuple(notes.of_others()))
+        dump_and_exit(stall, model_dir, record)
+
+    others = None
+    if notes is not None and notes.has_others:
+        others = Others(patience_seconds=runtime.collective_timeout_seconds, on_late=notes.tell)
 
     def probe() -> Reading | None:
         values = progress()
@@ -272,8 +326,9 @@ def watchdog_of(
     return Watchdog(
         floor_seconds=runtime.stall_floor_seconds or math.inf,
         startup_seconds=runtime.stall_startup_seconds,
-        on_stall=lambda stall: dump_and_exit(stall, model_dir, record),
+        on_stall=end,
         probe=probe,
+        others=others,
     )
 
 

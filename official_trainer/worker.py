@@ -13,16 +13,23 @@ from official_trainer import files
 from official_trainer.build import build
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.job import Job
+from official_trainer.late import Notes
 from official_trainer.lazy import tf
 from official_trainer.peers import PeerLostError
 from official_trainer.record import RunRecord
-from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
+from official_trainer.stalls import Stall
+from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.together import End
 from official_trainer.trainer import Trainer
 from official_trainer.watchdog import WAITING, watchdog_of
 
 _PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_aside": "evaluate", "read_checkpoint": "restore"}
 """What the calls that may take long are in the words of the watchdog; all others are quick."""
+
+
+_STEPS_LOST = (
+    "in the middle of what all processes do; the last good checkpoint is the chief's, the same command continues"
+)
 
 
 def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
@@ -38,7 +45,21 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
       PeerLostError: the chief, or another process, is gone or has failed.
     """
     trainers: list[Trainer] = []
-    watchdog = watchdog_of(job.config.runtime, job.model_dir, lambda: trainers[0].progress() if trainers else None)
+    notes = Notes(job.model_dir, job.cluster if trains else None)
+    records: list[RunRecord] = []
+
+    def put_on_record(stall: Stall) -> None:
+        for record in records:
+            record.finish(stall.exit_code)
+
+    watchdog = watchdog_of(
+        job.config.runtime,
+        notes.folder,
+        lambda: trainers[0].progress() if trainers else None,
+        record=put_on_record,
+        notes=notes,
+    )
+    stop.on_leave = lambda: (_STEPS_LOST, ExitCode.RETRY)
     with watchdog:
         watchdog.enter("build")
         with stop.interruptible():
@@ -48,27 +69,29 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
             watchdog.enter(WAITING if name is None else _PHASES.get(name, "save"))
 
         # Not before the chief had its look at a new run directory: it would not be empty.
-        with _recorded(job, stop) if trains else contextlib.nullcontext():
+        with _recorded(job, stop, notes, records) if trains else contextlib.nullcontext():
             end = trainers[0].company.follow(trainers[0], on_call)
             _follow_to_the_end(end)
     return {}
 
 
 @contextlib.contextmanager
-def _recorded(job: Job, stop: StopRequest) -> Iterator[None]:
+def _recorded(job: Job, stop: StopRequest, notes: Notes, records: list[RunRecord]) -> Iterator[None]:
     """Writes how the process began and how it ended, in a folder of its own."""
-    assert job.cluster is not None
-    folder = job.path("workers", job.cluster.name.replace(" ", "-"))
-    files.make_dirs(folder)
-    record = RunRecord(folder, job.launch)
+    files.make_dirs(notes.folder)
+    notes.forget()
+    record = RunRecord(notes.folder, job.launch)
     record.start()
+    records.append(record)
     record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
     try:
         yield
     except BaseException as error:
-        failure = stop.explained(error)
+        failure = notes.explained(error) or stop.explained(error)
         record.finish(failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED)
-        raise
+        if failure is error or isinstance(error, Interrupted):
+            raise
+        raise failure from error
     record.finish(ExitCode.DONE)
 
 

@@ -215,8 +215,9 @@ def test_a_stall_says_what_hangs_and_which_field_raises_the_limit():
     assert str(stall_in("input")) == (
         "no progress for 612 s while waiting for the next batch at step 120; the limit is 600 s, and the longest gap "
         "before was 3.2 s.\n"
-        "Usually the input pipeline itself waits for data: look at its files, at the network, and below at the stacks "
-        "of threads in generators and Python functions of tf.data.\n"
+        "Usually the input pipeline itself waits for data: look at its files, at the network, at the dispatcher "
+        "and the data workers if it has a tf.data service, and below at the stacks of threads in generators and Python "
+        "functions of tf.data.\n"
         "If it was only slow, raise runtime.stall_floor_seconds; otherwise mend it, and the same command continues "
         "from the last checkpoint."
     )

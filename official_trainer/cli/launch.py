@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from official_trainer import modes
+from official_trainer import files, modes
 from official_trainer.cli import flags, target, terminal, train
 from official_trainer.cli.spelling import UsageError, did_you_mean
 from official_trainer.cluster import CHIEF, EVALUATOR, PS, WORKER
@@ -28,6 +30,7 @@ USAGE = "local [--workers=N] [--ps=N] [flags] [--] --experiment=NAME [flags of t
 _TARGETS = ("local",)
 _COLOURS: tuple[terminal.Colour, ...] = ("cyan", "magenta", "green", "yellow", "blue")
 _GRACE_MARGIN_SECONDS = 10.0  # processes give up by themselves after runtime.stop_grace_seconds
+_JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
 
 
@@ -41,6 +44,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("supervise", "start again what ends with exit code 75 or 143")
     parser.value("max_restarts", "N", "with --supervise: give up after so many (default: while checkpoints come)")
     parser.switch("spawn", "start each process anew, instead of forking from one that has imported TensorFlow")
+    parser.value("data_workers", "N", "a tf.data service beside them: a dispatcher, and processes that prepare batches")
     parser.value("log_dir", "DIR", "a file there for what each process prints")
     parser.switch("dry_run", "print the processes and start none")
     parser.takes_command = True
@@ -69,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     log_dir = os.path.expanduser(arguments.log_dir) if arguments.log_dir else None
     printer = output.Printer(sys.stdout, paint=paint_label, log_dir=log_dir, quiet=arguments.quiet)
     outcome = local.launch(job, options, printer, newest=lambda: local.newest_step(model_dir))
+    if job.journal is not None:
+        shutil.rmtree(job.journal, ignore_errors=True)  # data in memory is in it; one at a URL stays
     report(outcome)
     return outcome.code
 
@@ -102,11 +108,13 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
     mode = flags.read_mode(arguments)
     if mode not in modes.TRAINING_MODES:
         raise UsageError(f"--mode={mode} does not train: use `official-trainer train --mode={mode}`, or --evaluator")
+    ports = use_data_service(arguments, counts)
     experiment, resolved, model_dir = target.from_flags(arguments)
     refuse_strategy(resolved, counts)
     from official_trainer import run as engine
+    from official_trainer.data_service import WORK_DIR
     from official_trainer.job import Job, check_ready
-    from official_trainer.launch.spec import training_job
+    from official_trainer.launch.spec import training_job, with_data_service
 
     allow = arguments.allow_config_change
     check = check_ready if arguments.dry_run else engine.check_startable  # the latter makes the directory
@@ -114,7 +122,43 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
     parser = flags.Parser("train", usage="", description="")
     train.add_flags(parser)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
-    return training_job(counts, parser.words(arguments), grace_seconds=grace), model_dir
+    job = training_job(counts, parser.words(arguments), grace_seconds=grace)
+    if ports:  # not where an earlier service kept its journal, with addresses that are somebody else's by now
+        job = with_data_service(job, ports, files.join(model_dir, WORK_DIR, str(ports[0])))
+    return job, model_dir
+
+
+def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -> list[int]:
+    """Has the job read from a tf.data service of its own if one is asked for.
+
+    Args:
+      arguments: get the address of the dispatcher, and the name of the job that workers share.
+      counts: how many processes of each role.
+
+    Returns:
+      Ports of the dispatcher and of each data worker; none without a service.
+
+    Raises:
+      UsageError: there is another service, or parameter servers.
+    """
+    count = _number("data_workers", arguments.data_workers, least=0)
+    if not count:
+        return []
+    if arguments.tf_data_service:
+        raise UsageError(
+            "--data_workers starts a tf.data service, and --tf_data_service names one; keep one of the two"
+        )
+    if counts[PS]:
+        raise UsageError(
+            f"--data_workers={count} with --ps={counts[PS]}: workers of parameter servers read by themselves"
+        )
+    from official_trainer.launch import local, spec
+
+    ports = local.free_ports(1 + count)
+    arguments.tf_data_service = spec.dispatcher_address(ports[0])
+    if counts[CHIEF] + counts[WORKER] > 1:  # under a name, so that a word of the user's that names another comes later
+        arguments.set = [f"{_JOB_NAME_FIELD}=launch", *(arguments.set or ())]
+    return ports
 
 
 def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:
@@ -163,4 +207,5 @@ def _print_plan(job: JobSpec) -> None:
 
     for member in local.place(job):
         environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in member.environ.items())
-        print(f"# {member.name}\n{environ} \\\n  python -m {shlex.join(member.argv)}\n")
+        before = f"{environ} \\\n  " if environ else ""
+        print(f"# {member.name}\n{before}python -m {shlex.join(member.argv)}\n")

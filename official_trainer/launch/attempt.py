@@ -21,11 +21,11 @@ from official_trainer.launch.children import PRELOAD, Starter
 from official_trainer.launch.output import Lines, Printer
 from official_trainer.launch.restarts import Restarts
 from official_trainer.launch.signals import Signals
-from official_trainer.launch.spec import JobSpec, Member
+from official_trainer.launch.spec import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobSpec, Member
 from official_trainer.launch.verdict import End, Outcome, judge, may_run_again
 
 _READ_BYTES = 1 << 16
-_SERVER_SECONDS = 5.0  # for workers and parameter servers, which have nothing to save, once the chief has ended
+_SERVER_SECONDS = 5.0  # for processes that only served, and have nothing to save, once training has ended
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,9 @@ class Attempt:
             self._printer.say(f"{end.name} {end.how}")
         elif code and not self._is_ending and member.role == EVALUATOR:
             self._printer.say(f"{end.name} {end.how}; training goes on without it")
-        elif code and not self._is_ending:
+        elif not self._is_ending and member.role == DATA_WORKER and self._names(DATA_WORKER):
+            self._printer.say(f"{end.name} {end.how}; training goes on with the other data workers")
+        elif (code or member.role in DATA_ROLES) and not self._is_ending:
             self._fail(end)
         is_over = not self._names(CHIEF) if self._job.has_servers else not self._names(CHIEF, WORKER)
         if is_over and not self._is_trained:
@@ -185,7 +187,7 @@ class Attempt:
     def _is_restarted(self, child: _Child, end: End) -> bool:
         """Starts one process again if the others can go on meanwhile."""
         role = child.member.role
-        is_single = role == EVALUATOR or (role == WORKER and self._job.has_servers)
+        is_single = role in (EVALUATOR, *DATA_ROLES) or (role == WORKER and self._job.has_servers)
         if end.was_told or self._is_ending or not (self._options.supervise and is_single and may_run_again(end.code)):
             return False
         seconds = child.restarts.next(self._newest())
@@ -214,12 +216,10 @@ class Attempt:
 
     def _on_trained(self) -> None:
         """Nobody is left who trains: ends those that only served, and on a failure the evaluator too."""
-        if self._is_ending:
-            self._tell()
-        elif self._job.has_servers:
-            self._waiting = [child for child in self._waiting if child.member.role == EVALUATOR]
-            self._tell(WORKER, PS)
-            self._after(_SERVER_SECONDS, lambda: self._kill(WORKER, PS))
+        served = (WORKER, PS, *DATA_ROLES)
+        self._waiting = [child for child in self._waiting if child.member.role == EVALUATOR]
+        self._tell(*(ALL_ROLES if self._is_ending else served))
+        self._after(_SERVER_SECONDS, lambda: self._kill(*served))
         if not self._is_ending and self._names(EVALUATOR):
             self._printer.say(
                 "training is done; the evaluator ends by itself once it has evaluated the last checkpoint"
@@ -234,11 +234,11 @@ class Attempt:
             self._kill()
         elif asked is not None and not was_asked:
             self._is_ending = True
-            self._printer.say(f"{asked}: {_waiting(self._names(), self._job.grace_seconds)}")
+            self._printer.say(f"{asked}: {_waiting(self._names(*ROLES), self._job.grace_seconds)}")
             if self._job.has_servers and self._names(CHIEF):
                 self._tell(CHIEF, EVALUATOR)  # the chief saves what the parameter servers hold
             else:
-                self._tell()
+                self._tell(*ROLES)  # a data service is told when nobody reads from it any more
             self._after(self._job.grace_seconds, self._kill)
 
     # What is done about it.
@@ -248,20 +248,20 @@ class Attempt:
 
     def _names(self, *roles: str) -> list[str]:
         """Returns who runs, of these roles or of all."""
-        return [child.member.name for _, child in self._of(roles or ROLES)]
+        return [child.member.name for _, child in self._of(roles or ALL_ROLES)]
 
     def _of(self, roles: Collection[str]) -> list[tuple[int, _Child]]:
         return [(number, child) for number, child in self._running.items() if child.member.role in roles]
 
     def _tell(self, *roles: str) -> None:
         """Sends SIGTERM, once: a second one would keep a process from saving."""
-        for number, child in self._of(roles or ROLES):
+        for number, child in self._of(roles or ALL_ROLES):
             if not child.was_told:
                 child.was_told = True
                 self._starter.signal(number, signal.SIGTERM)
 
     def _kill(self, *roles: str) -> None:
-        for number, child in self._of(roles or ROLES):
+        for number, child in self._of(roles or ALL_ROLES):
             child.was_told = child.was_killed = True
             self._starter.signal(number, signal.SIGKILL)
 

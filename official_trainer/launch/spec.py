@@ -9,9 +9,15 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 
-from official_trainer.cluster import EVALUATOR, PS, ROLES, Cluster, process_name
+from official_trainer.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER, Cluster, process_name
 
 _EVALUATOR_MODE = "continuous_eval"
+
+DISPATCHER, DATA_WORKER = "dispatcher", "data_worker"
+DATA_ROLES = (DISPATCHER, DATA_WORKER)
+"""The processes of a tf.data service beside the job, as `data-service --role` calls them. No cluster knows of them."""
+
+ALL_ROLES = (*ROLES, *DATA_ROLES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,16 +25,18 @@ class Role:
     """Processes of one kind.
 
     Attributes:
-      name: one of `cluster.ROLES`.
+      name: one of `ALL_ROLES`.
       count: how many.
       argv: a module and its arguments, as after `python -m`.
       environ: what is set for them beside `TF_CONFIG`.
+      ports: where each of them listens, as its flag `--port`; none for those that the cluster gives an address.
     """
 
     name: str
     count: int
     argv: tuple[str, ...]
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ports: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,10 +46,12 @@ class JobSpec:
     Attributes:
       roles: those that there are.
       grace_seconds: from SIGTERM to the end of a process, which saves meanwhile; after that it is killed.
+      journal: the folder of its dispatcher, of no use to anybody once the job has ended.
     """
 
     roles: tuple[Role, ...]
     grace_seconds: float
+    journal: str | None = None
 
     @property
     def has_servers(self) -> bool:
@@ -50,8 +60,8 @@ class JobSpec:
 
     @property
     def in_cluster(self) -> tuple[Role, ...]:
-        """The roles that have an address; the evaluator only watches the run directory."""
-        return tuple(role for role in self.roles if role.name != EVALUATOR)
+        """The roles that have an address there; the evaluator only watches the run directory."""
+        return tuple(role for role in self.roles if role.name in (CHIEF, WORKER, PS))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +83,7 @@ class Member:
     @property
     def name(self) -> str:
         """What it is called: `worker 1`."""
-        return process_name(self.role, self.index)
+        return self.role if self.role == DISPATCHER else process_name(self.role, self.index).replace("_", " ")
 
 
 def training_job(counts: Mapping[str, int], argv: Sequence[str], *, grace_seconds: float) -> JobSpec:
@@ -91,6 +101,29 @@ def training_job(counts: Mapping[str, int], argv: Sequence[str], *, grace_second
     return JobSpec(roles=tuple(roles), grace_seconds=grace_seconds)
 
 
+def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobSpec:
+    """Returns the job with a dispatcher and data workers beside it.
+
+    Args:
+      job: what trains; its processes know the dispatcher's address.
+      ports: of the dispatcher, then of each data worker; they keep them when they are started again.
+      work_dir: where the dispatcher keeps its journal.
+    """
+    command = ("official_trainer", "data-service")
+    dispatching = (*command, f"--role={DISPATCHER}", f"--work_dir={work_dir}")
+    working = (*command, f"--role={DATA_WORKER}", f"--dispatcher={dispatcher_address(ports[0])}")
+    roles = (
+        Role(name=DISPATCHER, count=1, argv=dispatching, ports=tuple(ports[:1])),
+        Role(name=DATA_WORKER, count=len(ports) - 1, argv=working, ports=tuple(ports[1:])),
+    )
+    return dataclasses.replace(job, roles=(*job.roles, *roles), journal=work_dir)
+
+
+def dispatcher_address(port: int) -> str:
+    """Returns where a dispatcher on this machine is reached."""
+    return f"grpc://localhost:{port}"
+
+
 def members(job: JobSpec, addresses: Mapping[str, Sequence[str]]) -> tuple[Member, ...]:
     """Returns the processes of a job, each told where the others are.
 
@@ -103,13 +136,14 @@ def members(job: JobSpec, addresses: Mapping[str, Sequence[str]]) -> tuple[Membe
         Member(
             role=role.name,
             index=index,
-            argv=role.argv,
-            environ={**role.environ, "TF_CONFIG": json.dumps(_told(found, role.name, index))},
+            argv=(*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv,
+            environ={**role.environ, **({} if role.name in DATA_ROLES else _told(found, role.name, index))},
         )
         for role in job.roles
         for index in range(role.count)
     )
 
 
-def _told(addresses: Mapping[str, tuple[str, ...]], role: str, index: int) -> Mapping[str, object]:
-    return Cluster(addresses=addresses, role=role, index=index, source="launch").tf_config()
+def _told(addresses: Mapping[str, tuple[str, ...]], role: str, index: int) -> dict[str, str]:
+    cluster = Cluster(addresses=addresses, role=role, index=index, source="launch")
+    return {"TF_CONFIG": json.dumps(cluster.tf_config())}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from official_trainer.cluster import CHIEF, EVALUATOR, PS
 from official_trainer.errors import ExitCode
+from official_trainer.launch.spec import DATA_ROLES
 
 AGAIN = (ExitCode.RETRY, ExitCode.PREEMPTED)
 """Exit codes that mean: start me again."""
@@ -93,9 +94,11 @@ def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
       ends: of all processes, in the order in which they ended; of one that was started again, the last.
       was_asked: whether all were told to stop because the launcher was.
     """
-    trained = [end for end in ends if end.role != EVALUATOR]
+    trained = [end for end in ends if end.role not in (EVALUATOR, *DATA_ROLES)]
     if any(end.role == PS for end in trained) and (was_asked or _chief_is_done(trained)):
         trained = [end for end in trained if end.role == CHIEF]  # it alone saves; the others would serve for ever
+    if any(end.code for end in trained):  # else whoever served data has done so
+        trained += [end for end in ends if end.role in DATA_ROLES and not end.was_told]
     failed = [_as_asked(end) if was_asked else end for end in trained if was_asked or not end.was_told]
     failed = [end for end in failed if end.code]
     if not failed:

@@ -25,7 +25,7 @@ class LocalCluster:
       addresses: `host:port` of every process, by role.
     """
 
-    def __init__(self, roles, *, argv, cwd, folder, env=None, first=None):
+    def __init__(self, roles, *, argv, cwd, folder, env=None, first=None, network=None):
         """Takes what is to run; nothing is started yet.
 
         Args:
@@ -35,11 +35,15 @@ class LocalCluster:
           folder: where each attempt of each process has a folder with its output.
           env: more of the environment, for all.
           first: called in each process before the command.
+          network: a `networks.Network` with a host for each process, in their order; without it all are on loopback.
         """
-        ports = iter(free_ports(sum(roles.values())))
-        self.addresses = {role: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for role, count in roles.items()}
+        count = sum(roles.values())
+        hosts = network.addresses if network else ["127.0.0.1"] * count
+        places = iter([f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)])
+        self.addresses = {role: [next(places) for _ in range(count)] for role, count in roles.items()}
         self._argv, self._cwd, self._folder = list(argv), cwd, Path(folder)
-        self._env, self._first = dict(env or {}), first
+        self._env = dict(env or {})
+        self._firsts = {name: network.entrance(i) if network else first for i, name in enumerate(self.names)}
         self._commands = {}
 
     def __enter__(self):
@@ -74,7 +78,7 @@ class LocalCluster:
             cwd=self._cwd,
             folder=folder,
             env={**self._env, "TF_CONFIG": tf_config, **(env or {})},
-            first=self._first,
+            first=self._firsts[role, index],
         )
 
     def signal(self, role, index=0, number=signal.SIGTERM):

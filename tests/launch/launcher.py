@@ -9,12 +9,18 @@ from official_trainer.cli import launch as verb
 from official_trainer.launch import local
 from official_trainer.launch.attempt import Options
 from official_trainer.launch.output import Printer
-from official_trainer.launch.spec import JobSpec, Role
+from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role
 
 FOLDER, WANTED = sys.argv[1], json.loads(sys.argv[2])
 
 roles = tuple(
-    Role(name=name, count=count, argv=("tests.launch.scripted_role", FOLDER, json.dumps(WANTED["sources"])))
+    Role(
+        name=name,
+        count=count,
+        argv=("tests.launch.scripted_role", FOLDER, json.dumps(WANTED["sources"])),
+        environ={"SERVES": name} if name in DATA_ROLES else {},
+        ports=tuple(range(count)) if name in DATA_ROLES else (),
+    )
     for name, count in WANTED["counts"].items()
 )
 job = JobSpec(roles=roles, grace_seconds=WANTED["grace_seconds"])

@@ -10,8 +10,11 @@ from pathlib import Path
 from official_trainer.cluster import process_name
 
 FOLDER, SOURCES = Path(sys.argv[1]), json.loads(sys.argv[2])
-TASK = json.loads(os.environ["TF_CONFIG"])["task"]
-NAME = process_name(TASK["type"], TASK["index"])
+if "SERVES" in os.environ:  # of a data service, whose processes are in no cluster
+    TASK = {"type": os.environ["SERVES"], "index": int(sys.argv[-1].removeprefix("--port="))}
+else:
+    TASK = json.loads(os.environ["TF_CONFIG"])["task"]
+NAME = "dispatcher" if TASK["type"] == "dispatcher" else process_name(TASK["type"], TASK["index"]).replace("_", " ")
 
 
 def touch(mark, text=""):
@@ -43,7 +46,7 @@ def lives():
     count = 1
     while has(f"{NAME} {count}"):
         count += 1
-    touch(f"{NAME} {count}", os.environ["TF_CONFIG"])
+    touch(f"{NAME} {count}", os.environ.get("TF_CONFIG", ""))
     return count
 
 
