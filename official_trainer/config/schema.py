@@ -369,6 +369,8 @@ class ExperimentConfig(Config):
     runtime: RuntimeConfig = RuntimeConfig()
 
     def problems(self) -> Iterator[tuple[str, str]]:
+        if not isinstance(self.task, TaskConfig):
+            return  # which is said elsewhere
         partial = getattr(self.task.train_data, "drop_remainder", None) is False
         accumulates = self.trainer.gradient_accumulation_steps > 1
         if partial and (accumulates or self.runtime.distribution_strategy == "tpu"):
