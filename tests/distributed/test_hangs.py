@@ -94,11 +94,10 @@ def test_an_evaluation_that_hangs_ends_too(tmp_path):
     with Run(tmp_path, "evaluate_input", held=1, sets=(*LIMITS, "runtime.stall_startup_seconds=8")) as run:
         codes, said = run.codes(), run.cluster.outputs()
         assert codes[1] == 5, said
-        assert codes[0] in (5, 75), said  # 75 if it has seen the other one end
+        assert codes[0] in (5, 75, -signal.SIGABRT), said  # not 5 if it has seen the other one end
         assert "while evaluating" in run.report(1), said
         assert "in hold\n" in run.report(1), said
-        assert "Late: " not in said
-        assert "waited for others" not in said
+        assert "is evaluating" not in said  # of a process, by another one
 
 
 def test_sigterm_ends_all_in_the_grace_period_though_one_hangs(tmp_path):
