@@ -53,7 +53,7 @@ class Stall:
     @property
     def exit_code(self) -> ExitCode:
         """What the process ends with: one that only waited for others is not the one that hangs."""
-        waits = self.activity == PEERS or (self.activity in SHARED and (self.others or self.is_patience_over))
+        waits = self.activity == PEERS or self.is_patience_over or (self.activity in UNCERTAIN and self.others)
         return ExitCode.RETRY if waits else ExitCode.STALLED
 
     @property

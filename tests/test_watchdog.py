@@ -253,6 +253,35 @@ def test_a_stall_at_the_start_names_the_field_of_the_start():
 # The watching, by a clock that the test moves.
 
 
+@pytest.mark.parametrize(
+    ("activity", "others", "code"),
+    [
+        ("input", (), 5),
+        ("input", ("worker 1 does not answer",), 5),
+        ("window", (), 5),
+        ("window", ("worker 1 is waiting for the next batch",), 75),
+        ("evaluate", (), 5),
+        ("evaluate", ("worker 1 does not answer",), 75),
+        ("peers", (), 75),
+    ],
+)
+def test_who_hangs_and_who_waits_for_it(activity, others, code):
+    """N12: the exit code tells them apart where that can be told."""
+    assert dataclasses.replace(stall_in(activity), others=others).exit_code == code
+
+
+def test_others_are_waited_for_so_long_and_no_longer():
+    """N12: in a step, once such steps were done; not while this process waits for its own data."""
+    events = [(1, "enter", "train"), (1, "read", window(1)), (1, "read", window(2))]
+    progress, now = run_of(events)
+    assert progress.stall(now + 50, patience_seconds=50) is None
+    stall = progress.stall(now + 51, patience_seconds=50)
+    assert (stall.exit_code, stall.limit_seconds) == (75, 50)
+    assert "raise runtime.collective_timeout_seconds" in str(stall)
+    progress, now = run_of([*events, (1, "read", waiting(2))])
+    assert progress.stall(now + 51, patience_seconds=50) is None
+
+
 @dataclasses.dataclass
 class Clock:
     now: float = 1e6
