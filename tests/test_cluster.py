@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from official_trainer import cluster
@@ -141,6 +141,7 @@ def clusters(draw):
     return Cluster(addresses=found, role=role, index=index, source="TF_CONFIG")
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(clusters())
 def test_what_is_written_is_read(found):
     """N20: any cluster, as TF_CONFIG and back, is the same."""
