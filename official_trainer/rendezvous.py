@@ -13,17 +13,18 @@ import contextlib
 import logging
 import os
 import socket
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from official_trainer.errors import ExitCode
 from official_trainer.peers import PeerLostError
 
 _logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 2.0
+_CONNECTED_SECONDS = 120.0  # TensorFlow takes less than one, on a machine that is not overloaded
 _SAY_AFTER_SECONDS = 5.0
 
 
@@ -90,21 +91,25 @@ def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> Non
 
 @contextlib.contextmanager
 def bounded(seconds: float, what: str) -> Iterator[None]:
-    """Ends the process with exit code 75 if the block, which nothing can interrupt, takes longer than this."""
-    stderr = os.dup(2)
-    timer = threading.Timer(seconds, _give_up, (stderr, seconds, what))
-    timer.daemon = True
-    timer.start()
-    try:
+    """Kills this process, after a message on stderr, if the block takes longer than this, or two minutes.
+
+    For calls of TensorFlow that connect to processes which are there, but may die now: it waits for them in C++ and lets
+    no thread of Python run meanwhile, nor a handler of a signal. So another process keeps the time.
+    """
+    seconds = min(seconds, _CONNECTED_SECONDS)
+    message = f"{what} took longer than {seconds:g} seconds; this process is killed"
+    argv = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(seconds), message]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True):  # its stdin is closed at the end
         yield
-    finally:
-        timer.cancel()
-        os.close(stderr)
 
 
-def _give_up(stderr: int, seconds: float, what: str) -> None:
-    os.write(stderr, f"{what} took longer than runtime.rendezvous_timeout_seconds={seconds:g}\n".encode())
-    os._exit(ExitCode.RETRY)
+_GUARD = """
+import os, select, signal, sys
+if not select.select([0], [], [], float(sys.argv[2]))[0]:
+    os.write(2, sys.argv[3].encode() + b"\\n")
+    os.kill(int(sys.argv[1]), signal.SIGKILL)
+"""
+"""Waits for its stdin to be closed, which happens too when the process that it guards dies."""
 
 
 def answers(address: str) -> bool:
