@@ -93,8 +93,8 @@ def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> Non
 def bounded(seconds: float, what: str) -> Iterator[None]:
     """Kills this process, after a message on stderr, if the block takes longer than this, or two minutes.
 
-    For calls of TensorFlow that connect to processes which are there, but may die now: it waits for them in C++ and lets
-    no thread of Python run meanwhile, nor a handler of a signal. So another process keeps the time.
+    For calls of TensorFlow that connect to processes which are there, but may die now: it waits for them in C++, and no
+    thread of Python runs meanwhile, nor a handler of a signal. So another process keeps the time.
     """
     seconds = min(seconds, _CONNECTED_SECONDS)
     message = f"{what} took longer than {seconds:g} seconds; this process is killed"
