@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from official_trainer import files
 from official_trainer.cluster import PS, Cluster, process_name
-from official_trainer.peers import LateError, PeerLostError
+from official_trainer.peers import PeerLostError
 from official_trainer.rendezvous import answers
-from official_trainer.stalls import UNCERTAIN, Stall, write_report
+from official_trainer.stalls import UNCERTAIN, Stall
 
 _NOTE = "late.json"
 _READ_SECONDS = 5.0  # the storage may be what hangs
@@ -75,17 +75,11 @@ class Notes:
         return list(said)
 
     def explained(self, error: BaseException) -> PeerLostError | None:
-        """Returns an error about other processes with what they say of themselves; None if they say nothing.
-
-        The stacks of a process that waited in a step for others are written to its folder.
-        """
+        """Returns an error about other processes with what they say of themselves; None if they say nothing."""
         if not isinstance(error, PeerLostError):
             return None
         said = self.of_others()
-        what = f"{error} Late: {'; '.join(said)}." if said else str(error)
-        if isinstance(error, LateError):
-            _bounded(lambda: write_report(self.folder, f"error: {what}\n\n{error.stacks}"))
-        return type(error)(what) if said else None
+        return type(error)(f"{error} Late: {'; '.join(said)}.") if said else None
 
     def _write(self, words: str | None) -> None:
         path = files.join(self._own, _NOTE)

@@ -16,13 +16,11 @@ from official_trainer import quiet, rendezvous
 from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.lazy import tf
 from official_trainer.lost_peers import explained
-from official_trainer.peers import ALONE, LateError, Peers
-from official_trainer.stalls import stacks
+from official_trainer.peers import ALONE, Peers
 
 _logger = logging.getLogger(__name__)
 
 _GROUP_KEY = 720_001  # of our collectives; TensorFlow counts its own up from 0
-_BACKSTOP_SECONDS = 60.0  # the watchdog is first where it can be: TensorFlow may crash when one of its waits times out
 _WORDS = 256  # 32 bits each: what most messages fit in
 _IMPLEMENTATIONS = {None: "AUTO", "nccl": "NCCL", "ring": "RING"}
 
@@ -37,8 +35,8 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         return tf.distribute.MultiWorkerMirroredStrategy()
     members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
     rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
+    # No timeout of TensorFlow's: it would start a thread for each sum of gradients, to wait until the timeout has passed.
     options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=runtime.collective_timeout_seconds + _BACKSTOP_SECONDS,
         implementation=getattr(
             tf.distribute.experimental.CommunicationImplementation, _IMPLEMENTATIONS[runtime.all_reduce_alg]
         ),
@@ -80,14 +78,6 @@ class _Workers:
         except tf.errors.OpError as error:
             if (lost := explained(error, self._addresses)) is not None:
                 raise lost from error
-            if isinstance(error, tf.errors.DeadlineExceededError):
-                late = LateError(
-                    "waited in a step for the others: one did not do its part within "
-                    "runtime.collective_timeout_seconds, though all listen. This process cannot go on alone; started "
-                    "again, all continue from the last checkpoint."
-                )
-                late.stacks = stacks()
-                raise late from error
             raise
 
     def exchange(self, value: Any) -> list[Any]:
@@ -120,7 +110,7 @@ class _Workers:
                         group_key=_GROUP_KEY,
                         instance_key=words,
                         ordering_token=[],
-                        timeout_seconds=0.0,  # the others may be at something that takes long; a dead one is noticed
+                        timeout_seconds=0.0,
                     )
 
             self._gathers[words] = gather

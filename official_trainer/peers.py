@@ -18,16 +18,6 @@ class PeerLostError(UserError, RuntimeError):
     exit_code = ExitCode.RETRY
 
 
-class LateError(PeerLostError):
-    """A process did not do its part of a step in time, though all listen.
-
-    Attributes:
-      stacks: of all threads of the process that waited, when it gave up.
-    """
-
-    stacks = ""
-
-
 class Peers(Protocol):
     """The processes that train together. Number 0 is the chief, which speaks for the run."""
 

@@ -89,6 +89,9 @@ class LocalCluster:
         self._commands[role, index].process.kill()
         self._commands[role, index].process.join(TIMEOUT_SECONDS)
 
+    def pid(self, role, index=0):
+        return self._commands[role, index].process.pid
+
     def is_alive(self, role, index=0):
         return self._commands[role, index].process.exitcode is None
 

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -209,6 +210,18 @@ def test_sigterm_in_an_evaluation_leaves_it_and_saves(workspace, tmp_path):
         assert set(codes.values()) == {143}, started.outputs()
     assert max(committed_steps(str(model_dir))) == 26
     assert not [row for row in rows(model_dir) if row["split"] == "validation"]
+
+
+def test_a_step_leaves_no_thread_behind(workspace, tmp_path):
+    """T16: with a timeout TensorFlow would start one for each sum of gradients, and thousands within seconds."""
+    sets = ("trainer.train_steps=600", "trainer.validation_interval=600", "trainer.checkpoint_interval=600")
+    with cluster(workspace, tmp_path / "run", *sets) as started:
+        started.start_all()
+        counts = []
+        for step in (100, 500):
+            started.wait_for(lambda step=step: steps_done(tmp_path / "run") >= step)
+            counts.append(len(list(Path(f"/proc/{started.pid('worker', 0)}/task").iterdir())))
+    assert counts[1] - counts[0] < 100
 
 
 def test_gradients_can_be_summed_in_a_ring(workspace, tmp_path):
