@@ -28,7 +28,7 @@ from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.ledger import LedgerTrackers
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import Threaded
-from official_trainer.trainer import REPLICA_VALUES, Trainer
+from official_trainer.trainer import Trainer
 
 
 def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: StopRequest | None = None) -> Trainer:
@@ -77,7 +77,7 @@ def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> Ch
         keep_every_steps=settings.keep_checkpoint_every_n_steps,
         metadata=job.metadata,
     )
-    store.allow_mismatch = (*settings.restore_allow_mismatch, f"{REPLICA_VALUES}*")
+    store.allow_mismatch = settings.restore_allow_mismatch
     store.read = trainer.read_checkpoint
     if settings.async_checkpoint:
         store.write_in_background()

@@ -374,9 +374,11 @@ def _elements_per_step(context: InputContext) -> int:
 
 def _call(build_inputs: Callable[..., Any], params: Any, context: InputContext) -> Any:
     """Calls `build_inputs`, which may leave out `input_context`."""
-    if "input_context" in inspect.signature(build_inputs).parameters:
-        return build_inputs(params, input_context=context)
-    return build_inputs(params)
+    options = {"input_context": context} if "input_context" in inspect.signature(build_inputs).parameters else {}
+    try:
+        return build_inputs(params, **options)
+    except FileNotFoundError as error:
+        raise DataError(f"{build_inputs.__qualname__}: {error}") from error
 
 
 def _with_training_flag(params: Any, training: bool) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files, modes, registry, resume
-from official_trainer.cluster import PS, WORKER, Cluster
+from official_trainer.cluster import CHIEF, PS, WORKER, Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.distribute import strategy_name
 from official_trainer.record import Launch
@@ -130,8 +130,17 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
             fix = f"use auto, or start it without {cluster.source}"
         elif job.mode == "continuous_train_and_eval" or (job.serves and job.mode not in modes.TRAINING_MODES):
             what, fix = f"mode {job.mode} runs in one process, and this is {cluster.name}", "start it alone"
+        elif name == "parameter_server" and (missing := {CHIEF, WORKER, PS} - cluster.addresses.keys()):
+            what = f"{name} needs a chief, workers and parameter servers, and {cluster.source} has no"
+            what, fix = f"{what} {' and no '.join(sorted(missing))}", "add them, or use multi_worker_mirrored"
     if what:
         yield Problem(what, path, fix=fix, origin=job.resolved.origin(path))
+    elif cluster is not None:
+        for field, unset in (("num_logical_cpus", (None, 1)), ("tpu", (None,))):
+            if getattr(job.config.runtime, field) not in unset:
+                path = f"runtime.{field}"
+                what = f"has no effect in the cluster of {cluster.source}"
+                yield Problem(what, path, fix="leave it out", origin=job.resolved.origin(path))
 
 
 def _members(cluster: Cluster) -> str:

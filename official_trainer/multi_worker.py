@@ -35,7 +35,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         return tf.distribute.MultiWorkerMirroredStrategy()
     members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
     rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
-    # No timeout of TensorFlow's: it would start a thread for each sum of gradients, to wait until the timeout has passed.
+    # No timeout of TensorFlow's: for each sum of gradients it would start a thread that waits until it has passed.
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=getattr(
             tf.distribute.experimental.CommunicationImplementation, _IMPLEMENTATIONS[runtime.all_reduce_alg]

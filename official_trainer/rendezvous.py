@@ -80,12 +80,18 @@ def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> Non
       timeout_seconds: longest wait, `runtime.rendezvous_timeout_seconds`.
 
     Raises:
-      RendezvousError: names the processes that did not come.
-      OSError: the own port is in use.
+      RendezvousError: names the processes that did not come, or says that the own port is in use.
     """
     others = {other: address for other, address in addresses.items() if other != name}
     port = int(addresses[name].rpartition(":")[2])
-    with socket.create_server(("", port), backlog=len(addresses) * 4):  # on all interfaces, as TensorFlow's server
+    try:
+        server = socket.create_server(("", port), backlog=len(addresses) * 4)  # on all interfaces, as TensorFlow's
+    except OSError as error:
+        raise RendezvousError(
+            f"{name} cannot listen at {addresses[name]}: {os.strerror(error.errno or 0)}. Another process has that "
+            f"port, perhaps {name} of this run, started before; end it, or give another address."
+        ) from error
+    with server:
         wait_for(others, timeout_seconds)
 
 
@@ -97,7 +103,8 @@ def bounded(seconds: float, what: str) -> Iterator[None]:
     thread of Python runs meanwhile, nor a handler of a signal. So another process keeps the time.
     """
     seconds = min(seconds, _CONNECTED_SECONDS)
-    message = f"{what} took longer than {seconds:g} seconds; this process is killed"
+    what = f"{what} took longer than {seconds:g} seconds: one of them must have died meanwhile"
+    message = f"{what}. This process is killed; started again, the run continues"
     argv = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(seconds), message]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True):  # its stdin is closed at the end
         yield

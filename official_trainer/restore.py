@@ -17,6 +17,9 @@ from official_trainer.matching import Matching, NoObjectGraphError, RestoreRepor
 
 _logger = logging.getLogger(__name__)
 
+REPLICA_VALUES = "training/replicas/"
+"""Where a checkpoint holds what each replica had; nothing is lost if a run goes on with another number of them."""
+
 
 def read_exactly(
     prefix: str, items: Mapping[str, Trackable], *, step: int | None = None, allow_mismatch: Sequence[str] = ()
@@ -37,7 +40,8 @@ def read_exactly(
     matching = _match(prefix, items)
     report = matching.report(step=step)
     differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
-    refused = [spec for spec in differing if not any(_allows(pattern, spec) for pattern in allow_mismatch)]
+    allowed = (*allow_mismatch, f"{REPLICA_VALUES}*")
+    refused = [spec for spec in differing if not any(_allows(pattern, spec) for pattern in allowed)]
     if refused:
         raise CheckpointError(
             f"checkpoint of another model; nothing was restored.\n{report}\n"
@@ -49,7 +53,8 @@ def read_exactly(
         _read(prefix, items, is_complete=not report.deferred)
     else:
         _assign(matching)
-        _logger.warning("restored what matches, as trainer.restore_allow_mismatch says: %s", report)
+        if any(not _allows(f"{REPLICA_VALUES}*", spec) for spec in differing):
+            _logger.warning("restored what matches, as trainer.restore_allow_mismatch says: %s", report)
     return report
 
 

@@ -29,9 +29,6 @@ from official_trainer.traces import Traces
 
 _MAX_TRACES = 20  # for configs without the field
 
-REPLICA_VALUES = "training/replicas/"
-"""Where a checkpoint holds what each replica had; nothing is lost if a run goes on with another number of them."""
-
 
 class Trainer(AsyncStepper, Evaluator):
     """Trains and evaluates one task under the strategy in scope.
@@ -293,7 +290,7 @@ class Trainer(AsyncStepper, Evaluator):
         """Continues what a restored checkpoint holds: the data, and what each replica had if there are as many."""
         self._feed.reset()
         lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
-        if not any(spec.key.startswith(REPLICA_VALUES) for spec in lacking):
+        if not any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking):
             self._replica_values.give()
 
     @together

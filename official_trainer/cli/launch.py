@@ -192,7 +192,7 @@ def report(outcome: Outcome) -> None:
             terminal.report_error(note)
         return
     if cause.code == ExitCode.PREEMPTED:
-        said = "all have saved and ended" if outcome.was_asked else f"{cause.name} {cause.how}"
+        said = "all have ended" if outcome.was_asked else f"{cause.name} {cause.how}"
         said += f"; {note}" if note else "; the same command continues the run"
         terminal.report_error(said, "stopped")
         return

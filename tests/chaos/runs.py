@@ -87,6 +87,7 @@ class Workspace:
         experiments.mkdir()
         shutil.copy(ROOT / "experiments" / "digits.py", experiments)
         shutil.copy(Path(__file__).with_name("experiment.py"), experiments / "chaos.py")
+        others = _forget_experiments()  # those of this repository, if a test before has imported them
         sys.path.insert(0, str(self.folder))
         try:
             from experiments import chaos
@@ -94,8 +95,8 @@ class Workspace:
             chaos.write_records(f"{self.folder}/digits-*.tfrecord")
         finally:
             sys.path.remove(str(self.folder))
-            for name in [name for name in sys.modules if name.partition(".")[0] == "experiments"]:
-                del sys.modules[name]
+            _forget_experiments()
+            sys.modules.update(others)
 
     @contextlib.contextmanager
     def once(self, name):
@@ -125,3 +126,9 @@ class Workspace:
                 assert completed.code == 0, completed.err
                 done.write_text(json.dumps({"seconds": time.monotonic() - start, "writes": int(counter.read_text())}))
             return Unbroken(model_dir, **json.loads(done.read_text()))
+
+
+def _forget_experiments():
+    """Takes the package `experiments` out of this process, and returns its modules."""
+    names = [name for name in sys.modules if name.partition(".")[0] == "experiments"]
+    return {name: sys.modules.pop(name) for name in names}

@@ -78,6 +78,14 @@ def test_workers_that_were_not_started_alike_are_refused(workspace, tmp_path):
             ), said
 
 
+def test_what_has_no_effect_in_a_cluster_is_refused(workspace, tmp_path):
+    """T16: a flag that would be ignored is said before TensorFlow is imported."""
+    argv = argv_of(workspace, tmp_path / "run", "runtime.num_logical_cpus=2")
+    done = Command(argv, cwd=workspace.folder, folder=tmp_path, env={"TF_CONFIG": TWO}).wait()
+    assert done.code == 2
+    assert "runtime.num_logical_cpus: has no effect in the cluster of TF_CONFIG; leave it out" in done.err
+
+
 def test_a_worker_that_does_not_come_is_named(workspace, tmp_path):
     """T16: the wait for the others is bounded, and says who is missing."""
     with cluster(workspace, tmp_path / "run", "runtime.rendezvous_timeout_seconds=1") as started:
@@ -91,6 +99,11 @@ def test_a_worker_that_does_not_come_is_named(workspace, tmp_path):
     ("strategy", "tf_config", "message"),
     [
         ("mirrored", TWO, "mirrored is for one process, and by TF_CONFIG this is worker 1 of 2 × worker; use auto"),
+        (
+            "parameter_server",
+            TWO,
+            "parameter_server needs a chief, workers and parameter servers, and TF_CONFIG has ",
+        ),
         ("multi_worker_mirrored", "", "multi_worker_mirrored needs several workers, and nothing says who they are"),
     ],
 )
