@@ -13,6 +13,12 @@ def pytest_addoption(parser):
     summary.add_options(parser)
 
 
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what takes long, unless `--chaos=full` asks for it."""
+    if config.getoption("--chaos") != "full":
+        items[:] = [item for item in items if item.get_closest_marker("full") is None]
+
+
 def pytest_terminal_summary(terminalreporter):
     summary.print_summary(terminalreporter)
 

@@ -62,7 +62,7 @@ class Run:
         return json.loads((folder / "status.json").read_text())["exit_code"]
 
 
-@pytest.mark.parametrize("held", [0, 1])
+@pytest.mark.parametrize("held", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_who_hangs_says_5_and_who_waited_for_it_says_75(tmp_path, held):
     """N12, T16: an input pipeline hangs for ever: both end with their stacks, and the other one knows who it was."""
     with Run(tmp_path, "input", held=held) as run:
@@ -77,6 +77,7 @@ def test_who_hangs_says_5_and_who_waited_for_it_says_75(tmp_path, held):
         assert run.recorded(other) == 75
 
 
+@pytest.mark.full
 def test_a_chief_that_hangs_in_a_save_is_the_only_one_that_complains(tmp_path):
     """N12, T16: the others have nothing to do meanwhile, and only lose it."""
     limits = (*LIMITS, "runtime.stall_startup_seconds=8")
@@ -89,6 +90,7 @@ def test_a_chief_that_hangs_in_a_save_is_the_only_one_that_complains(tmp_path):
         assert "Stacks" not in run.cluster.err("worker", 1), said
 
 
+@pytest.mark.full
 def test_an_evaluation_that_hangs_ends_too(tmp_path):
     """N12, T16: nobody can tell who waits for whom there, so nobody is blamed, and each says where it is."""
     with Run(tmp_path, "evaluate_input", held=0, sets=(*LIMITS, "runtime.stall_startup_seconds=8")) as run:
@@ -100,6 +102,7 @@ def test_an_evaluation_that_hangs_ends_too(tmp_path):
         assert "is evaluating" not in said  # of a process, by another one
 
 
+@pytest.mark.full
 def test_sigterm_ends_all_in_the_grace_period_though_one_hangs(tmp_path):
     """N5, T16: the steps since the last checkpoint are lost, so it is 75 and no 143, whoever hangs."""
     sets = ("runtime.stop_grace_seconds=2", "runtime.collective_timeout_seconds=12")
@@ -113,6 +116,7 @@ def test_sigterm_ends_all_in_the_grace_period_though_one_hangs(tmp_path):
         assert "the last good checkpoint is the chief's" in run.cluster.err("worker", 1), said
 
 
+@pytest.mark.full
 def test_sigterm_to_the_one_that_waits_leaves_the_other_to_its_watchdog(tmp_path):
     """N5, N12: whoever is asked ends in the grace period; who hangs, and was not asked, says so within its limits."""
     with Run(tmp_path, "input", held=0, sets=(*LIMITS, "runtime.stop_grace_seconds=1")) as run:

@@ -23,6 +23,7 @@ def test_two_workers_train_as_two_replicas_of_one_process_do(workspace, unbroken
     assert differences(unbroken, workspace.unbroken(Variant("mirrored2")).model_dir) == {}
 
 
+@pytest.mark.full
 def test_three_workers_train(workspace, tmp_path):
     """T16: with a kill on the way, which ends both others; what they go on to is what an unbroken run gives."""
     sets = ("task.train_data.global_batch_size=24", "trainer.train_steps=24")
@@ -36,7 +37,7 @@ def test_three_workers_train(workspace, tmp_path):
     assert differences(tmp_path / "run", tmp_path / "unbroken") == {}
 
 
-@pytest.mark.parametrize("batch_size", [1436, 64])
+@pytest.mark.parametrize("batch_size", [1436, pytest.param(64, marks=pytest.mark.full)])
 def test_each_example_is_evaluated_once_wherever_it_is(workspace, tmp_path, batch_size):
     """N17, B3: batches that leave a worker without examples, or with fewer; metrics, loss and what tasks collect."""
     sets = (
@@ -142,7 +143,7 @@ def break_off(workspace, model_dir, act, *, at_step=15, sets=()):
         return started.wait_all(), started.outputs()
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_sigterm_to_any_worker_saves_and_ends_all(workspace, unbroken, tmp_path, index):
     """T16: all agree on a step, save it, and exit 143; the same command goes on, bit by bit."""
     model_dir = tmp_path / "run"
@@ -154,7 +155,7 @@ def test_sigterm_to_any_worker_saves_and_ends_all(workspace, unbroken, tmp_path,
     assert differences(model_dir, unbroken) == {}
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_a_killed_worker_ends_the_others_with_75(workspace, unbroken, tmp_path, index):
     """T16: nobody hangs; started again, all continue bit by bit from the last checkpoint."""
     model_dir = tmp_path / "run"
@@ -165,6 +166,7 @@ def test_a_killed_worker_ends_the_others_with_75(workspace, unbroken, tmp_path, 
     assert differences(model_dir, unbroken) == {}
 
 
+@pytest.mark.full
 def test_a_stopped_worker_ends_the_others_with_75(workspace, unbroken, tmp_path):
     """T16: a process that lives and does nothing is noticed too, and ends itself when it wakes up."""
     model_dir = tmp_path / "run"
@@ -237,6 +239,7 @@ def test_a_step_leaves_no_thread_behind(workspace, tmp_path):
     assert counts[1] - counts[0] < 100
 
 
+@pytest.mark.full
 def test_gradients_can_be_summed_in_a_ring(workspace, tmp_path):
     """T16: `all_reduce_alg` reaches TensorFlow; two workers have one order of sums, so the numbers stay."""
     sets = ("trainer.train_steps=6", "trainer.validation_interval=6", "trainer.export.at_end=false")

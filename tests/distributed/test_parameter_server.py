@@ -137,6 +137,7 @@ def test_workers_share_every_window_and_the_result_is_that_of_any_run(tmp_path):
     assert run.seen(132).sum() == 132 * 8
 
 
+@pytest.mark.full
 def test_an_evaluator_beside_evaluates_every_checkpoint_whatever_its_mode_says(tmp_path):
     """T7: a process of the role evaluator follows the run, on its own devices, and gets what the chief gets."""
     with Run(tmp_path, "trainer.checkpoint_interval=30", roles={**ROLES, "evaluator": 1}) as run:
@@ -165,6 +166,7 @@ def test_training_goes_on_without_a_worker_that_died_and_with_it_when_it_is_back
         assert 600 * 8 <= run.seen(600).sum() <= 601 * 8
 
 
+@pytest.mark.full
 def test_workers_and_servers_of_one_core_each_train(tmp_path):
     """T7: TensorFlow alone hangs there: with one thread for ops, the one that waits for a variable keeps it."""
     with Run(tmp_path, first=keep_to_one_core_unless_chief) as run:
@@ -213,6 +215,7 @@ def test_sigterm_to_the_chief_saves_and_ends_all(tmp_path):
         assert f"continuing from step {stopped}" in run.cluster.out("chief")
 
 
+@pytest.mark.full
 def test_a_new_chief_takes_over_the_servers_of_one_that_was_killed(tmp_path):
     """T7: SIGKILL of the chief: the others wait for a new one, which continues from the checkpoint."""
     with Run(tmp_path, *LONG) as run:
@@ -225,6 +228,7 @@ def test_a_new_chief_takes_over_the_servers_of_one_that_was_killed(tmp_path):
         assert "continuing from step" in run.cluster.out("chief")
 
 
+@pytest.mark.full
 def test_a_worker_or_server_that_is_told_to_stop_does_so_at_once(tmp_path):
     """T7: SIGTERM of a worker is 143 there, and a death as any other to the chief."""
     with Run(tmp_path, *LONG) as run:
@@ -235,6 +239,7 @@ def test_a_worker_or_server_that_is_told_to_stop_does_so_at_once(tmp_path):
         run.assert_done(600)
 
 
+@pytest.mark.full
 def test_without_any_worker_the_chief_gives_up_in_time(tmp_path):
     """T7: with all workers gone the chief waits for runtime.rendezvous_timeout_seconds and names them."""
     with Run(tmp_path, *LONG, "runtime.rendezvous_timeout_seconds=6") as run:
@@ -258,6 +263,7 @@ def test_who_does_not_come_is_named(tmp_path):
         assert "the chief" in cluster.err("ps")
 
 
+@pytest.mark.full
 def test_a_worker_that_hangs_is_named_before_the_watchdog_ends_the_run(tmp_path):
     """T7: SIGSTOP of a worker: nobody can take its closure from it; the chief says whose it is, and exits with 5."""
     # TensorFlow sends each new function to all workers, and a save makes one: it would hang first, and name nobody.
@@ -268,6 +274,7 @@ def test_a_worker_that_hangs_is_named_before_the_watchdog_ends_the_run(tmp_path)
         assert f"unfinished work at worker 1 ({run.cluster.addresses['worker'][1]})" in run.cluster.err("chief")
 
 
+@pytest.mark.full
 def test_data_that_ends_is_repeated_or_refused(tmp_path):
     """T7: a finite pipeline that knows nothing of workers: each of them reads its batches, again and again."""
     sets = ("task.source=stream", "trainer.on_data_end=repeat")
