@@ -190,6 +190,7 @@ def examples_of_steps(model_dir):
     return {step: sorted(numbers) for step, numbers in seen.items()}
 
 
+@pytest.mark.full
 def test_another_number_of_workers_goes_on_with_the_same_examples(workspace, tmp_path):
     """N25: two workers, then three, then one process: each step has the examples that it would have had."""
     sets = (
@@ -248,6 +249,7 @@ def test_gradients_can_be_summed_in_a_ring(workspace, tmp_path):
     assert differences_of_runs(tmp_path / "ring", tmp_path / "auto") == []
 
 
+@pytest.mark.full
 def test_micro_batches_of_two_workers_are_those_of_two_replicas(workspace, tmp_path):
     """G14: one sum of gradients for each update, bit by bit what one process gives."""
     sets = ("trainer.gradient_accumulation_steps=2", "trainer.train_steps=8", "trainer.export.best=false")

@@ -176,6 +176,7 @@ def listener(port):
     return None
 
 
+@pytest.mark.full
 def test_a_data_worker_and_the_dispatcher_are_killed_and_come_back(real):
     """N20: training goes on, with new processes at the same ports; asked to stop, all ends, and the run is saved."""
     job = real("--supervise", "trainer.train_steps=1000000", "trainer.checkpoint_interval=1000000")
