@@ -62,6 +62,7 @@ class Run:
         return json.loads((folder / "status.json").read_text())["exit_code"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("held", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_who_hangs_says_5_and_who_waited_for_it_says_75(tmp_path, held):
     """N12, T16: an input pipeline hangs for ever: both end with their stacks, and the other one knows who it was."""

@@ -116,6 +116,7 @@ def test_a_strategy_that_does_not_go_with_the_cluster_is_refused(workspace, tmp_
     assert message in done.err
 
 
+@pytest.mark.full
 def test_weights_that_differ_between_workers_are_noticed(workspace, tmp_path):
     """B9: the error names the variable and the two replicas, and where they are."""
     actions = "trainer.actions=[{type: replica_integrity}]"
@@ -214,6 +215,7 @@ def test_another_number_of_workers_goes_on_with_the_same_examples(workspace, tmp
     assert examples_of_steps(model_dir) == examples_of_steps(tmp_path / "unbroken")
 
 
+@pytest.mark.full
 def test_sigterm_in_an_evaluation_leaves_it_and_saves(workspace, tmp_path):
     """T16: nobody waits for the end of a long evaluation; it is done again after the restart."""
     model_dir = tmp_path / "run"
@@ -228,6 +230,7 @@ def test_sigterm_in_an_evaluation_leaves_it_and_saves(workspace, tmp_path):
     assert not [row for row in rows(model_dir) if row["split"] == "validation"]
 
 
+@pytest.mark.full
 def test_a_step_leaves_no_thread_behind(workspace, tmp_path):
     """T16: with a timeout TensorFlow would start one for each sum of gradients, and thousands within seconds."""
     sets = ("trainer.train_steps=600", "trainer.validation_interval=600", "trainer.checkpoint_interval=600")

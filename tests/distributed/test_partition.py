@@ -18,6 +18,7 @@ def two_hosts():
         yield found
 
 
+@pytest.mark.full
 def test_workers_that_cannot_reach_each_other_end_and_go_on_once_they_can(workspace, unbroken, tmp_path, two_hosts):
     """T16: a cable is pulled while they train: both exit with 75 and name the other, and no bit is lost."""
     model_dir = tmp_path / "run"

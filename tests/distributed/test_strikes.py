@@ -95,6 +95,7 @@ def strike_coordinated(run, victim, number, phase, chance):
     return started.wait("chief")
 
 
+@pytest.mark.full
 def test_strikes_under_a_coordinator(tmp_path, tallied, request, role, blow, moment):
     """N1, T7: whoever is struck, the chief ends with a code to start again, or goes on; then the steps are exact."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
