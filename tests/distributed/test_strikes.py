@@ -4,6 +4,8 @@ import random
 import signal
 import time
 
+import pytest
+
 from official_trainer.manifest import committed_steps
 from tests.chaos.campaign import Tally
 from tests.chaos.compare import differences
