@@ -15,13 +15,11 @@ TensorFlow once for all.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
 import multiprocessing
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +28,7 @@ from typing import Any
 
 from benchmarks import processes, rounds
 from benchmarks.report import Comparison, Target
+from official_trainer.launch.local import free_ports
 
 ALONE: dict[str, int] = {}
 
@@ -164,13 +163,6 @@ def _places(roles: Mapping[str, int]) -> Iterator[tuple[str, dict[str, Any] | No
         for index in range(len(addresses)):
             core = next(cores) if role == "worker" else None
             yield f"{role}-{index}", {"cluster": cluster, "task": {"type": role, "index": index}}, core
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports on which nobody listens."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 # All of them.

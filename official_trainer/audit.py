@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files, manifest
@@ -53,13 +53,15 @@ def of_checkpoint(prefix: str, step: int) -> Facts:
     }
 
 
-def check(peers: Peers, facts: Facts) -> None:
-    """Compares facts over all processes; returns at once for one alone.
+def check(peers: Peers, facts_of: Callable[[], Facts]) -> None:
+    """Compares facts over all processes; for one alone nothing is gathered.
 
     Raises:
       DisagreementError: some differ; the message is a table of those, raised in every process.
     """
-    said = peers.exchange(facts)
+    if peers.count == 1:
+        return
+    said = peers.exchange(facts_of())
     names = [name for name in dict.fromkeys(name for each in said for name in each) if name != _SELF]
     differing = [name for name in names if len({each.get(name, _MISSING) for each in said}) > 1]
     if differing:

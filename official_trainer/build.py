@@ -53,8 +53,10 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
         stop.take_back()
-    facts = audit.of_run(job.experiment, job.mode, job.model_dir, configuration.flat(config))
-    audit.check(multi_worker.peers_of(strategy), facts)
+    audit.check(
+        multi_worker.peers_of(strategy),
+        lambda: audit.of_run(job.experiment, job.mode, job.model_dir, configuration.flat(config)),
+    )
     _check_batch_sizes(job, strategy.num_replicas_in_sync)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)

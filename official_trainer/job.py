@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
-from official_trainer import files, modes, registry, resume
-from official_trainer.cluster import CHIEF, PS, WORKER, Cluster
+from official_trainer import files, modes, parameter_server, registry, resume
+from official_trainer.cluster import Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.distribute import strategy_name
 from official_trainer.record import Launch
@@ -53,7 +53,7 @@ class Job:
         """Whether this process does nothing but what a coordinator sends it."""
         cluster = self.cluster
         has_coordinator = strategy_name(self.config.runtime, cluster) == "parameter_server"
-        return cluster is not None and has_coordinator and cluster.role in (WORKER, PS)
+        return cluster is not None and has_coordinator and cluster.role in parameter_server.SERVING
 
     @property
     def config_digest(self) -> str:
@@ -130,9 +130,9 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
             fix = f"use auto, or start it without {cluster.source}"
         elif job.mode == "continuous_train_and_eval" or (job.serves and job.mode not in modes.TRAINING_MODES):
             what, fix = f"mode {job.mode} runs in one process, and this is {cluster.name}", "start it alone"
-        elif name == "parameter_server" and (missing := {CHIEF, WORKER, PS} - cluster.addresses.keys()):
+        elif name == "parameter_server" and (missing := parameter_server.missing_roles(cluster)):
             what = f"{name} needs a chief, workers and parameter servers, and {cluster.source} has no"
-            what, fix = f"{what} {' and no '.join(sorted(missing))}", "add them, or use multi_worker_mirrored"
+            what, fix = f"{what} {' and no '.join(missing)}", "add them, or use multi_worker_mirrored"
     if what:
         yield Problem(what, path, fix=fix, origin=job.resolved.origin(path))
     elif cluster is not None:

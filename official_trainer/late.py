@@ -1,7 +1,6 @@
 """Which of the processes that train together are late: each says so itself, in its folder of the run directory.
 
-Owns: those notes, who reads them, and the report of a process that others have let down. Does not own: when a process
-is late (`watchdog.py`).
+Owns: those notes, and who reads them. Does not own: when a process is late (`watchdog.py`).
 
 TensorFlow only says that a collective operation was not done in time. Who hangs, only that process itself can see.
 """

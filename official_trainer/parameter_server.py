@@ -113,6 +113,11 @@ def addresses_of(strategy: Any) -> Mapping[str, tuple[str, ...]]:
     return {role: tuple(listed.get(role, ())) for role in SERVING}
 
 
+def missing_roles(cluster: Cluster) -> list[str]:
+    """Returns the roles that training under a coordinator needs and a cluster does not have."""
+    return [role for role in (CHIEF, *SERVING) if not cluster.addresses.get(role)]
+
+
 def _check_cluster(cluster: Cluster | None) -> None:
     strategy = "runtime.distribution_strategy=parameter_server"
     if cluster is None:
@@ -120,7 +125,7 @@ def _check_cluster(cluster: Cluster | None) -> None:
             f"{strategy}: nothing in the environment says who takes part. Set TF_CONFIG to a cluster with the roles "
             "chief, worker and ps, or start all processes with `official-trainer launch`"
         )
-    if missing := [role for role in (CHIEF, *SERVING) if not cluster.addresses.get(role)]:
+    if missing := missing_roles(cluster):
         raise CoordinatorError(f"{strategy}: the cluster of {cluster.source} has no {' and no '.join(missing)}")
     if cluster.role != CHIEF:
         raise CoordinatorError(f"{strategy}: {cluster.name} cannot train; the chief does")

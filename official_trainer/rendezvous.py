@@ -36,7 +36,6 @@ def wait_for(
     addresses: Mapping[str, str],
     timeout_seconds: float,
     *,
-    setting: str = "runtime.rendezvous_timeout_seconds",
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     connects: Callable[[str], bool] | None = None,
@@ -46,7 +45,6 @@ def wait_for(
     Args:
       addresses: `host:port` of each process, by what it is called: `worker 1`.
       timeout_seconds: longest wait.
-      setting: what it is set by, for the message.
       clock: tells the time in seconds.
       sleep: waits.
       connects: whether somebody answers at an address; None opens a connection.
@@ -61,7 +59,8 @@ def wait_for(
     while missing := {name: address for name, address in missing.items() if not connects(address)}:
         if clock() >= deadline:
             raise RendezvousError(
-                f"{named(missing)} did not answer within {timeout_seconds:g} seconds ({setting}). Start "
+                f"{named(missing)} did not answer within {timeout_seconds:g} seconds "
+                f"(runtime.rendezvous_timeout_seconds). Start "
                 f"{'them' if len(missing) > 1 else 'it'}, or check that the address is right and can be reached from "
                 "here, and start this process again."
             )

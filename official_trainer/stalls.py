@@ -131,7 +131,7 @@ def dump_and_exit(
         report = f"error: {stall}\n\n{stacks()}"
         jobs: list[Callable[[], object]] = [
             lambda: _write_stderr(f"\n{report}"),
-            lambda: write_report(model_dir, report),
+            lambda: _write_report(model_dir, report),
             lambda: sys.stdout.flush(),
         ]
         if record is not None:
@@ -182,8 +182,7 @@ def _write_stderr(text: str) -> None:
         stream.write(text.encode("utf-8", "replace"))
 
 
-def write_report(model_dir: str, text: str) -> None:
-    """Writes `stall-<n>.txt`, the first that there is not yet."""
+def _write_report(model_dir: str, text: str) -> None:
     paths = (files.join(model_dir, f"stall-{number}.txt") for number in itertools.count(1))
     path = next(path for path in paths if not files.exists(path))
     files.write_text_atomically(path, text, durable=False)

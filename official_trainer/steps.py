@@ -99,8 +99,9 @@ class Stepper(orbit.StandardTrainer):
             own = float(own_sum(self._train_loss.total) / max(own_sum(self._train_loss.count), 1.0))
             self._mean_loss = statistics.fmean(self.company.exchange(own))
         self._traces.check("train")
-        accumulation.check_used(self._accumulator if self._global_step.numpy() > first else None, self)
-        return int(self._global_step.numpy()) - first
+        ran = int(self._global_step.numpy()) - first
+        accumulation.check_used(self._accumulator if ran > 0 else None, self)
+        return ran
 
     def _check_advance(self, step: int, goal: int) -> None:
         """Refuses to go on when steps were run that `global_step` does not know of: everything is timed by it."""

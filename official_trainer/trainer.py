@@ -267,8 +267,7 @@ class Trainer(AsyncStepper, Evaluator):
     @together
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
         """Restores all that a checkpoint of this trainer holds; see `restore.read_exactly`."""
-        if not self.company.is_alone:
-            audit.check(self.company.peers, audit.of_checkpoint(prefix, step))
+        audit.check(self.company.peers, lambda: audit.of_checkpoint(prefix, step))
         return restore.read_into(self._checkpoint, prefix, step, allow_mismatch)
 
     @together

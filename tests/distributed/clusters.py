@@ -1,15 +1,13 @@
 """Clusters of real processes on this machine, forked from one that has imported TensorFlow; see `tests/forked.py`."""
 
-import contextlib
 import itertools
 import json
 import os
-import random
 import signal
-import socket
 import time
 from pathlib import Path
 
+from official_trainer.launch.local import free_ports
 from tests.forked import Command
 
 TIMEOUT_SECONDS = 120
@@ -130,16 +128,3 @@ class LocalCluster:
             for (role, index), command in self._commands.items()
         ]
         return "\n".join(parts)
-
-
-def free_ports(count):
-    """Returns ports on which nobody listens, below those that the system gives to connections."""
-    found = []
-    with contextlib.ExitStack() as held:
-        while len(found) < count:
-            port = random.SystemRandom().randrange(10_000, 30_000)
-            tried = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                tried.bind(("127.0.0.1", port))
-                found.append(port)
-    return found
