@@ -11,14 +11,13 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from official_trainer import audit, distribute, export, files, multi_worker, parameter_server, registry, tracking
+from official_trainer import audit, distribute, export, files, multi_worker, registry, tracking
 from official_trainer import config as configuration
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
-from official_trainer.config import ConfigError, Problem
-from official_trainer.inputs import BatchSizeError, InputContext
-from official_trainer.job import Job
+from official_trainer.config import ConfigError
+from official_trainer.job import Job, batch_size_problems
 from official_trainer.lease import LeasedSteps
 from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
@@ -47,8 +46,6 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       DeviceError: the devices are not there.
     """
     config = job.config
-    if trains and distribute.strategy_name(config.runtime, job.cluster) == "parameter_server":
-        _check_coordinated(job)
     distribute.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
@@ -57,7 +54,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         multi_worker.peers_of(strategy),
         lambda: audit.of_run(job.experiment, job.mode, job.model_dir, configuration.flat(config)),
     )
-    _check_batch_sizes(job, strategy.num_replicas_in_sync)
+    if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
+        raise ConfigError(problems)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)
         model = task.build_model()
@@ -177,38 +175,6 @@ def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
     for metric, name in schedule.monitored().items() if schedule is not None else ():
         wanted.setdefault(metric, f"action '{name}'")
     return wanted
-
-
-def _check_coordinated(job: Job) -> None:
-    """Refuses, before anybody is waited for, what cannot be had under a coordinator."""
-    found = [
-        Problem(what, path, fix=fix, origin=job.resolved.origin(path))
-        for path, what, fix in parameter_server.problems(job.config)
-    ]
-    if found:
-        raise ConfigError(found)
-
-
-def _check_batch_sizes(job: Job, num_replicas: int) -> None:
-    """Refuses batches that do not divide over the replicas before a model is built."""
-    context = InputContext(num_replicas_in_sync=num_replicas)
-    problems = []
-    micro_batches = job.config.trainer.gradient_accumulation_steps
-    for section in ("train_data", "validation_data"):
-        size = getattr(job.config.task, section).global_batch_size
-        try:
-            each = context.get_per_replica_batch_size(size)
-            if section == "train_data" and each % micro_batches:
-                path = "trainer.gradient_accumulation_steps"
-                what = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
-                fix = f"use a global_batch_size that divides by {micro_batches * num_replicas}"
-                problems.append(Problem(what, path, fix=fix, origin=job.resolved.origin(path)))
-        except BatchSizeError as error:
-            path = f"task.{section}.global_batch_size"
-            what = f"{error.global_batch_size} does not divide over {num_replicas} replicas"
-            problems.append(Problem(what, path, fix=f"use {error.choices}", origin=job.resolved.origin(path)))
-    if problems:
-        raise ConfigError(problems)
 
 
 def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:

@@ -115,6 +115,7 @@ class CoordinatedLoop:
         self._traced: tuple[Any, Any] | None = None
         self._lock = threading.Lock()
         self._in_flight: set[int] = set()  # workers, which have one closure at a time
+        self._lost: set[int] = set()
         self._last_event_seconds = 0.0
         self._is_left = False
         self._cancellation = load("tensorflow.python.eager.cancellation").CancellationManager()
@@ -269,13 +270,28 @@ class CoordinatedLoop:
             self._last_event_seconds = time.monotonic()
         try:
             run(*args)
-        except tf.errors.OpError:
+            self._note_back(worker)
+        except tf.errors.OpError as error:
             if not self._is_left:
+                self._note_lost(worker, error)
                 raise
         finally:
             with self._lock:
                 self._in_flight.discard(worker)
                 self._last_event_seconds = time.monotonic()
+
+    def _note_lost(self, worker: int, error: tf.errors.OpError) -> None:
+        address = self._addresses[WORKER][worker]
+        if worker not in self._lost and lost_peers.is_loss(error) and not answers(address):
+            self._lost.add(worker)
+            left = self._num_workers - len(self._lost)
+            goes_on = "the others take over its steps" if left else "training waits for a worker"
+            _logger.warning("lost %s (%s): %s; it may come back", process_name(WORKER, worker), address, goes_on)
+
+    def _note_back(self, worker: int) -> None:
+        if worker in self._lost:
+            self._lost.discard(worker)
+            _logger.info("%s is back", process_name(WORKER, worker))
 
     def _took_part(self, streams: WorkerStreams, ran: int, last: int) -> None:
         worker, shares = _this_worker(), self.shares

@@ -64,10 +64,12 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool
         name = "mirrored" if several_gpus or (runtime.num_logical_cpus or 1) > 1 else "off"
     _check_effects(name, devices, runtime)
     if name == "mirrored" and len(devices) == 1:
-        _logger.info("mirrored over one device, %s, is no strategy", devices[0])
+        _logger.info("mirrored over one device is the same as off")
         name = "off"
     strategy = _BUILDERS[name](devices, runtime)
-    _logger.info("strategy %s over %s", name, ", ".join(devices if name == "mirrored" else devices[:1]))
+    is_default = name == "mirrored" and devices[0].startswith("GPU") and runtime.num_gpus is None
+    used = ", ".join(devices if name == "mirrored" else devices[:1])
+    _logger.info("strategy %s: %s%s", name, used, " (all that can be seen)" if is_default else "")
     return strategy
 
 

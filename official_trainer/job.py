@@ -16,6 +16,7 @@ from official_trainer import files, modes, parameter_server, registry, resume
 from official_trainer.cluster import Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.distribute import strategy_name
+from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.record import Launch
 
 
@@ -107,7 +108,7 @@ def check_ready(job: Job) -> None:
     """
     modes.check(job.mode)
     registry.get_task_cls(job.config.task)
-    problems = list(_cluster_problems(job))
+    problems = [*_cluster_problems(job), *_least_batch_size_problems(job)]
     problems += list(_training_problems(job)) if job.mode not in ("eval", "continuous_eval") else []
     if job.mode != "eval":
         problems += _tracker_problems(job)
@@ -147,6 +148,33 @@ def _members(cluster: Cluster) -> str:
     return " and ".join(f"{len(addresses)} × {role}" for role, addresses in cluster.addresses.items())
 
 
+def _least_batch_size_problems(job: Job) -> Iterator[Problem]:
+    """Refuses batches that do not divide over the workers, and so over no number of devices that these may have."""
+    is_shared = strategy_name(job.config.runtime, job.cluster) == "multi_worker_mirrored"
+    num_workers = len(job.cluster.training) if is_shared and job.cluster is not None else 1
+    return batch_size_problems(job, num_workers, "workers")
+
+
+def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
+    """Yields what is wrong with batches that are shared by `count` replicas, or whatever `what` calls them."""
+    context = InputContext(num_replicas_in_sync=count)
+    micro_batches = job.config.trainer.gradient_accumulation_steps
+    for section in ("train_data", "validation_data"):
+        size = getattr(job.config.task, section).global_batch_size
+        try:
+            each = context.get_per_replica_batch_size(size)
+        except BatchSizeError as error:
+            path = f"task.{section}.global_batch_size"
+            said = f"{error.global_batch_size} does not divide over {count} {what}"
+            yield Problem(said, path, fix=f"use {error.choices}", origin=job.resolved.origin(path))
+            continue
+        if section == "train_data" and each % micro_batches:
+            path = "trainer.gradient_accumulation_steps"
+            said = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
+            fix = f"use a global_batch_size that divides by {micro_batches * count}"
+            yield Problem(said, path, fix=fix, origin=job.resolved.origin(path))
+
+
 def _training_problems(job: Job) -> Iterator[Problem]:
     trainer = job.config.trainer
 
@@ -162,6 +190,9 @@ def _training_problems(job: Job) -> Iterator[Problem]:
         if getattr(optimization, section).type is None:
             path = f"trainer.optimizer_config.{section}.type"
             yield problem(path, "is not set, and training needs one", f"for example {path}={_EXAMPLES[section]}")
+    if strategy_name(job.config.runtime, job.cluster) == "parameter_server":
+        for path, what, fix in parameter_server.problems(job.config):
+            yield problem(path, what, fix)
 
 
 def _tracker_problems(job: Job) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ def explained(
       addresses: `host:port` of the processes that this one depends on, by role.
       connects: whether somebody answers at an address.
     """
-    if isinstance(error, PeerLostError) or not _LOST & {cls.__name__ for cls in type(error).__mro__}:
+    if isinstance(error, PeerLostError) or not is_loss(error):
         return None
     processes = {(role, index): address for role, listed in addresses.items() for index, address in enumerate(listed)}
     blamed = [(role, int(index)) for role, index in _DEVICE.findall(str(error)) if (role, int(index)) in processes]
@@ -32,15 +32,18 @@ def explained(
         return None
     lost = [process for process in silent if process in blamed] or silent or blamed[-1:]
     who = named({process_name(*process): processes[process] for process in lost})
-    first_line = str(error).partition("\n")[0][:_SHOWN_CHARACTERS]
     return PeerLostError(
         f"lost {who}: it has died, was started anew, or cannot be reached. Start what is missing and the same command "
-        f"continues from the last checkpoint. TensorFlow says: {type(error).__name__}: {first_line}"
+        "continues from the last checkpoint"
     )
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether TensorFlow raises an error of this class when a process is gone, among other things."""
+    return bool(_LOST & {cls.__name__ for cls in type(error).__mro__})
 
 
 _LOST = frozenset({"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"})
 """Names of the errors that TensorFlow raises when a process is gone; this module does not import it."""
 
 _DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
-_SHOWN_CHARACTERS = 200

@@ -120,7 +120,7 @@ class Company:
             try:
                 getattr(owner, call.name)(*call.arguments, **call.options)
             except PreemptedError:
-                _logger.info("%s was left, because the run is to stop", call.name)
+                _logger.debug("%s was left, because the run is to stop", call.name)
 
     def exchange(self, value: Any) -> list[Any]:
         """Returns what each process gives here, in their order; the chief hears who is asked to stop."""

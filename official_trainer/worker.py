@@ -7,7 +7,8 @@ Does not own: the calls (`together.py`), what the chief does between them (`trai
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 from official_trainer import files
 from official_trainer.build import build
@@ -26,6 +27,7 @@ from official_trainer.watchdog import WAITING, watchdog_of
 _PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_aside": "evaluate", "read_checkpoint": "restore"}
 """What the calls that may take long are in the words of the watchdog; all others are quick."""
 
+_TELL_SECONDS = 5.0
 
 _STEPS_LOST = (
     "in the middle of what all processes do; the last good checkpoint is the chief's, the same command continues"
@@ -65,14 +67,35 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
         with stop.interruptible():
             trainers.append(build(job, trains=trains, stop=stop))
 
-        def on_call(name: str | None) -> None:
-            watchdog.enter(WAITING if name is None else _PHASES.get(name, "save"))
-
         # Not before the chief had its look at a new run directory: it would not be empty.
         with _recorded(job, stop, notes, records) if trains else contextlib.nullcontext():
+            teller = _Teller(records, trainers[0])
+
+            def on_call(name: str | None) -> None:
+                phase = WAITING if name is None else _PHASES.get(name, "save")
+                watchdog.enter(phase)
+                teller.tell(phase)
+
             end = trainers[0].company.follow(trainers[0], on_call)
             _follow_to_the_end(end)
     return {}
+
+
+class _Teller:
+    """Keeps `status.json` of this process up to date: at once where the phase changes, else every few seconds."""
+
+    def __init__(self, records: Sequence[RunRecord], trainer: Trainer) -> None:
+        self._records, self._trainer = records, trainer
+        self._said, self._next_seconds = "", 0.0
+
+    def tell(self, phase: str) -> None:
+        phase = self._said if phase == WAITING else phase  # between two calls it waits for the chief, mostly shortly
+        now = time.monotonic()
+        if phase == self._said and now < self._next_seconds:
+            return
+        self._said, self._next_seconds = phase, now + _TELL_SECONDS
+        for record in self._records:
+            record.phase(phase or "start", int(self._trainer.global_step.numpy()))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What a run is made of and runs on, said once at its start: in the log, and as texts in the trackers.
+"""What a run is made of and runs on, said once at its start: as texts in the trackers, and at level DEBUG in the log.
 
 Owns: how it is put in words. Does not own: what is known of it (`record.py`, `variables.py`), or that every run has
 this action (`build.py`).
@@ -42,7 +42,7 @@ class PublishEnvironment(Action):
         parameters = variables.summary(run.trainer.model)
         config = configuration.dump(run.trainer.config)
         for name, text in (("environment", _lines(facts)), ("parameters", parameters), ("config", config.rstrip())):
-            _logger.info("%s:\n%s", name, text)
+            _logger.debug("%s:\n%s", name, text)
         texts = {"environment": _as_table(facts), "parameters": _as_code(parameters), "config": _as_code(config)}
         run.tracker.publish("train", 0, {name: Text(text) for name, text in texts.items()})
 

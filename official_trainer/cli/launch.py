@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from official_trainer import files, modes
 from official_trainer.cli import flags, target, terminal, train
 from official_trainer.cli.spelling import UsageError, did_you_mean
-from official_trainer.cluster import CHIEF, EVALUATOR, PS, WORKER
+from official_trainer.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
 
     allow = arguments.allow_config_change
     check = check_ready if arguments.dry_run else engine.check_startable  # the latter makes the directory
-    check(Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, allow_config_change=allow))
+    settings = {"mode": mode, "allow_config_change": allow, "cluster": _cluster_of(counts)}
+    check(Job(experiment=experiment, resolved=resolved, model_dir=model_dir, **settings))
     parser = flags.Parser("train", usage="", description="")
     train.add_flags(parser)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
@@ -126,6 +127,14 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
     if ports:  # not where an earlier service kept its journal, with addresses that are somebody else's by now
         job = with_data_service(job, ports, files.join(model_dir, WORK_DIR, str(ports[0])))
     return job, model_dir
+
+
+def _cluster_of(counts: Mapping[str, int]) -> Cluster | None:
+    """Returns the cluster as its chief will see it, but for the addresses; None for a process alone."""
+    addresses = {role: ("",) * counts[role] for role in (CHIEF, WORKER, PS) if counts[role]}
+    if sum(map(len, addresses.values())) == 1:
+        return None
+    return Cluster(addresses=addresses, role=next(iter(addresses)), index=0, source="launch")
 
 
 def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -> list[int]:

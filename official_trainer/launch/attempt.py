@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from official_trainer.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER
 from official_trainer.errors import ExitCode
-from official_trainer.launch.children import PRELOAD, Starter
+from official_trainer.launch.children import PRELOAD, Started, Starter
 from official_trainer.launch.output import Lines, Printer
 from official_trainer.launch.restarts import Restarts
 from official_trainer.launch.signals import Signals
@@ -58,6 +58,7 @@ class _Child:
     member: Member
     lines: Lines
     restarts: Restarts
+    pid: int | None = None
     output: int = -1
     was_told: bool = False
     was_killed: bool = False
@@ -81,6 +82,7 @@ class Attempt:
         self._ends: list[End] = []
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._waiting: list[_Child] = []
+        self._unsaid: list[str] = []
         self._is_ending = False
         self._is_trained = False
 
@@ -121,6 +123,7 @@ class Attempt:
 
     def _start(self, child: _Child) -> None:
         environ = _environ_of(child.member, self._environ)
+        child.pid = None
         number, child.output = self._starter.start(child.member.argv, environ)
         self._running[number] = child
         self._selector.register(child.output, selectors.EVENT_READ, lambda: self._read_output(child))
@@ -153,10 +156,21 @@ class Attempt:
     # What happens.
 
     def _read_starter(self) -> None:
-        for ended in self._starter.read():
-            child = self._running.pop(ended.number)
-            self._drain(child)
-            self._on_end(child, ended.code)
+        for event in self._starter.read():
+            if isinstance(event, Started):
+                self._on_start(self._running[event.number], event.pid)
+            else:
+                child = self._running.pop(event.number)
+                self._drain(child)
+                self._on_end(child, event.code)
+
+    def _on_start(self, child: _Child, pid: int) -> None:
+        """Says which process is which, at once for all that are started together."""
+        child.pid = pid
+        self._unsaid.append(f"{child.member.name} (pid {pid})")
+        if all(other.pid for other in self._running.values()):
+            self._printer.say(f"started {', '.join(self._unsaid)}")
+            self._unsaid.clear()
 
     def _on_end(self, child: _Child, code: int) -> None:
         member = child.member
@@ -261,6 +275,8 @@ class Attempt:
                 self._starter.signal(number, signal.SIGTERM)
 
     def _kill(self, *roles: str) -> None:
+        if names := self._names(*roles):
+            self._printer.say(f"killing {', '.join(names)}")
         for number, child in self._of(roles or ALL_ROLES):
             child.was_told = child.was_killed = True
             self._starter.signal(number, signal.SIGKILL)

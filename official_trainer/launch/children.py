@@ -44,6 +44,19 @@ class StarterError(UserError, RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
+class Started:
+    """A process runs.
+
+    Attributes:
+      number: which.
+      pid: by which the system knows it.
+    """
+
+    number: int
+    pid: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Ended:
     """A process has ended.
 
@@ -114,8 +127,8 @@ class Starter:
         """Sends a signal to a process; nothing happens if it has ended."""
         self._ask({"do": "signal", "id": number, "number": int(which)}, [])
 
-    def read(self) -> list[Ended]:
-        """Returns which processes have ended since the last call; waits for something to be said.
+    def read(self) -> list[Started | Ended]:
+        """Returns what has happened to processes since the last call; waits for something to be said.
 
         Raises:
           StarterError: there is no starter any more, and so none of its processes.
@@ -128,7 +141,13 @@ class Starter:
             raise self._lost()
         *lines, self._unread = (self._unread + data).split(b"\n")
         events = [json.loads(line) for line in lines]
-        return [Ended(event["ended"], event["code"]) for event in events if "ended" in event]
+        happened: list[Started | Ended] = []
+        for event in events:
+            if "started" in event:
+                happened.append(Started(event["started"], event["pid"]))
+            elif "ended" in event:
+                happened.append(Ended(event["ended"], event["code"]))
+        return happened
 
     def _ask(self, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
         data = json.dumps(request).encode() + b"\n"

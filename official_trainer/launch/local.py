@@ -73,10 +73,11 @@ def place(job: JobSpec) -> tuple[Member, ...]:
 
 def free_ports(count: int) -> list[int]:
     """Returns ports of loopback that nobody listens on."""
+    chance = random.SystemRandom()  # others with the same seed would look at the same ports at the same time
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
-            port = random.randint(_FIRST_PORT, _LAST_PORT)
+            port = chance.randint(_FIRST_PORT, _LAST_PORT)
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind((HOST, port))

@@ -46,7 +46,7 @@ def texts(model_dir):
 
 def test_every_run_says_what_it_is_made_of(model_dir, caplog):
     """B8: as texts in TensorBoard and in the log, without being asked, and once however often it is started."""
-    with caplog.at_level(logging.INFO, logger="official_trainer"):
+    with caplog.at_level(logging.DEBUG, logger="official_trainer"):
         do(model_dir, "runtime.distribution_strategy=mirrored")
     said = texts(model_dir)
     assert {tag: len(found) for tag, found in said.items()} == {"environment": 1, "parameters": 1, "config": 1}

@@ -1,6 +1,7 @@
 """N6, N7: from arguments to exit codes: verbs are found, errors are said once and without a traceback."""
 
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -176,3 +177,23 @@ def test_colour_on_a_terminal_only(monkeypatch):
 def test_columns():
     assert terminal.columns([("a", "bcd", "e"), ("long", "", "f")]) == ["a     bcd  e", "long       f"]
     assert terminal.columns([]) == []
+
+
+@pytest.mark.parametrize("words", [[], ["--quiet"]])
+def test_the_log_is_lines_on_stderr(words, monkeypatch, capsys, tmp_path):
+    """B8: news as they are, warnings with their name, each once; nothing is left of that afterwards."""
+    logger, other = logging.getLogger("official_trainer.something"), logging.getLogger("tensorflow")
+
+    def run(arguments):
+        logger.info("strategy %s", "off")
+        logger.warning("lost worker 1")
+        logger.debug("not for everybody")
+        other.info("not ours")
+        return 0
+
+    monkeypatch.setattr(train_verb, "run", run)
+    assert cli.main(["train", *words]) == 0
+    expected = "warning: lost worker 1\n" if words else "strategy off\nwarning: lost worker 1\n"
+    assert capsys.readouterr() == ("", expected)
+    logger.warning("afterwards")
+    assert "warning: afterwards" not in capsys.readouterr().err

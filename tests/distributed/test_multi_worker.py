@@ -1,5 +1,6 @@
 """Two and three processes under MultiWorkerMirroredStrategy: the same numbers, stops, losses, and the way back."""
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -163,6 +164,7 @@ def test_a_killed_worker_ends_the_others_with_75(workspace, unbroken, tmp_path, 
     codes, said = break_off(workspace, model_dir, lambda c: c.kill("worker", index))
     assert codes == {("worker", index): -signal.SIGKILL, ("worker", 1 - index): 75}, said
     assert f"error: lost worker {index} (127.0.0.1:" in said
+    assert json.loads((model_dir / "workers" / "worker-1" / "status.json").read_text())["step"] > 0
     run_to_end(workspace, model_dir)
     assert differences(model_dir, unbroken) == {}
 

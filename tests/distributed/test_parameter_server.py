@@ -162,6 +162,9 @@ def test_training_goes_on_without_a_worker_that_died_and_with_it_when_it_is_back
         without, after = run.windows()[before - 1], run.windows()[before:]
         assert without["steps"][1] == 0
         assert any(window["steps"][1] > 0 for window in after), run.cluster.outputs()
+        said, address = run.cluster.err("chief"), run.cluster.addresses["worker"][1]
+        assert f"warning: lost worker 1 ({address}): the others take over its steps; it may come back\n" in said
+        assert "\nworker 1 is back\n" in said
         # The step in which the worker died may have been half done, and was done once more.
         assert 600 * 8 <= run.seen(600).sum() <= 601 * 8
 

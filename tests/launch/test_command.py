@@ -67,6 +67,16 @@ def refused(capsys, *words):
             ["local", "--ps=1", "digits_cnn", "runtime.distribution_strategy=multi_worker_mirrored"],
             "does not train with 1 chief, 1 worker, 1 ps; set runtime.distribution_strategy=parameter_server",
         ),
+        (
+            ["local", "--workers=3", "digits_cnn"],
+            "task.train_data.global_batch_size: 64 does not divide over 3 workers; use 63 or 66",
+        ),
+        (
+            ["local", "--workers=2", "digits_cnn", "trainer.gradient_accumulation_steps=5"],
+            "5 micro-batches cannot share the 32 examples that a replica has of a batch; use a global_batch_size that",
+        ),
+        (["local", "--workers=2", "digits_cnn", "runtime.tpu=local"], "runtime.tpu: has no effect in the cluster of"),
+        (["local", "--ps=1", "digits_cnn", "runtime.enable_xla=true"], "runtime.enable_xla: is true, but XLA cannot"),
     ],
 )
 def test_what_no_process_would_do_is_refused_once(workspace, capsys, words, said):
@@ -113,7 +123,9 @@ def test_one_worker_is_alone(workspace, capsys):
 
 
 def test_a_chief_beside_workers(workspace, capsys):
-    assert list(planned(capsys, "--workers=2", "--chief", "digits_cnn")) == ["chief", "worker 0", "worker 1"]
+    words = ["--workers=2", "--chief", "digits_cnn", "task.train_data.global_batch_size=96"]
+    words.append("task.validation_data.global_batch_size=96")
+    assert list(planned(capsys, *words)) == ["chief", "worker 0", "worker 1"]
 
 
 def test_words_are_those_that_give_the_same_values():

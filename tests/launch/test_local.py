@@ -41,7 +41,11 @@ print("end", end="")
         expected = [f"line {i:03} of worker {index}" for i in range(300)] + ["end"]
         assert own == expected
         assert (tmp_path / "logs" / f"worker-{index}.log").read_text() == "\n".join(expected)
-    assert len(lines) == 903
+    started = [line for line in lines if line.startswith("[launch]")]
+    assert len(started) == 1 and len(lines) == 904
+    assert re.fullmatch(
+        r"\[launch\] +started worker 0 \(pid \d+\), worker 1 \(pid \d+\), worker 2 \(pid \d+\)", started[0]
+    )
 
 
 @pytest.mark.parametrize("spawn", [False, True])
@@ -235,6 +239,7 @@ def test_the_grace_period_ends(tmp_path):
     job.until("worker 0", "worker 1")
     job.process.terminate()
     assert job.wait() == 75
+    assert "[launch]   killing worker 0, worker 1\n" in job.out
 
 
 # The launcher dies
