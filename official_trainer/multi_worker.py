@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer import quiet, rendezvous
+from official_trainer import quiet, rendezvous, silence
 from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.lazy import tf
 from official_trainer.lost_peers import explained
@@ -48,6 +48,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     what = f"{cluster.name}: connecting to {', '.join(members)}"
     with rendezvous.bounded(runtime.rendezvous_timeout_seconds, what), quiet.without(quiet.BANNER):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    silence.end_silent_connections(members.values())
     _PEERS[strategy] = _Workers(cluster)
     _logger.info("strategy multi_worker_mirrored: %s of %s", cluster.name, ", ".join(members))
     return strategy

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from official_trainer import files, quiet
+from official_trainer import files, quiet, silence
 from official_trainer.cluster import CHIEF, PS, WORKER, Cluster, process_name
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
@@ -95,6 +95,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     what = "chief: connecting to the workers and parameter servers"
     with bounded(runtime.rendezvous_timeout_seconds, what), quiet.without(quiet.BANNER):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
+    silence.end_silent_connections(_servers(cluster.addresses).values())
     if strategy.num_replicas_in_sync > 1:
         raise CoordinatorError(
             f"runtime.num_gpus: each worker has {strategy.num_replicas_in_sync} GPUs, and under a coordinator a worker "
@@ -171,6 +172,7 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
     except tf.errors.OpError as error:
         address = cluster.addresses[cluster.role][cluster.index]
         raise CoordinatorError(f"{cluster.name} cannot serve at {address}: {error.message}") from error
+    silence.end_silent_connections(_servers(cluster.addresses).values())
     _logger.info("%s serves at %s", cluster.name, server.target)
     while (code := watch.look(time.monotonic())) is None:
         sleep(POLL_SECONDS)

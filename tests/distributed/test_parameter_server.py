@@ -19,7 +19,7 @@ CHIEF = ("chief", 0)
 class Run:
     """One run of the experiment `points` by a cluster."""
 
-    def __init__(self, folder, *sets, roles=ROLES, spins=2, first=None):
+    def __init__(self, folder, *sets, roles=ROLES, spins=2, **options):
         self.model_dir = folder / "run"
         self.shares_path = folder / "shares"
         self.sets = [
@@ -34,7 +34,7 @@ class Run:
             cwd=WORKSPACE,
             folder=folder / "output",
             env={"POINTS_SPINS": str(spins), "SHARES": str(self.shares_path)},
-            first=first,
+            **options,
         )
 
     def __enter__(self):
