@@ -28,6 +28,9 @@ def _devices():
     import tensorflow as tf
     import tf_keras
 
+    from tests.untuned import use_no_tuning
+
+    use_no_tuning()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     tf_keras.backend.experimental.enable_tf_random_generator()

@@ -11,6 +11,9 @@ from tensorflow.python.autograph.core.converter import ConversionOptions, Progra
 from tensorflow.python.autograph.impl import api
 
 from official_trainer import evaluation, export, metrics, optimization, publish, random_streams, task, trainer
+from tests.untuned import use_no_tuning
+
+use_no_tuning()
 
 for name in (
     "official.modeling.optimization",
