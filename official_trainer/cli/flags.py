@@ -7,7 +7,7 @@ Does not own: other spellings of a flag (`spelling.py`), what becomes of the val
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from official_trainer import modes
 from official_trainer.cli.spelling import UsageError, Words, did_you_mean
@@ -140,9 +140,9 @@ def changes_config(arguments: argparse.Namespace) -> bool:
     )
 
 
-def add_mode_flag(parser: Parser) -> None:
-    """Declares `--mode`."""
-    parser.value("mode", "MODE", f"one of {', '.join(modes.MODES)} (default: {modes.DEFAULT_MODE})")
+def add_mode_flag(parser: Parser, offered: Iterable[str] = modes.MODES) -> None:
+    """Declares `--mode`; its help names the modes that are offered."""
+    parser.value("mode", "MODE", f"one of {', '.join(offered)} (default: {modes.DEFAULT_MODE})")
 
 
 def read_mode(arguments: argparse.Namespace) -> str:

@@ -40,7 +40,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.value("workers", "N", "workers that train together (default: 1)")
     parser.switch("chief", "one more process, which leads the workers; without it worker 0 does")
     parser.value("ps", "N", "parameter servers; the workers then serve a chief, which is added")
-    parser.switch("evaluator", "one more process, which runs --mode=continuous_eval beside them")
+    parser.switch("evaluator", "one more process, which evaluates beside them (they: --mode=train)")
     parser.switch("supervise", "start again what ends with exit code 75 or 143")
     parser.value("max_restarts", "N", "with --supervise: give up after so many (default: while checkpoints come)")
     parser.switch("spawn", "start each process anew, instead of forking from one that has imported TensorFlow")
@@ -48,7 +48,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.value("log_dir", "DIR", "a file there for what each process prints")
     parser.switch("dry_run", "print the processes and start none")
     parser.takes_command = True
-    train.add_flags(parser)
+    train.add_flags(parser, modes.TRAINING_MODES)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,9 +105,13 @@ def _number(name: str, text: str | None, *, least: int) -> int | None:
 
 def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple[JobSpec, str]:
     """Returns what to start, and the run directory, once all is refused that a process would refuse at its start."""
+    if arguments.evaluator and arguments.mode is None:
+        arguments.mode = "train"
     mode = flags.read_mode(arguments)
     if mode not in modes.TRAINING_MODES:
         raise UsageError(f"--mode={mode} does not train: use `official-trainer train --mode={mode}`, or --evaluator")
+    if arguments.evaluator and modes.TRAINING_MODES[mode] != "never":
+        raise UsageError(f"--evaluator with --mode={mode}: both would evaluate; use --mode=train, or leave one out")
     ports = use_data_service(arguments, counts)
     experiment, resolved, model_dir = target.from_flags(arguments)
     refuse_strategy(resolved, counts)

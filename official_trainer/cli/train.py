@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from official_trainer import modes
 from official_trainer.cli import flags, target
 from official_trainer.stopping import StopRequest
 
@@ -31,10 +32,10 @@ def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int
     return dispatch.main(["train", *words], prog="train.py", home=home, is_process=argv is None)
 
 
-def add_flags(parser: flags.Parser) -> None:
+def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) -> None:
     """Declares the flags of Model Garden's train.py."""
     flags.add_run_flags(parser)
-    flags.add_mode_flag(parser)
+    flags.add_mode_flag(parser, offered_modes)
     flags.add_config_change_flag(parser)
 
 

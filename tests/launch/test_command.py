@@ -51,6 +51,7 @@ def refused(capsys, *words):
             ["local", "digits_cnn", "--mode=eval"],
             "--mode=eval does not train: use `official-trainer train --mode=eval`",
         ),
+        (["local", "digits_cnn", "--evaluator", "--mode=train_and_eval"], "both would evaluate; use --mode=train"),
         (["local", "digits_cnn", "--mode=tran"], "--mode=tran: no such mode; did you mean train?"),
         (["local", "digits_cn"], "did you mean 'digits_cnn'?"),
         (["local"], "name the experiment: --experiment=NAME"),
@@ -186,7 +187,6 @@ def test_a_worker_and_an_evaluator_train_and_evaluate(workspace, tmp_path):
         "--",
         "--experiment=digits_cnn",
         f"--config_file={overlay}",
-        "--mode=train",
         "--model_dir=run",
     ]
     boot = "import sys; sys.path.insert(0, sys.argv.pop(1)); from official_trainer import cli; sys.exit(cli.main())"
