@@ -62,8 +62,8 @@ WINDOW_STEPS = {
 """Steps per loop, so that a loop takes some tenths of a second; those not listed have `MEDIUM_WINDOW_STEPS`."""
 
 MEDIUM_WINDOW_STEPS = 20
-WARM_WINDOWS = 3  # TensorFlow traces, and ours learns how long a closure of a coordinator's worker may be
-TIMED_WINDOWS = 3
+WARM_WINDOWS = 6  # TensorFlow traces, trackers open their files, and ours learns how long a worker's closure may be
+TIMED_WINDOWS = 6
 
 TIMEOUT_SECONDS = 120
 

@@ -269,7 +269,10 @@ def preloaded():
     clusters._context.set_forkserver_preload(["tests.preload", "benchmarks.cluster_jobs"])
 
 
-@pytest.mark.parametrize(("side", "strategy"), [("garden", "parameter_server"), ("ours", "multi_worker_mirrored")])
+@pytest.mark.parametrize(
+    ("side", "strategy"),
+    [pytest.param("garden", "parameter_server", marks=pytest.mark.full), ("ours", "multi_worker_mirrored")],
+)
 @pytest.mark.usefixtures("preloaded")
 def test_loops_on_clusters_are_timed(monkeypatch, side, strategy):
     """Real processes train, of both sides."""

@@ -171,9 +171,10 @@ STALLS = {
     "evaluate_input": "while evaluating at step 30",
     "save": "while saving a checkpoint at step 4",
 }
+_TAKES_LONG = dict.fromkeys(("input", "evaluate_input"), pytest.mark.full)
 
 
-@pytest.mark.parametrize("phase", STALLS)
+@pytest.mark.parametrize("phase", [pytest.param(phase, marks=_TAKES_LONG.get(phase, ())) for phase in STALLS])
 def test_a_stall_ends_the_process_with_the_stacks_of_all_threads(phase, unbroken, tmp_path):
     """N12, N6: exit code 5, on record; the same command continues from the last checkpoint."""
     limits = ("--set=runtime.stall_floor_seconds=2", "--set=runtime.stall_startup_seconds=30")
@@ -238,6 +239,7 @@ def test_mode_eval_is_watched_too(unbroken, tmp_path):
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.full
 def test_the_time_limit_is_a_stop_like_any_other(unbroken, tmp_path):
     """N5: saved, with exit code 143, though the pipeline gives no data."""
     run = HeldRun(tmp_path / "run", "input", "--set=runtime.max_wall_seconds=20")
