@@ -105,11 +105,11 @@ SPEAKERS = ({"type": "chief", "index": 0}, {"type": "worker", "index": 0})
 
 
 def medium_model() -> keras.Model:
-    """Four convolutions on 16 × 16 pixels: few weights to send around, and a step of tens of milliseconds."""
+    """Six convolutions on 16 × 16 pixels: few weights to send around, and a step of tens of milliseconds."""
     layers = keras.layers
     pixels = keras.Input([64])
     x = layers.UpSampling2D(2)(layers.Reshape([8, 8, 1])(pixels))
-    for _ in range(4):
+    for _ in range(6):
         x = layers.Conv2D(32, 3, padding="same", activation="relu")(x)
     return keras.Model(pixels, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 

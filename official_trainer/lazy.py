@@ -10,6 +10,8 @@ Does not own: any setting of the runtime; `distribute.py` does that.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import gc
 import glob
 import importlib
@@ -41,10 +43,32 @@ def load(name: str) -> types.ModuleType:
         # TensorFlow with TPU support would look for a TPU of this machine while it is imported: where there is none,
         # for more than a minute. Where the TPU is one of several hosts, it would take a part of it for itself.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-    if name in sys.modules:
-        return sys.modules[name]
-    with _collector_at_rest():
-        return importlib.import_module(name)
+    if name not in sys.modules:
+        with _collector_at_rest():
+            importlib.import_module(name)
+    if "tensorflow" in sys.modules:
+        _heed_log_level()
+    return sys.modules[name]
+
+
+@functools.cache
+def _heed_log_level() -> None:
+    """Has all of TensorFlow's C++ heed `TF_CPP_MIN_LOG_LEVEL`.
+
+    Much of it logs by Abseil, which does not know of that variable: pages of a server's settings, for example, when it
+    starts. There is no public way; without the symbol of this release, nothing changes.
+    """
+    module = sys.modules["tensorflow"].__file__ or ""
+    path = os.path.join(os.path.dirname(module), "libtensorflow_framework.so.2")
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        level = int(os.environ["TF_CPP_MIN_LOG_LEVEL"])
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        set_level = library._ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE
+        set_level.argtypes, set_level.restype = [ctypes.c_int], None
+        set_level(max(0, min(level, _FATAL)))
+
+
+_FATAL = 3
 
 
 def tpu_devices() -> list[str]:

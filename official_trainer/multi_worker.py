@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer import quiet, rendezvous, silence
+from official_trainer import rendezvous, silence
 from official_trainer.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.lazy import tf
 from official_trainer.lost_peers import explained
@@ -46,7 +46,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         tf.train.ClusterSpec(roles), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
     )
     what = f"{cluster.name}: connecting to {', '.join(members)}"
-    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, what), quiet.without(quiet.BANNER):
+    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, what):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     silence.end_silent_connections(members.values())
     _PEERS[strategy] = _Workers(cluster)

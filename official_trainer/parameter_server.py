@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from official_trainer import files, quiet, silence
+from official_trainer import files, silence
 from official_trainer.cluster import CHIEF, PS, WORKER, Cluster, process_name
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
@@ -93,7 +93,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         _cluster_spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
     what = "chief: connecting to the workers and parameter servers"
-    with bounded(runtime.rendezvous_timeout_seconds, what), quiet.without(quiet.BANNER):
+    with bounded(runtime.rendezvous_timeout_seconds, what):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
     silence.end_silent_connections(_servers(cluster.addresses).values())
     if strategy.num_replicas_in_sync > 1:
@@ -165,10 +165,9 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
     if runtime.num_gpus is not None:
         settings.device_count["GPU"] = runtime.num_gpus
     try:
-        with quiet.without(quiet.BANNER):
-            server = tf.distribute.Server(
-                _cluster_spec(cluster), cluster.role, cluster.index, protocol="grpc", config=settings, start=True
-            )
+        server = tf.distribute.Server(
+            _cluster_spec(cluster), cluster.role, cluster.index, protocol="grpc", config=settings, start=True
+        )
     except tf.errors.OpError as error:
         address = cluster.addresses[cluster.role][cluster.index]
         raise CoordinatorError(f"{cluster.name} cannot serve at {address}: {error.message}") from error

@@ -1,6 +1,8 @@
 """How TensorFlow gets imported; a small module stands for it here."""
 
 import gc
+import os
+import subprocess
 import sys
 
 import pytest
@@ -46,3 +48,15 @@ def test_a_lazy_module_is_imported_at_its_first_attribute(heavy):
     assert heavy not in sys.modules
     assert module.value == 42
     assert "value" in dir(module)
+
+
+@pytest.mark.parametrize(("level", "is_said"), [("0", True), ("2", False)])
+def test_cpp_code_that_logs_by_abseil_heeds_the_log_level(level, is_said):
+    source = """
+from official_trainer.lazy import load
+tf = load("tensorflow")
+tf.distribute.Server({"worker": ["127.0.0.1:0"]}, job_name="worker", task_index=0)
+"""
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": level}
+    done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, check=True)
+    assert ("Started server with target" in done.stderr) == is_said, done.stderr
