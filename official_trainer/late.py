@@ -78,7 +78,7 @@ class Notes:
         if not isinstance(error, PeerLostError):
             return None
         said = self.of_others()
-        return type(error)(f"{error} Late: {'; '.join(said)}.") if said else None
+        return type(error)(f"{str(error).rstrip('.')}. Late: {'; '.join(said)}.") if said else None
 
     def _write(self, words: str | None) -> None:
         path = files.join(self._own, _NOTE)

@@ -29,7 +29,7 @@ def explained(
     blamed = [(role, int(index)) for role, index in _DEVICE.findall(str(error)) if (role, int(index)) in processes]
     silent = [process for process, address in processes.items() if not connects(address)]
     if not (blamed or silent):
-        return None
+        return PeerLostError(_LOST_TOUCH) if _BETWEEN_PROCESSES in str(error) else None
     lost = [process for process in silent if process in blamed] or silent or blamed[-1:]
     who = named({process_name(*process): processes[process] for process in lost})
     return PeerLostError(
@@ -45,5 +45,13 @@ def is_loss(error: BaseException) -> bool:
 
 _LOST = frozenset({"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"})
 """Names of the errors that TensorFlow raises when a process is gone; this module does not import it."""
+
+_BETWEEN_PROCESSES = "Collective ops is aborted by"
+"""What TensorFlow says when it has not heard of a process for a while, without saying of which."""
+
+_LOST_TOUCH = (
+    "lost touch with the other processes of the run: one of them was stopped, or could not be reached for a while, "
+    "though all of them answer now. Start all of them again, and the same command continues from the last checkpoint"
+)
 
 _DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")

@@ -172,6 +172,15 @@ def test_a_process_that_was_started_anew_answers_and_is_named_all_the_same():
     assert "lost worker 1 (b:1)" in str(explained(error, ADDRESSES, connects=lambda address: True))
 
 
+def test_a_process_that_was_stopped_for_a_while_is_no_failure_of_this_one():
+    """T16: TensorFlow misses the heartbeats of one that a debugger or a suspended machine held, and names nobody."""
+    said = "Collective ops is aborted by: Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat"
+    found = explained(tf.errors.DeadlineExceededError(None, None, said), ADDRESSES, connects=lambda address: True)
+
+    assert found.exit_code == 75
+    assert str(found).startswith("lost touch with the other processes of the run: one of them was stopped, or could")
+
+
 @pytest.mark.parametrize(
     "error",
     [
