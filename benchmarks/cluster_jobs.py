@@ -32,6 +32,7 @@ from official.common import distribute_utils
 from official.core import base_task, task_factory, train_lib
 from official.core import config_definitions as cfg
 from official.modeling import optimization
+from tensorflow.python.data.experimental.ops import testing
 
 from benchmarks import steps
 from official_trainer import config as configuration
@@ -39,6 +40,7 @@ from official_trainer import registry, run
 from official_trainer.action import Action
 from official_trainer.config import optimization as opt
 from official_trainer.config import schema
+from official_trainer.inputs import without_tuning
 from official_trainer.task import Task
 from official_trainer.triggers import Every
 
@@ -47,6 +49,7 @@ for _name in ("sklearn.datasets", "official_trainer.training", "official_trainer
 
 MIRRORED_2 = "mirrored over two logical CPUs"
 LEARNING_RATE = 1e-3
+ACCELERATOR_MICROSECONDS = 12_500  # twice in a step: the end of the data takes as long as its only element
 WINDOWS_PER_SUMMARY = 2
 BATCH = steps.BATCH
 EXPERIMENT = "benchmark_of_strategies"
@@ -114,7 +117,26 @@ def medium_model() -> keras.Model:
     return keras.Model(pixels, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
-MODELS: dict[str, Callable[[], keras.Model]] = {"small": steps.build_model, "medium": medium_model}
+def accelerated_model() -> keras.Model:
+    """The small model, on an accelerator of the worker's own: it takes 25 ms more, and no time of any processor."""
+    pixels = keras.Input([64])
+    return keras.Model(pixels, steps.build_model()(Accelerator()(pixels)))
+
+
+class Accelerator(keras.layers.Layer):
+    """Waits without computing, on whichever process runs it."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        beat = without_tuning(tf.data.Dataset.range(1).apply(testing.sleep(ACCELERATOR_MICROSECONDS)))
+        with tf.control_dependencies([beat.reduce(tf.constant(0, tf.int64), lambda count, one: count + one)]):
+            return tf.identity(inputs)
+
+
+MODELS: dict[str, Callable[[], keras.Model]] = {
+    "small": steps.build_model,
+    "medium": medium_model,
+    "accelerated": accelerated_model,
+}
 
 
 def pipeline(params: Any, input_context: Any = None) -> tf.data.Dataset:
