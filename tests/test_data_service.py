@@ -356,6 +356,7 @@ def test_a_run_whose_dispatcher_is_not_there_ends_soon(service):
     assert f"the dispatcher of the tf.data service at {service.address} does not answer" in done.err
 
 
+@pytest.mark.full
 def test_a_run_is_starved_and_goes_on(service):
     """N12: all data workers are killed: the log names the service, the watchdog ends the run, and it can go on."""
     service.dispatcher()
