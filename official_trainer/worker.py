@@ -28,6 +28,8 @@ _PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_aside": "ev
 """What the calls that may take long are in the words of the watchdog; all others are quick."""
 
 _TELL_SECONDS = 5.0
+_SHORT = (WAITING, "save")
+"""Between two long calls: not worth a file, which may be far away."""
 
 _STEPS_LOST = (
     "in the middle of what all processes do; the last good checkpoint is the chief's, the same command continues"
@@ -89,7 +91,7 @@ class _Teller:
         self._said, self._next_seconds = "", 0.0
 
     def tell(self, phase: str) -> None:
-        phase = self._said if phase == WAITING else phase  # between two calls it waits for the chief, mostly shortly
+        phase = self._said if phase in _SHORT else phase
         now = time.monotonic()
         if phase == self._said and now < self._next_seconds:
             return
