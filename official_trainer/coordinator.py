@@ -214,8 +214,8 @@ class CoordinatedLoop:
 
     def _run(self, closures: Sequence[tuple[Any, ...]], run: Callable[..., None]) -> None:
         """Has workers run closures, and returns when all are done; or, once asked to stop, when none is in flight."""
-        nothing = [0] * self._num_workers
-        self.shares = Shares(list(nothing), list(nothing), [0.0] * self._num_workers)
+        num_workers = self._num_workers
+        self.shares = Shares([0] * num_workers, [0] * num_workers, [0.0] * num_workers)
         self._is_left, self._last_event_seconds = False, time.monotonic()
 
         def on_worker(*args: Any) -> None:

@@ -135,13 +135,16 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
             what = f"{name} needs a chief, workers and parameter servers, and {cluster.source} has no"
             what, fix = f"{what} {' and no '.join(missing)}", "add them, or use multi_worker_mirrored"
     if what:
-        yield Problem(what, path, fix=fix, origin=job.resolved.origin(path))
+        yield _problem(job, path, what, fix)
     elif cluster is not None:
         for field, unset in (("num_logical_cpus", (None, 1)), ("tpu", (None,))):
             if getattr(job.config.runtime, field) not in unset:
-                path = f"runtime.{field}"
                 what = f"has no effect in the cluster of {cluster.source}"
-                yield Problem(what, path, fix="leave it out", origin=job.resolved.origin(path))
+                yield _problem(job, f"runtime.{field}", what, "leave it out")
+
+
+def _problem(job: Job, path: str, what: str, fix: str) -> Problem:
+    return Problem(what, path, fix=fix, origin=job.resolved.origin(path))
 
 
 def _members(cluster: Cluster) -> str:
@@ -164,35 +167,32 @@ def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
         try:
             each = context.get_per_replica_batch_size(size)
         except BatchSizeError as error:
-            path = f"task.{section}.global_batch_size"
             said = f"{error.global_batch_size} does not divide over {count} {what}"
-            yield Problem(said, path, fix=f"use {error.choices}", origin=job.resolved.origin(path))
+            yield _problem(job, f"task.{section}.global_batch_size", said, f"use {error.choices}")
             continue
         if section == "train_data" and each % micro_batches:
-            path = "trainer.gradient_accumulation_steps"
             said = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
             fix = f"use a global_batch_size that divides by {micro_batches * count}"
-            yield Problem(said, path, fix=fix, origin=job.resolved.origin(path))
+            yield _problem(job, "trainer.gradient_accumulation_steps", said, fix)
 
 
 def _training_problems(job: Job) -> Iterator[Problem]:
     trainer = job.config.trainer
-
-    def problem(path: str, what: str, fix: str) -> Problem:
-        return Problem(what=what, path=path, fix=fix, origin=job.resolved.origin(path))
-
     if not trainer.train_steps and trainer.train_epochs is None:
-        yield problem("trainer.train_steps", "is 0, so there is nothing to train", "set it, or trainer.train_epochs")
+        what, fix = "is 0, so there is nothing to train", "set it, or trainer.train_epochs"
+        yield _problem(job, "trainer.train_steps", what, fix)
     if job.mode == "continuous_train_and_eval" and not job.config.task.init_checkpoint:
-        yield problem("task.init_checkpoint", "is not set", f"{job.mode} starts from the checkpoints of that directory")
+        fix = f"{job.mode} starts from the checkpoints of that directory"
+        yield _problem(job, "task.init_checkpoint", "is not set", fix)
     optimization = trainer.optimizer_config
     for section in ("optimizer", "learning_rate"):
         if getattr(optimization, section).type is None:
             path = f"trainer.optimizer_config.{section}.type"
-            yield problem(path, "is not set, and training needs one", f"for example {path}={_EXAMPLES[section]}")
+            fix = f"for example {path}={_EXAMPLES[section]}"
+            yield _problem(job, path, "is not set, and training needs one", fix)
     if strategy_name(job.config.runtime, job.cluster) == "parameter_server":
         for path, what, fix in parameter_server.problems(job.config):
-            yield problem(path, what, fix)
+            yield _problem(job, path, what, fix)
 
 
 def _tracker_problems(job: Job) -> Iterator[Problem]:
@@ -203,7 +203,7 @@ def _tracker_problems(job: Job) -> Iterator[Problem]:
         if missing:
             what = f"'{tracker.type}' needs {', '.join(missing)}, which is not installed"
             fix = f"pip install '{tracker.INSTALL or ' '.join(missing)}'"
-            yield Problem(what, f"{path}.type", fix=fix, origin=job.resolved.origin(f"{path}.type"))
+            yield _problem(job, f"{path}.type", what, fix)
         same = [other for other in trackers[:number] if other.replace(on_error=tracker.on_error) == tracker]
         if same:
             what = f"is there twice, as trainer.trackers[{trackers.index(same[0])}] too: both would write the same"

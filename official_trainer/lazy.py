@@ -10,7 +10,6 @@ Does not own: any setting of the runtime; `distribute.py` does that.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import gc
 import glob
@@ -58,6 +57,8 @@ def _heed_log_level() -> None:
     Much of it logs by Abseil, which does not know of that variable: pages of a server's settings, for example, when it
     starts. There is no public way; without the symbol of this release, nothing changes.
     """
+    import ctypes  # costs milliseconds, which commands without TensorFlow save
+
     module = sys.modules["tensorflow"].__file__ or ""
     path = os.path.join(os.path.dirname(module), "libtensorflow_framework.so.2")
     with contextlib.suppress(OSError, AttributeError, ValueError):

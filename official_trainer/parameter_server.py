@@ -88,14 +88,15 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     """
     _check_cluster(cluster)
     assert cluster is not None
-    wait_for(_servers(cluster.addresses), runtime.rendezvous_timeout_seconds)
+    servers = _servers(cluster.addresses)
+    wait_for(servers, runtime.rendezvous_timeout_seconds)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         _cluster_spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
     what = "chief: connecting to the workers and parameter servers"
     with bounded(runtime.rendezvous_timeout_seconds, what):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
-    silence.end_silent_connections(_servers(cluster.addresses).values())
+    silence.end_silent_connections(servers.values())
     if strategy.num_replicas_in_sync > 1:
         raise CoordinatorError(
             f"runtime.num_gpus: each worker has {strategy.num_replicas_in_sync} GPUs, and under a coordinator a worker "

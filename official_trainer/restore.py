@@ -40,7 +40,8 @@ def read_exactly(
     matching = _match(prefix, items)
     report = matching.report(step=step)
     differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
-    allowed = (*allow_mismatch, f"{REPLICA_VALUES}*")
+    replica_values = f"{REPLICA_VALUES}*"
+    allowed = (*allow_mismatch, replica_values)
     refused = [spec for spec in differing if not any(_allows(pattern, spec) for pattern in allowed)]
     if refused:
         raise CheckpointError(
@@ -53,7 +54,7 @@ def read_exactly(
         _read(prefix, items, is_complete=not report.deferred)
     else:
         _assign(matching)
-        if any(not _allows(f"{REPLICA_VALUES}*", spec) for spec in differing):
+        if any(not _allows(replica_values, spec) for spec in differing):
             _logger.warning("restored what matches, as trainer.restore_allow_mismatch says: %s", report)
     return report
 

@@ -16,7 +16,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 SILENT_SECONDS = 30
@@ -40,8 +40,12 @@ def end_silent_connections(addresses: Iterable[str]) -> None:
 
 
 def _look(addresses: Collection[str]) -> None:
-    while True:  # connections come and go; a name may get another address
-        bound(_resolved(addresses), SILENT_SECONDS)
+    seen: set[frozenset[Address]] = set()
+    while True:  # connections come and go; a name may get another address, but is asked for only where one has come
+        there = {ends for _, ends in _connections()}
+        if not there <= seen:
+            bound(_resolved(addresses), SILENT_SECONDS)
+        seen = there
         time.sleep(_LOOK_SECONDS)
 
 
@@ -53,11 +57,8 @@ def bound(addresses: Collection[Address], seconds: int) -> int:
       seconds: after so long without an answer it is ended.
     """
     found = 0
-    for name in os.listdir(_DESCRIPTORS):
-        with contextlib.suppress(OSError), socket.socket(fileno=_duplicate(int(name))) as connection:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            ends = {_plain(connection.getpeername()), _plain(connection.getsockname())}
+    for connection, ends in _connections():
+        with contextlib.suppress(OSError):  # it may have ended
             is_bounded = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             if not is_bounded and not ends.isdisjoint(addresses):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -66,6 +67,14 @@ def bound(addresses: Collection[Address], seconds: int) -> int:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
                 found += 1
     return found
+
+
+def _connections() -> Iterator[tuple[socket.socket, frozenset[Address]]]:
+    """Yields the TCP connections of this process with their two ends; each is good until the next one is asked for."""
+    for name in os.listdir(_DESCRIPTORS):
+        with contextlib.suppress(OSError), socket.socket(fileno=_duplicate(int(name))) as connection:
+            if connection.family in (socket.AF_INET, socket.AF_INET6):
+                yield connection, frozenset((_plain(connection.getpeername()), _plain(connection.getsockname())))
 
 
 def _duplicate(descriptor: int) -> int:

@@ -88,7 +88,7 @@ class _Teller:
 
     def __init__(self, records: Sequence[RunRecord], trainer: Trainer) -> None:
         self._records, self._trainer = records, trainer
-        self._said, self._next_seconds = "", 0.0
+        self._said, self._next_seconds = "start", 0.0
 
     def tell(self, phase: str) -> None:
         phase = self._said if phase in _SHORT else phase
@@ -97,7 +97,7 @@ class _Teller:
             return
         self._said, self._next_seconds = phase, now + _TELL_SECONDS
         for record in self._records:
-            record.phase(phase or "start", int(self._trainer.global_step.numpy()))
+            record.phase(phase, int(self._trainer.global_step.numpy()))
 
 
 @contextlib.contextmanager

@@ -120,10 +120,16 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
     from official_trainer.job import Job, check_ready
     from official_trainer.launch.spec import training_job, with_data_service
 
-    allow = arguments.allow_config_change
     check = check_ready if arguments.dry_run else engine.check_startable  # the latter makes the directory
-    settings = {"mode": mode, "allow_config_change": allow, "cluster": _cluster_of(counts)}
-    check(Job(experiment=experiment, resolved=resolved, model_dir=model_dir, **settings))
+    startable = Job(
+        experiment=experiment,
+        resolved=resolved,
+        model_dir=model_dir,
+        mode=mode,
+        allow_config_change=arguments.allow_config_change,
+        cluster=_cluster_of(counts),
+    )
+    check(startable)
     parser = flags.Parser("train", usage="", description="")
     train.add_flags(parser)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS

@@ -21,8 +21,9 @@ class _Handler(logging.Handler):
         try:
             text = self.format(record)
             if record.levelno >= logging.WARNING:
-                text = f"{terminal.paint(f'{record.levelname.lower()}:', 'yellow', sys.stderr)} {text}"
-            print(text, file=sys.stderr, flush=True)
+                terminal.report_error(text, record.levelname.lower(), "yellow")
+            else:
+                print(text, file=sys.stderr, flush=True)
         except OSError:
             pass  # nobody reads any more; the run is worth more
 

@@ -33,9 +33,9 @@ def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
-def report_error(message: str, label: str = "error") -> None:
+def report_error(message: str, label: str = "error", colour: Colour = "red") -> None:
     """Writes `error: message` to stderr, or with another label; a message may have several lines."""
-    print(f"{paint(f'{label}:', 'red', sys.stderr)} {message}", file=sys.stderr)
+    print(f"{paint(f'{label}:', colour, sys.stderr)} {message}", file=sys.stderr, flush=True)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -180,7 +180,7 @@ def test_columns():
 
 
 @pytest.mark.parametrize("words", [[], ["--quiet"]])
-def test_the_log_is_lines_on_stderr(words, monkeypatch, capsys, tmp_path):
+def test_the_log_is_lines_on_stderr(words, monkeypatch, capsys):
     """B8: news as they are, warnings with their name, each once; nothing is left of that afterwards."""
     logger, other = logging.getLogger("official_trainer.something"), logging.getLogger("tensorflow")
 

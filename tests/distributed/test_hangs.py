@@ -63,7 +63,7 @@ class Run:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("held", [pytest.param(0, marks=pytest.mark.full), 1])
+@pytest.mark.parametrize("held", [0, 1])
 def test_who_hangs_says_5_and_who_waited_for_it_says_75(tmp_path, held):
     """N12, T16: an input pipeline hangs for ever: both end with their stacks, and the other one knows who it was."""
     with Run(tmp_path, "input", held=held) as run:

@@ -26,9 +26,8 @@ def pytest_generate_tests(metafunc):
         ids = [f"{victim}-{number.name}-{phase}" for victim, number, phase in cases]
         metafunc.parametrize(("victim", "number", "phase"), cases, ids=ids)
     if "moment" in metafunc.fixturenames:
-        cases = COORDINATED if is_full else [("ps", signal.SIGTERM, "save")]
-        ids = [f"{victim}-{number.name}-{phase}" for victim, number, phase in cases]
-        metafunc.parametrize(("role", "blow", "moment"), cases, ids=ids)
+        ids = [f"{victim}-{number.name}-{phase}" for victim, number, phase in COORDINATED]
+        metafunc.parametrize(("role", "blow", "moment"), COORDINATED, ids=ids)
 
 
 def strike(workspace, model_dir, victim, number, phase, chance):
