@@ -124,7 +124,8 @@ class Evaluator(orbit.StandardEvaluator):
                     f"{self._validation_feed.source}: the validation data holds no example; check input_path, and "
                     "global_batch_size if drop_remainder is set"
                 )
-            return self.eval_end(state) if state is not None else self.eval_end()
+            with self.company.reading(metrics.variables_of([*self._validation_metrics, self._validation_loss])):
+                return self.eval_end(state) if state is not None else self.eval_end()
 
     def evaluate_aside(self, num_steps: int) -> dict[str, Any]:
         """Evaluates like `evaluate`, but for somebody else than the run: its best checkpoint and its values stay."""
@@ -206,7 +207,9 @@ class Evaluator(orbit.StandardEvaluator):
 
         Whoever evaluates or saves then sees what a run on one replica would have.
         """
-        share_out(self._kept_per_replica(), self.company.peers)
+        apart = self._kept_per_replica()
+        with self.company.reading(apart):
+            share_out(apart, self.company.peers)
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
         return self._model.variables

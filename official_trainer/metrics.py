@@ -62,6 +62,11 @@ def example_counter() -> tf.Variable:
     )
 
 
+def variables_of(metrics: Sequence[Any]) -> list[tf.Variable]:
+    """Returns what metrics add up, of those that do so in variables."""
+    return [variable for metric in metrics for variable in getattr(metric, "variables", ())]
+
+
 def check_names(metrics: Sequence[Any], split: str) -> None:
     """Refuses two metrics of one split with the same name: one would hide the other.
 

@@ -63,10 +63,14 @@ class HeldValues:
 
 def share_out(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> None:
     """Gives all replicas the mean of what they have, or equal parts of the sum, as a checkpoint would."""
+    for variable in aggregated(variables, peers):
+        variable.assign(tf.identity(variable.read_value()))
+
+
+def aggregated(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[tf.Variable]:
+    """Returns those that replicas keep apart and that read as the mean or the sum of it, in floating point."""
     common = (tf.VariableAggregation.MEAN, tf.VariableAggregation.SUM)
-    for variable in variables:
-        if _is_apart(variable, peers) and variable.aggregation in common and variable.dtype.is_floating:
-            variable.assign(tf.identity(variable.read_value()))
+    return [v for v in variables if _is_apart(v, peers) and v.aggregation in common and v.dtype.is_floating]
 
 
 def mirrored(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[tf.Variable]:

@@ -180,10 +180,13 @@ class Stepper(orbit.StandardTrainer):
     @together
     def train_loop_end(self) -> dict[str, Any]:
         """Returns and resets the metrics of the steps since the last call; called eagerly."""
-        logs = {metric.name: metric.result() for metric in [*self._train_metrics, self._train_loss]}
-        for metric in [*self._train_metrics, self._train_loss]:
-            metric.reset_states()
-        return {**logs, **self.loss_trace, "learning_rate": self.learning_rate}
+        kept = [*self._train_metrics, self._train_loss]
+        with self.company.reading([*metrics.variables_of(kept), *self._loss_trace.variables]):
+            logs = {metric.name: metric.result() for metric in kept}
+            logs |= {**self.loss_trace, "learning_rate": self.learning_rate}
+            for metric in kept:
+                metric.reset_states()  # reads, too: TensorFlow's assignments return what has come of them
+        return logs
 
     @property
     def learning_rate(self) -> tf.Tensor:

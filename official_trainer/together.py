@@ -23,11 +23,14 @@ from typing import Any, TypeVar
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import tf
 from official_trainer.multi_worker import peers_of
+from official_trainer.replicas import aggregated, own_sum
 from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 
 _logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+_MOST_ELEMENTS = 16_384
+"""Of a variable that travels with others; a larger one takes longer that way, to every process from every other."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -157,6 +160,34 @@ class Company:
             yield
         finally:
             self._is_apart = False
+
+    @contextlib.contextmanager
+    def reading(self, variables: Sequence[tf.Variable]) -> Iterator[None]:
+        """For a block in which all processes read `variables`: sums and means over replicas travel at once.
+
+        One by one each takes as long as all of them. In the block a variable reads as it was at its beginning; one
+        that is large is left to TensorFlow.
+        """
+        small = [v for v in aggregated(variables, self.peers) if v.shape.num_elements() <= _MOST_ELEMENTS]
+        if self.is_alone or not small:
+            yield
+            return
+        totals = {}
+        for variable, *parts in zip(small, *self.exchange([own_sum(v) for v in small]), strict=True):
+            is_mean = variable.aggregation == tf.VariableAggregation.MEAN
+            divisor = self._strategy.num_replicas_in_sync if is_mean else 1
+            totals[id(variable)] = tf.constant(sum(parts) / divisor, variable.dtype)
+        before = self._strategy.reduce
+
+        def reduce(reduce_op: Any, value: Any, axis: Any = None) -> Any:
+            total = totals.get(id(value))
+            return before(reduce_op, value, axis=axis) if total is None else total
+
+        self._strategy.reduce = reduce
+        try:
+            yield
+        finally:
+            self._strategy.reduce = before
 
     def look_up(self) -> None:
         """For long calls, between their parts: all processes leave the call together if one is asked to stop.

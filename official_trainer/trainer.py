@@ -257,7 +257,8 @@ class Trainer(AsyncStepper, Evaluator):
         if not self.company.is_alone:
             apart = self._kept_per_replica()
             self._held_for_save = HeldValues(apart)
-            share_out(apart, self.company.peers)
+            with self.company.reading(apart):
+                share_out(apart, self.company.peers)
 
     def _give_back_after_save(self) -> None:
         if self._held_for_save is not None:
@@ -352,7 +353,7 @@ class Trainer(AsyncStepper, Evaluator):
         return replicas.values(self.mirrored_variables()[number], self.company.peers)
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
-        of_metrics = [v for metric in [*self._train_metrics, self._train_loss] for v in metric.variables]
+        of_metrics = metrics.variables_of([*self._train_metrics, self._train_loss])
         return [*super()._kept_per_replica(), *self._loss_trace.variables, *of_metrics]
 
 
