@@ -1,0 +1,75 @@
+"""The way back: Model Garden's own objects with the values of a mirrored configuration.
+
+Owns: what is handed to code of Model Garden, and finding its Task classes. Imports `official`, and with it TensorFlow,
+when called. Does not own: the mirrored classes (`mirror.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import operator
+from typing import Any
+
+from official_trainer.config import Config
+from official_trainer.config import fields
+from official_trainer.garden.mirror import garden_class
+from official_trainer.lazy import load
+
+
+def as_read(config: Any) -> Any:
+    """Returns an experiment as its Task, and the Trainer, are to read it.
+
+    Task and optimizer of a mirrored experiment are Model Garden's own, frozen; all else is as it was.
+    """
+    if not garden_class(config):
+        return config
+    trainer = config.trainer.replace(optimizer_config=build(config.trainer.optimizer_config))
+    return config.replace(task=build(config.task), trainer=trainer)
+
+
+def build_task(config: Any, *, logging_dir: str) -> Any:
+    """Returns the Task of Model Garden for a task config of theirs, live or mirrored."""
+    live = build(config)
+    from official.core import task_factory
+
+    return task_factory.get_task(live, logging_dir=logging_dir)
+
+
+def build(section: Any) -> Any:
+    """Returns Model Garden's object for a mirrored section; what is none is returned as it is."""
+    if not garden_class(section):
+        return section
+    live = _section(section)
+    live.lock()
+    return live
+
+
+def _section(section: Config) -> Any:
+    cls = _class(garden_class(section))
+    live = cls()
+    own = vars(live)
+    for name in fields.hints(type(section)):
+        own[name] = _value(getattr(section, name), own.get(name))
+    return live
+
+
+def _value(value: Any, before: Any) -> Any:
+    """Returns a value as Model Garden holds it: lists, and mappings as sections without a class."""
+    if garden_class(value):
+        return _section(value)
+    if isinstance(value, dict):
+        held = _class("official.modeling.hyperparams.base_config:Config")()
+        vars(held).update({key: _value(part, None) for key, part in value.items()})
+        return held
+    if isinstance(value, tuple):
+        items = [_value(item, None) for item in value]
+        return tuple(items) if isinstance(before, tuple) and list(before) == items else items
+    return value
+
+
+@functools.cache
+def _class(name: str) -> Any:
+    module, _, qualname = name.partition(":")
+    load("tensorflow")  # chooses Keras 2 before anything of theirs is imported
+    return operator.attrgetter(qualname)(importlib.import_module(module))

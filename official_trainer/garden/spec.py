@@ -1,0 +1,204 @@
+"""A Model Garden configuration described in plain values: its classes, their fields and types, and what it holds.
+
+Owns: `describe`, which reads that off a live configuration, and the shape of the description. Does not own: our classes
+made from it (`mirror.py`), where it is kept (`snapshot.py`).
+
+A description is what JSON can hold:
+
+    {"classes": {ID: {"doc", "bases": [ID], "one_of": bool, "fields": {NAME: {"type": TYPE, "default": VALUE}}}},
+     "config": VALUE, "restrictions": [TEXT]}
+
+ID is `module:qualname`. TYPE is one of the words `any bool int float str null`, or a list that begins with `list`,
+`tuple`, `dict`, `union`, `literal` or `section`. VALUE is a scalar, or `{"list": [VALUE]}`, `{"map": {KEY: VALUE}}`,
+`{"section": ID, "fields": {NAME: VALUE}}`; a field without a default has none. Annotations of Model Garden are not
+binding there: a default, or a value of the experiment, that is not of the annotated type widens the type.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal, Union
+
+FORMAT = 1
+"""Rises when descriptions change their shape or what they say."""
+
+_CONFIG, _ONE_OF = "official.modeling.hyperparams.base_config:Config", "official.modeling.hyperparams.oneof:OneOfConfig"
+_SCALARS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
+_LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
+_MAPPINGS = (dict, collections.abc.Mapping)
+_PRIVATE = ("default_params", "restrictions")
+
+Type = Any
+Value = Any
+
+
+def describe(config: Any) -> dict[str, Any]:
+    """Returns the description of a live configuration, an `official.modeling.hyperparams.Config`."""
+    classes = _Classes()
+    described = classes.value(config)
+    restrictions = list(getattr(config, "_restrictions", None) or [])
+    return {"format": FORMAT, "classes": classes.found, "config": described, "restrictions": restrictions}
+
+
+def id_of(cls: type) -> str:
+    """Returns the name under which a class is described."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def is_config_class(tp: Any) -> bool:
+    """Whether `tp` is Model Garden's `Config` or derived from it."""
+    return isinstance(tp, type) and any(id_of(base) == _CONFIG for base in tp.__mro__)
+
+
+def is_free(config: Any) -> bool:
+    """Whether a live section is no more than a mapping: of no class of its own, or with keys that name no field."""
+    return id_of(type(config)) == _CONFIG or not all(str(name).isidentifier() for name in held(config))
+
+
+def held(config: Any) -> dict[str, Any]:
+    """Returns what a live section holds, by name; also what its class does not declare."""
+    return {name: value for name, value in vars(config).items() if not name.startswith("_")}
+
+
+class _Classes:
+    """Collects the classes of a configuration while its values are described."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, Any]] = {}
+
+    def value(self, value: Any) -> Value:
+        if isinstance(value, list | tuple):
+            return {"list": [self.value(item) for item in value]}
+        if isinstance(value, dict):
+            return {"map": {str(key): self.value(item) for key, item in value.items()}}
+        if not is_config_class(type(value)):
+            return value if type(value) in _SCALARS else str(value)
+        if is_free(value):
+            return {"map": {str(key): self.value(item) for key, item in held(value).items()}}
+        self.add(type(value))
+        described = self.found[id_of(type(value))]["fields"]
+        found = {}
+        for name, part in held(value).items():
+            found[name] = self.value(part)
+            field = described.setdefault(name, {"type": "any", "default": None})
+            field["type"] = self._widened(field["type"], found[name])
+        return {"section": id_of(type(value)), "fields": found}
+
+    def add(self, cls: type) -> None:
+        """Describes a class, and those that it is made of."""
+        if id_of(cls) in self.found:
+            return
+        fields: dict[str, Any] = {}
+        bases = [base for base in cls.__bases__ if is_config_class(base) and id_of(base) not in (_CONFIG, _ONE_OF)]
+        self.found[id_of(cls)] = {
+            "doc": inspect.cleandoc(cls.__dict__.get("__doc__") or ""),
+            "bases": [id_of(base) for base in bases],
+            "one_of": any(id_of(base) == _ONE_OF for base in cls.__mro__),
+            "fields": fields,
+        }
+        for base in bases:
+            self.add(base)
+        hints = _hints(cls)
+        for field in dataclasses.fields(cls):
+            if field.name in _PRIVATE:
+                continue
+            fields[field.name] = described = {"type": self.type(hints.get(field.name, Any))}
+            if field.default is not dataclasses.MISSING:
+                described["default"] = self.value(field.default)
+            elif field.default_factory is not dataclasses.MISSING:
+                described["default"] = self.value(field.default_factory())
+            if "default" in described:
+                described["type"] = self._widened(described["type"], described["default"])
+
+    def type(self, hint: Any) -> Type:
+        """Returns an annotation in words; `any` for what a configuration file cannot hold."""
+        if hint in _SCALARS:
+            return _SCALARS[hint]
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        if origin is typing.Annotated:
+            return self.type(arguments[0])
+        if origin in (Union, types.UnionType):
+            arms = [self.type(argument) for argument in arguments]
+            return "any" if "any" in arms else _union(arms)
+        if origin is Literal:
+            return ["literal", *arguments]
+        if hint in _LISTS or origin in _LISTS:
+            if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+                return ["tuple", *map(self.type, arguments)]
+            return ["list", self.type(arguments[0]) if arguments else "any"]
+        if hint in _MAPPINGS or origin in _MAPPINGS:
+            return ["dict", self.type(arguments[1]) if len(arguments) == 2 else "any"]
+        if is_config_class(hint):
+            if id_of(hint) == _CONFIG:
+                return ["dict", "any"]
+            self.add(hint)
+            return ["section", id_of(hint)]
+        return "any"
+
+    def _widened(self, tp: Type, value: Value) -> Type:
+        return tp if self._fits(tp, value) else _union([tp, _natural(value)])
+
+    def _fits(self, tp: Type, value: Value) -> bool:
+        if tp == "any":
+            return not _holds_section(value)
+        if isinstance(tp, str):
+            accepted = {"float": (int, float)}.get(tp) or tuple(t for t, word in _SCALARS.items() if word == tp)
+            return type(value) in accepted
+        kind, *rest = tp
+        if kind == "union":
+            return any(self._fits(arm, value) for arm in rest)
+        if kind == "literal":
+            return value in rest
+        if not isinstance(value, dict):
+            return False
+        if kind == "section":
+            return value.get("section") is not None and rest[0] in self._family(value["section"])
+        if kind == "dict":
+            return "map" in value and all(self._fits(rest[0], item) for item in value["map"].values())
+        items = value.get("list")
+        if items is None or (kind == "tuple" and len(items) != len(rest)):
+            return False
+        each = rest if kind == "tuple" else rest * len(items)
+        return all(self._fits(arm, item) for arm, item in zip(each, items, strict=True))
+
+    def _family(self, name: str) -> Iterator[str]:
+        yield name
+        for base in self.found[name]["bases"]:
+            yield from self._family(base)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """Returns the annotations of a class; those that name what is not there say nothing."""
+    try:
+        return typing.get_type_hints(cls)
+    except (NameError, TypeError):
+        return {}
+
+
+def _natural(value: Value) -> Type:
+    """Returns the type that a value has by itself."""
+    if not isinstance(value, dict):
+        return _SCALARS.get(type(value), "any")
+    if "section" in value:
+        return ["section", value["section"]]
+    if "list" in value:
+        return ["list", _union([_natural(item) for item in value["list"]]) if value["list"] else "any"]
+    return ["dict", "any"]
+
+
+def _union(arms: list[Type]) -> Type:
+    flat: list[Type] = []
+    for arm in arms:
+        for each in arm[1:] if isinstance(arm, list) and arm[0] == "union" else [arm]:
+            if each not in flat:
+                flat.append(each)
+    return flat[0] if len(flat) == 1 else ["union", *flat]
+
+
+def _holds_section(value: Value) -> bool:
+    return isinstance(value, dict) and "section" in value
