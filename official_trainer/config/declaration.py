@@ -59,6 +59,10 @@ class Config:
         """Yields `(field, what is wrong and how to mend it)` for rules that one field's type cannot say."""
         yield from ()
 
+    def ignored(self) -> Iterator[tuple[str, str]]:
+        """Yields fields that may be set and that nothing here reads, each with what is to be known; for warnings."""
+        yield from ()
+
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
@@ -74,6 +78,9 @@ class OneOf(Config):
 
     Subclasses declare `type: Literal[…] | None` and one `Config` field for each choice.
     """
+
+    IS_LENIENT: ClassVar[bool] = False
+    """Whether values below a choice that is not selected are only warned of."""
 
     type: str | None = None
 
