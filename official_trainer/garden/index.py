@@ -71,7 +71,7 @@ def release() -> str:
     place = package_dir()
     assert place is not None, "Model Garden is not installed"
     # By hand: `importlib.metadata` takes as long to import as all else that `show` does.
-    found = [folder.name.split("-")[1] for folder in place.parent.glob("tf_models_*.dist-info")]
+    found = [folder.stem.split("-")[1] for folder in place.parent.glob("tf_models_*.dist-info")]
     return found[0] if found else CHECKOUT
 
 

@@ -6,6 +6,7 @@ Does not own: their shape (`spec.py`), the cache's place and the index (`index.p
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
@@ -19,6 +20,8 @@ from official_trainer.lazy import load
 
 _logger = logging.getLogger(__name__)
 
+_FAILURES = "failures"
+
 
 def description(name: str) -> Mapping[str, Any]:
     """Returns the description of an experiment of Model Garden.
@@ -27,12 +30,8 @@ def description(name: str) -> Mapping[str, Any]:
       ConfigError: the installed release cannot import it, or its factory fails.
     """
     kept = Kept(f"experiment {name}")
-    try:
-        known = kept.read()
-        if "failure" not in known:
-            return known
-    except (OSError, ValueError):
-        known = {}
+    with contextlib.suppress(OSError, ValueError):
+        return kept.read()
     entry = entries()[name]
     if "tensorflow" not in sys.modules:
         _logger.info("reading %s from Model Garden for the first time, which takes seconds", name)
@@ -40,31 +39,19 @@ def description(name: str) -> Mapping[str, Any]:
         found = describe(_live(entry))
     except Exception as error:
         failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        kept.write({"failure": failure})
-        raise ConfigError([_problem(entry, failure)]) from error
+        Kept(_FAILURES).write({**failures(), name: failure})
+        what = f"Model Garden {release()} cannot give '{name}': {failure}"
+        raise ConfigError([Problem(what, origin=Origin("file", entry.path, entry.line))]) from error
     kept.write(found)
     return found
 
 
-def is_kept(name: str) -> bool:
-    """Whether the description of an experiment is in the cache."""
+def failures() -> dict[str, str]:
+    """Returns the experiments that could not be had when somebody asked for them, each with the reason."""
     try:
-        return "failure" not in Kept(f"experiment {name}").read()
+        return Kept(_FAILURES).read()
     except (OSError, ValueError):
-        return False
-
-
-def failures() -> list[Problem]:
-    """Returns the experiments that could not be had when somebody asked for them, and why."""
-    found = []
-    for name, entry in entries().items():
-        try:
-            failure = Kept(f"experiment {name}").read().get("failure")
-        except (OSError, ValueError):
-            continue
-        if failure is not None:
-            found.append(_problem(entry, failure))
-    return found
+        return {}
 
 
 def _live(entry: Entry) -> Any:
@@ -73,8 +60,3 @@ def _live(entry: Entry) -> Any:
     from official.core import exp_factory
 
     return exp_factory.get_exp_config(entry.name)
-
-
-def _problem(entry: Entry, failure: str) -> Problem:
-    what = f"Model Garden's experiment '{entry.name}' cannot be had from {release()}: {failure}"
-    return Problem(what, origin=Origin("file", entry.path, entry.line))
