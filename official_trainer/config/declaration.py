@@ -53,6 +53,9 @@ class Config:
     WORDS: ClassVar[tuple[str, ...]] = ()
     """Fields that are true or false of which one alone, as a word, stands for the section."""
     IS_WHOLE: ClassVar[bool] = False
+    OURS: ClassVar[frozenset[str]] = frozenset()
+    """Fields that Model Garden's class of this name lacks, where a section stands for one."""
+
     """Whether a mapping replaces the section that is there instead of being merged into it."""
 
     def problems(self) -> Iterator[tuple[str, str]]:

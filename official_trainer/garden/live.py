@@ -49,7 +49,10 @@ def _section(section: Config) -> Any:
     live = cls()
     own = vars(live)
     for name in fields.hints(type(section)):
-        own[name] = _value(getattr(section, name), own.get(name))
+        value = getattr(section, name)
+        # What is unset with us has a word for that with them, such as -1.
+        if name not in section.OURS and not (value is None and section.OURS):
+            own[name] = _value(value, own.get(name))
     return live
 
 

@@ -183,8 +183,12 @@ class _Mirrors:
                 changes[key] = value
                 if _refuses(known[key], value):
                     types[key], defaults[key] = _either(known[key], self.type(field["type"])), getattr(start, key)
-        own = {"NOT_OURS": tuple(key for key in types if key not in known)}
-        section: Config = self._class(name, types, defaults, (_GARDENS[base],), **own)(**changes)
+        theirs = self._described[name]["fields"]
+        sides = {
+            "NOT_OURS": tuple(key for key in types if key not in known),
+            "OURS": frozenset(key for key in known if key not in theirs),
+        }
+        section: Config = self._class(name, types, defaults, (_GARDENS[base],), **sides)(**changes)
         return section
 
     def type(self, tp: Type) -> Any:
