@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 
 from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, components, fields, nearest
 from official_trainer.garden import index as garden
+from official_trainer.garden import snapshot
 from official_trainer.garden.live import build_task
-from official_trainer.garden.mirror import garden_class, mirror
-from official_trainer.garden.snapshot import description
+from official_trainer.garden.mirror import garden_class
 
 _FOLDER = "experiments"
 _DECORATOR = "register_config_factory"
@@ -255,7 +255,7 @@ def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
     if loose is not None:
         return _call(name, loose)
     if theirs is not None:
-        return mirror(description(name))
+        return snapshot.experiment(name)
     raise ConfigError([_unknown(name, [*index, *(n for place, n in _factories if place is None)], workspace)])
 
 

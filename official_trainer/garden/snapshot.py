@@ -7,6 +7,7 @@ Does not own: their shape (`spec.py`), the cache's place and the index (`index.p
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import sys
@@ -15,12 +16,23 @@ from typing import Any
 
 from official_trainer.config import ConfigError, Origin, Problem
 from official_trainer.garden.index import Entry, Kept, entries, release
+from official_trainer.garden.mirror import GardenExperiment, mirror
 from official_trainer.garden.spec import describe
 from official_trainer.lazy import load
 
 _logger = logging.getLogger(__name__)
 
 _FAILURES = "failures"
+
+
+@functools.cache
+def experiment(name: str) -> GardenExperiment:
+    """Returns an experiment of Model Garden as its factory made it, as one of ours.
+
+    Raises:
+      ConfigError: the installed release cannot import it, or its factory fails.
+    """
+    return mirror(description(name))
 
 
 def description(name: str) -> Mapping[str, Any]:
