@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import export, files, variables
 from official_trainer.build import build, monitored, schedule_of, store_of
 from official_trainer.errors import UserError
+from official_trainer.garden.differences import differences
+from official_trainer.garden.mirror import garden_class
 from official_trainer.job import Job, check_ready
 from official_trainer.record import claim
 
@@ -60,8 +62,10 @@ class _Session:
 
     def steps(self) -> list[tuple[str, Callable[[], str]]]:
         """Returns the steps in order."""
+        theirs = [("Model Garden", self._garden)] if garden_class(self._job.config) else []
         return [
             ("config", self._config),
+            *theirs,
             ("model_dir", self._model_dir),
             ("build", self._build),
             ("train", self._train),
@@ -85,6 +89,9 @@ class _Session:
     def _config(self) -> str:
         check_ready(self._job)
         return f"{self._job.experiment}, mode {self._job.mode}"
+
+    def _garden(self) -> str:
+        return "\n".join(["what differs from a run there:", *(f"  {said}" for said in differences(self._job.config))])
 
     def _model_dir(self) -> str:
         claim(self._job.model_dir, self._job.experiment)

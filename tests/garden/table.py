@@ -1,0 +1,139 @@
+"""What each of Model Garden's experiments does here, tried one by one; writes the table in docs/model_garden.md.
+
+    python -m tests.garden.table [EXPERIMENT …]
+
+Every experiment is resolved, written and read back, and its model built at its real size, in a process of its own with
+limits of time and memory. Those for which `families.py` has data are trained for a few steps. With names, only these
+are tried, and the rest of the table stays.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
+
+PAGE = Path(__file__).parents[2] / "docs" / "model_garden.md"
+BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
+LIMIT_SECONDS = 240
+LIMIT_BYTES = 16 << 30
+COLUMNS = ("experiment", "resolved", "round trip", "built", "trained", "why not")
+
+_context = multiprocessing.get_context("forkserver")
+
+
+def attempt(name, path):
+    """Tries an experiment as far as it goes; notes each success at once, for what comes next may end the process."""
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    found = {}
+
+    def note(**changes):
+        found.update(changes)
+        Path(path).write_text(json.dumps(found))
+
+    note(reason="the process died")
+    try:
+        for changes in _steps(name):
+            note(**changes)
+        note(reason=found.get("no_data", ""))
+    except Exception as error:
+        note(reason=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}")
+
+
+def _steps(name):
+    from official_trainer import config as configuration
+    from official_trainer import registry
+
+    base = registry.get_config(name)
+    needed = NEEDED.get(name, [])
+    resolved = configuration.resolve(base, experiment=name, sets=needed)
+    yield {"resolved": True}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(configuration.dump(resolved, origins=True, shared=True))
+        file.flush()
+        again = configuration.resolve(base, experiment=name, config_files=[file.name])
+    yield {"round trip": again.config == resolved.config}
+    with tempfile.TemporaryDirectory() as folder:
+        task = registry.get_task_cls(resolved.config.task)(resolved.config.task, logging_dir=folder)
+        model = task.build_model()
+        count = sum(int(weight.shape.num_elements()) for weight in model.trainable_variables)
+        yield {"built": f"{count / 1e6:.1f} M" if count else "yes"}
+    yield from _trained(name)
+
+
+def _trained(name):
+    from tests.garden import families
+
+    family = families.by_experiment().get(name)
+    if family is None:
+        yield {"no_data": "no data of this kind is generated"}
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        logs = families.train(family, Path(folder))
+        yield {"trained": f"{len(logs)} results"}
+
+
+NEEDED = {"wmt_transformer/large": ["task.sentencepiece_model_path=x"]}
+"""What an experiment asks of its user before it can be resolved."""
+
+
+def try_all(names):
+    """Returns what came of each experiment."""
+    from official_trainer.garden import index, snapshot
+
+    _context.set_forkserver_preload(["official.core.train_lib", "official_trainer.run", "official_trainer.training"])
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, name in enumerate(names):
+            path = os.path.join(folder, f"{number}.json")
+            child = _context.Process(target=attempt, args=(name, path))
+            child.start()
+            child.join(LIMIT_SECONDS)
+            late = child.is_alive()
+            child.kill()
+            child.join()
+            with contextlib.suppress(OSError, ValueError):
+                results[name] = json.loads(Path(path).read_text())
+            if late:
+                results[name]["reason"] = f"not done within {LIMIT_SECONDS} s on two cores"
+            results[name].setdefault("reason", "")
+            if name in snapshot.failures():
+                results[name]["reason"] = f"the release cannot import it: {snapshot.failures()[name]}"
+            print(number + 1, "of", len(names), name, results[name], file=sys.stderr, flush=True)
+    assert set(results) <= set(index.entries())
+    return results
+
+
+def row(name, result):
+    """Returns a line of the table."""
+    words = {True: "yes", False: "no", None: "–"}
+    cells = [str(words.get(result.get(key), result.get(key))) for key in COLUMNS[1:5]]
+    reason = re.sub(r"[|<>]", "", result["reason"])
+    return f"| `{name}` | {' | '.join(cells)} | {reason} |"
+
+
+def write(results):
+    """Puts the results into the page, over older ones of the same experiments."""
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    old, _, after = rest.partition(END)
+    rows = {match[1]: match[0] for match in re.finditer(r"\| `(.+?)` \|.*", old)}
+    rows |= {name: row(name, result) for name, result in results.items()}
+    head = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    table = "\n".join([*head, *(rows[name] for name in sorted(rows))])
+    cells = [line.split(" | ") for line in rows.values()]
+    counts = [sum(line[number] not in ("no", "–") for line in cells) for number in range(1, 5)]
+    said = "{} are listed, {} resolve, {} come back from their `params.yaml`, {} build their model, {} train."
+    PAGE.write_text(f"{before}{BEGIN}\n\n{said.format(len(rows), *counts)}\n\n{table}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    from official_trainer.garden.index import entries
+
+    write(try_all(sys.argv[1:] or [name for name in entries() if name != "mock"]))
