@@ -17,6 +17,7 @@ from official_trainer.actions.publish_environment import PublishEnvironment, Pub
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
 from official_trainer.config import ConfigError
+from official_trainer.garden.live import as_read
 from official_trainer.job import Job, batch_size_problems
 from official_trainer.lease import LeasedSteps
 from official_trainer.schedule import Schedule
@@ -58,6 +59,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         raise ConfigError(problems)
     with strategy.scope():
         task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)
+        config = as_read(config)
         model = task.build_model()
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime) if trains else None
         best = best_checkpoint(job) if keeps_best and job.is_chief else None

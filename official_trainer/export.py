@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
+from official_trainer.garden import serving
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
@@ -41,13 +42,19 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
 def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float] | None = None) -> list[str]:
     """Writes a SavedModel to `directory`, replacing an older one there only when the new one is whole.
 
-    Returns the names of its signatures. `export.json` in it says which step and results it stands for.
+    A task of Model Garden has the signatures of its own export module. Returns the names of the signatures.
+    `export.json` in it says which step and results it stands for.
     """
     beside = f"{directory.rstrip('/')}{_WRITING}"
     files.remove(beside)  # left by a process that died
     module = tf.Module()
     module.model = model
-    signatures = task.build_signatures(model)
+    if hasattr(task, "build_signatures"):
+        signatures = task.build_signatures(model)
+    elif (theirs := serving.export_module(task, model)) is not None:
+        module.serving, signatures = theirs, serving.signatures(theirs)
+    else:
+        signatures = default_signatures(task, model)
     tf.saved_model.save(module, beside, signatures=signatures)
     signature_names = sorted(signatures)
     record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}

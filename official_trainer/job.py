@@ -72,7 +72,7 @@ class Job:
         return {
             "experiment": self.experiment,
             "config_digest": self.config_digest,
-            resume.CONFIG_KEY: configuration.dump(self.config),
+            resume.CONFIG_KEY: configuration.dump(self.config, shared=True),
         }
 
     @property

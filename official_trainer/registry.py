@@ -22,6 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, components, fields, nearest
+from official_trainer.garden import index as garden
+from official_trainer.garden import snapshot
+from official_trainer.garden.live import build_task
+from official_trainer.garden.mirror import garden_class
 
 _FOLDER = "experiments"
 _DECORATOR = "register_config_factory"
@@ -104,12 +108,16 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
     return register
 
 
-def get_task_cls(task_config: Config) -> type:
+def get_task_cls(task_config: Config) -> Callable[..., Any]:
     """Returns the Task class registered for the class of `task_config`, or for its nearest base.
+
+    For a task of Model Garden it is what finds the class there.
 
     Raises:
       ConfigError: there is none; names the config class.
     """
+    if garden_class(task_config):
+        return build_task
     for cls in type(task_config).__mro__:
         if cls in _tasks:
             return _tasks[cls].value
@@ -235,6 +243,10 @@ def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
     """
     index = experiments(workspace) if workspace is not None else {}
     loose = _factories.get((None, name))
+    theirs = garden.entries().get(name)
+    if theirs is not None and (name in index or loose is not None):
+        own = _origin(index[name]) if name in index else loose.origin  # type: ignore[union-attr]
+        raise ConfigError([_twice(f"experiment '{name}'", own, Origin("file", theirs.path, theirs.line))])
     if name in index and loose is not None:
         raise ConfigError([_twice(f"experiment '{name}'", _origin(index[name]), loose.origin)])
     if name in index:
@@ -242,15 +254,17 @@ def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
         return _from_workspace(index[name], Path(workspace))
     if loose is not None:
         return _call(name, loose)
+    if theirs is not None:
+        return snapshot.experiment(name)
     raise ConfigError([_unknown(name, [*index, *(n for place, n in _factories if place is None)], workspace)])
 
 
 def _unknown(name: str, names: list[str], workspace: Path | None) -> Problem:
-    near = nearest(name, names)
+    near = nearest(name, [*names, *garden.entries()])
     said = f"unknown experiment '{name}'"
     known = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
     reasons = [problem.message for problem in unlisted(workspace)] if workspace is not None else []
-    if not names:
+    if not names and not near:
         none = f"there is no folder '{_FOLDER}' here or above" if workspace is None else f"'{_FOLDER}' registers none"
         return Problem(said, fix="; ".join([none, *reasons]))
     return Problem(said, allowed=known, near=near[0] if near else "", fix="; ".join(reasons))

@@ -253,7 +253,7 @@ def notice(changes: Sequence[Change], step: int) -> str:
 def write_params(model_dir: str, resolved: Resolved) -> None:
     """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
     path = files.join(model_dir, PARAMS_FILE)
-    content = configuration.dump(resolved, origins=True).encode()
+    content = configuration.dump(resolved, origins=True, shared=True).encode()
     before = files.read_bytes(path) if files.exists(path) else content
     if before != content:
         kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))

@@ -1,12 +1,23 @@
 """Every test sees two logical CPU devices, no GPU, and seeded generators."""
 
 import os
+import tempfile
 
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
 
 import pytest
 
 from tests.chaos import summary
+
+_cache = None
+
+
+def pytest_configure(config):
+    """Gives all processes of this run one cache of what is read from Model Garden, and none of an earlier run."""
+    global _cache
+    if not hasattr(config, "workerinput"):
+        _cache = tempfile.TemporaryDirectory(prefix="cache")
+        os.environ["XDG_CACHE_HOME"] = _cache.name
 
 
 def pytest_addoption(parser):

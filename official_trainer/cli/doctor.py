@@ -1,6 +1,6 @@
 """Find out what is missing on this machine, and the command that mends it.
 
-Owns: `doctor`: versions, the choice of Keras, the workspace, devices.
+Owns: `doctor`: versions, the choice of Keras, the workspace, devices, Model Garden's experiments read in advance.
 Does not own: whether an experiment works (`check`). TensorFlow is imported in a process of its own, if at all.
 """
 
@@ -20,7 +20,7 @@ from official_trainer.errors import ExitCode
 if TYPE_CHECKING:
     from pathlib import Path
 
-USAGE = "[--nodevices] [--json]"
+USAGE = "[--nodevices] [--warm] [--json]"
 
 PYTHON = ">=3.11,<3.13"
 REQUIREMENTS = (
@@ -68,6 +68,7 @@ class Finding:
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `doctor`."""
     parser.switch("devices", "skip the devices, which take seconds to find", default=True)
+    parser.switch("warm", "also read all experiments of Model Garden, so that each answers at once from then on")
     parser.switch("json", "print JSON")
 
 
@@ -100,6 +101,31 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield check_workspace(target.workspace(arguments))
     if arguments.devices and versions.get("tensorflow"):
         yield check_devices(devices(), has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
+    if arguments.warm:
+        yield _read_garden()
+
+
+def check_garden(asked: int, failures: Mapping[str, str]) -> Finding:
+    """Says how many experiments of Model Garden were read; those that its release cannot import are its own matter."""
+    detail = f"{asked} experiments, all read"
+    if failures:
+        detail = f"{asked} experiments, {asked - len(failures)} read; `list` says why the others cannot be"
+    return Finding("Model Garden", True, detail)
+
+
+def _read_garden() -> Finding:
+    import contextlib
+
+    from official_trainer.config import ConfigError
+    from official_trainer.garden import index, snapshot
+
+    failures = {}
+    for name in index.entries():
+        with contextlib.suppress(ConfigError):
+            snapshot.description(name)
+            continue
+        failures[name] = snapshot.failures()[name]
+    return check_garden(len(index.entries()), failures)
 
 
 def check_python(version: tuple[int, ...]) -> Finding:

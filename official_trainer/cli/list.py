@@ -1,16 +1,21 @@
-"""List the experiments of the workspace.
+"""List the experiments of the workspace, and those of Model Garden.
 
 Owns: `list`.
-Does not own: finding them (`registry.py`).
+Does not own: finding them (`registry.py`, `garden/index.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.spelling import UsageError
+
+if TYPE_CHECKING:
+    from official_trainer.garden.index import Entry
+    from official_trainer.registry import Experiment
 
 USAGE = "[--json]"
 
@@ -21,26 +26,52 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints name, description and file of each experiment, and the files that cannot be read.
+    """Prints name, description and file of each experiment, the files that cannot be read, and what Model Garden has.
 
     Raises:
-      UsageError: there is no workspace here.
+      UsageError: there is neither a workspace nor Model Garden.
     """
     from official_trainer import registry
+    from official_trainer.garden import index, snapshot
 
-    workspace = target.workspace(arguments)
-    if workspace is None:
-        raise UsageError(f"no workspace: no folder upwards of {os.getcwd()} holds experiments/; {target.NEW_WORKSPACE}")
-    found = registry.experiments(workspace).values()
-    unlisted = [problem.message for problem in registry.unlisted(workspace)]
+    workspace, theirs = target.workspace(arguments), index.entries()
+    nowhere = f"no workspace: no folder upwards of {os.getcwd()} holds experiments/; {target.NEW_WORKSPACE}"
+    if workspace is None and not theirs:
+        raise UsageError(nowhere)
+    found = registry.experiments(workspace).values() if workspace is not None else []
+    unlisted = [problem.message for problem in registry.unlisted(workspace)] if workspace is not None else []
+    failures = snapshot.failures() if theirs else {}
     if arguments.json:
         import json
 
-        listed = [{"name": e.name, "summary": e.summary, "path": str(e.path), "line": e.line} for e in found]
-        print(json.dumps({"workspace": str(workspace), "experiments": listed, "unlisted": unlisted}, indent=2))
+        listed = {
+            "workspace": None if workspace is None else str(workspace),
+            "experiments": [_as_json(each) for each in found],
+            "unlisted": unlisted,
+            "garden": [{**_as_json(each), "failure": failures.get(each.name)} for each in theirs.values()],
+        }
+        print(json.dumps(listed, indent=2))
         return 0
-    rows = [(e.name, e.summary, str(e.path.relative_to(workspace))) for e in found]
-    print("\n".join(terminal.columns(rows)) if rows else f"no experiments in {workspace / 'experiments'}")
+    rows = [(e.name, e.summary, str(e.path.relative_to(workspace or ""))) for e in found]
+    if workspace is None:
+        print(nowhere)
+    else:
+        print("\n".join(terminal.columns(rows)) if rows else f"no experiments in {workspace / 'experiments'}")
     for message in unlisted:
         print(f"{terminal.paint('unlisted', 'red')}  {message}")
+    if theirs:
+        print(f"\n{terminal.paint(f'Model Garden {index.release()}', 'bold')}")
+        good = [(e.name, e.summary, e.module) for e in theirs.values() if e.name not in failures]
+        print("\n".join(terminal.columns(good)))
+        for name, failure in sorted(failures.items()):
+            print(f"{terminal.paint('cannot be imported', 'red')}  {name}: {failure}")
     return 0
+
+
+def _as_json(experiment: Experiment | Entry) -> dict[str, Any]:
+    return {
+        "name": experiment.name,
+        "summary": experiment.summary,
+        "path": str(experiment.path),
+        "line": experiment.line,
+    }

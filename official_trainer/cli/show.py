@@ -53,9 +53,15 @@ def _run_dir(arguments: argparse.Namespace) -> str | None:
     name = arguments.name or ""
     if target.is_run_dir(name):
         return name
-    if os.sep in name or name in (os.curdir, os.pardir):
+    if name in (os.curdir, os.pardir) or (os.sep in name and not _is_experiment(name)):
         raise UsageError(f"{name} is not the directory of a run: there is no {target.params_path(name)}")
     return None
+
+
+def _is_experiment(name: str) -> bool:
+    from official_trainer.garden import index
+
+    return name in index.entries()  # some of Model Garden's names have a slash
 
 
 def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer import files
-from official_trainer.cli import flags
+from official_trainer.cli import flags, terminal
 from official_trainer.cli.spelling import UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
     flags.refuse_not_yet(arguments)
     from official_trainer import config, registry
 
-    return config.resolve(
+    resolved = config.resolve(
         registry.get_config(experiment, workspace(arguments)),
         experiment=experiment,
         config_files=[*([params_path(run_dir)] if run_dir else []), *(arguments.config_file or ())],
@@ -92,6 +92,9 @@ def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
         sets=arguments.set or (),
         flags=list(_as_fields(arguments)),
     )
+    for warning in resolved.warnings:
+        terminal.report_error(str(warning), "warning", "yellow")
+    return resolved
 
 
 def _as_fields(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:

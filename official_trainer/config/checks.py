@@ -27,15 +27,16 @@ def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Proble
             yield Problem(said, place, **_cause(section, path, place, said, trail))
 
 
-def unused(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Problem]:
+def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bool = False) -> Iterator[Problem]:
     """Yields a problem for each branch of a one-of that a file or a flag has set and `type` does not select.
 
-    Says nothing where `type` itself could not be read, which `known` tells.
+    Says nothing where `type` itself could not be read, which `known` tells. One-ofs that are lenient about it are left
+    out, or with `is_lenient` all others.
     """
     bad = {problem.path for problem in known}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
     for path, section in in_force(config):
-        if not isinstance(section, OneOf):
+        if not isinstance(section, OneOf) or is_lenient != section.IS_LENIENT:
             continue
         type_path = fields.join(path, "type")
         for name in fields.hints(type(section)):
@@ -51,6 +52,17 @@ def unused(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Probl
                 fix += f", or add --set '~{branch}'"
             origin = trail.origin(inside[0])
             yield Problem(f"has no effect{also}: {chosen}", inside[0], fix=fix, **_spot(origin))
+
+
+def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
+    """Yields what a file or a flag has set to no effect, and may."""
+    yield from unused(config, trail, [], is_lenient=True)
+    for path, section in in_force(config):
+        for name, said in section.ignored():
+            place = fields.join(path, name)
+            for inside in [touched for touched in trail.touched() if is_inside(touched, place)][:1]:
+                if trail.origin(inside).by_user:
+                    yield Problem(said, place, **_spot(trail.origin(inside)))
 
 
 def in_force(config: Any, path: str = "") -> Iterator[tuple[str, Config]]:

@@ -53,10 +53,17 @@ class Config:
     WORDS: ClassVar[tuple[str, ...]] = ()
     """Fields that are true or false of which one alone, as a word, stands for the section."""
     IS_WHOLE: ClassVar[bool] = False
+    OURS: ClassVar[frozenset[str]] = frozenset()
+    """Fields that Model Garden's class of this name lacks, where a section stands for one."""
+
     """Whether a mapping replaces the section that is there instead of being merged into it."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yields `(field, what is wrong and how to mend it)` for rules that one field's type cannot say."""
+        yield from ()
+
+    def ignored(self) -> Iterator[tuple[str, str]]:
+        """Yields fields that may be set and that nothing here reads, each with what is to be known; for warnings."""
         yield from ()
 
     def replace(self, **changes: Any) -> Self:
@@ -74,6 +81,9 @@ class OneOf(Config):
 
     Subclasses declare `type: Literal[…] | None` and one `Config` field for each choice.
     """
+
+    IS_LENIENT: ClassVar[bool] = False
+    """Whether values below a choice that is not selected are only warned of."""
 
     type: str | None = None
 

@@ -21,17 +21,19 @@ from official_trainer.config.text import flow, one_line, parts, quoted
 Comment = Callable[[str], str]
 
 
-def dump(config: Config | Resolved, *, origins: bool = False) -> str:
+def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = False) -> str:
     """Returns a configuration as YAML, with the selected branch of each one-of.
 
     Args:
       config: a configuration, or what `resolve` returned.
       origins: whether the first line names the experiment, and each value that is not a class default says in a
         comment who set it; needs what `resolve` returned.
+      shared: whether an experiment of Model Garden is written so that Model Garden reads it: without what only we have,
+        as far as that is at its default.
     """
     if not isinstance(config, Resolved):
         assert not origins, "only a Resolved knows who set what"
-        return "".join(f"{line}\n" for line in _lines(config, "", lambda path: ""))
+        return "".join(f"{line}\n" for line in _Writer(lambda path: "", shared=shared).lines(_plain(config), ""))
 
     def comment(path: str) -> str:
         origin = config.trail.origin(path) if origins else None
@@ -40,7 +42,7 @@ def dump(config: Config | Resolved, *, origins: bool = False) -> str:
         return f"  # {one_line(origin.brief)}" if origin.by_user else "  # experiment"
 
     head = [f"# experiment: {one_line(config.experiment)}"] if origins and config.experiment else []
-    return "".join(f"{line}\n" for line in [*head, *_lines(config.config, "", comment)])
+    return "".join(f"{line}\n" for line in [*head, *_Writer(comment, shared=shared).lines(config.config, "")])
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -64,28 +66,46 @@ def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield place, flow(part) if isinstance(part, tuple) else part
 
 
-def _lines(value: Any, path: str, comment: Comment) -> Iterator[str]:
-    """Yields a section or mapping in block style, not indented."""
-    for key, part in parts(value):
-        place = fields.join(path, key)
-        if _is_block(part) and not isinstance(part, tuple):
-            yield f"{quoted(key)}:"
-            yield from (f"  {line}" for line in _lines(part, place, comment))
-        elif _is_block(part):
-            yield f"{quoted(key)}:{comment(place)}"
-            yield from (f"  {line}" for line in _items(part, place, comment))
-        else:
-            yield f"{quoted(key)}: {flow(part)}{comment(place)}"
+class _Writer:
+    """Writes values over several lines, each with a comment."""
+
+    def __init__(self, comment: Comment, *, shared: bool) -> None:
+        self._comment, self._shared = comment, shared
+
+    def lines(self, value: Any, path: str) -> Iterator[str]:
+        """Yields a section or mapping in block style, not indented."""
+        for key, part in parts(value):
+            place, part = fields.join(path, key), _plain(part)
+            if self._shared and _is_left_out(value, key, part):
+                continue
+            if _is_block(part) and not isinstance(part, tuple):
+                yield f"{quoted(key)}:"
+                yield from (f"  {line}" for line in self.lines(part, place))
+            elif _is_block(part):
+                yield f"{quoted(key)}:{self._comment(place)}"
+                yield from (f"  {line}" for line in self._items(part, place))
+            else:
+                yield f"{quoted(key)}: {flow(part)}{self._comment(place)}"
+
+    def _items(self, items: tuple[Any, ...], path: str) -> Iterator[str]:
+        for i, item in enumerate(items):
+            place = fields.join(path, i)
+            if isinstance(item, tuple) or not _is_block(item):
+                yield f"- {flow(item)}{self._comment(place)}"
+                continue
+            for number, line in enumerate(self.lines(item, place)):
+                yield f"{'  ' if number else '- '}{line}"
 
 
-def _items(items: tuple[Any, ...], path: str, comment: Comment) -> Iterator[str]:
-    for i, item in enumerate(items):
-        place = fields.join(path, i)
-        if isinstance(item, tuple) or not _is_block(item):
-            yield f"- {flow(item)}{comment(place)}"
-            continue
-        for number, line in enumerate(_lines(item, place, comment)):
-            yield f"{'  ' if number else '- '}{line}"
+def _is_left_out(section: Any, key: str, part: Any) -> bool:
+    if not fields.is_section(section) or key not in section.OURS:
+        return False
+    return bool(getattr(values.class_default(type(section)), key) == part)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a section of Model Garden's own as a mapping, and all else as it is."""
+    return value if fields.is_section(value) or not hasattr(value, "as_dict") else value.as_dict()
 
 
 def _is_block(value: Any) -> bool:

@@ -66,7 +66,7 @@ def _hints(cls: Any) -> Mapping[str, Any]:
         if name not in declared and not _is_class_variable(note):
             _refuse(cls, f"{name!r} is not a field; put @dataclasses.dataclass(frozen=True, kw_only=True) on the class")
     for name in names:
-        if name in ("problems", "replace", "as_dict") or (name == "get" and issubclass(cls, OneOf)):
+        if name in ("problems", "ignored", "replace", "as_dict") or (name == "get" and issubclass(cls, OneOf)):
             _refuse(cls, f"a field must not be called {name!r}, which is a method of every section; rename it")
     try:
         found = typing.get_type_hints(cls, include_extras=True)

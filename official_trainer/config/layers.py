@@ -121,7 +121,8 @@ class _Layers:
         self._problems += list(checks.rules(config, self._trail, self._problems))
         if self._problems:
             raise ConfigError(self._problems)
-        return Resolved(config, self._experiment, self._trail)
+        warnings = tuple(checks.warnings(config, self._trail))
+        return Resolved(config, self._experiment, self._trail, warnings)
 
 
 def _from_python(problem: Problem, trail: Trail) -> Problem:

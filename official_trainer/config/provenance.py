@@ -133,11 +133,13 @@ class Resolved:
       config: the configuration, frozen.
       experiment: its name.
       trail: who set what.
+      warnings: what was set to no effect, where that is allowed.
     """
 
     config: Any
     experiment: str
     trail: Trail = dataclasses.field(repr=False, compare=False)
+    warnings: tuple[Problem, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     def origin(self, path: str) -> Origin:
         """Returns who set the value at `path` last.

@@ -11,9 +11,9 @@ import importlib
 import operator
 from typing import Any
 
-from official_trainer.config import Config
-from official_trainer.config import fields
+from official_trainer.config import Config, fields
 from official_trainer.garden.mirror import garden_class
+from official_trainer.garden.spec import is_config_class
 from official_trainer.lazy import load
 
 
@@ -41,8 +41,18 @@ def build(section: Any) -> Any:
     if not garden_class(section):
         return section
     live = _section(section)
-    live.lock()
+    _lock(live)
     return live
+
+
+def _lock(value: Any) -> None:
+    """Freezes a section to the bottom; Model Garden's `lock` leaves the sections in it open."""
+    is_section = is_config_class(type(value))
+    parts = vars(value).values() if is_section else value if isinstance(value, list | tuple) else ()
+    for part in parts:
+        _lock(part)
+    if is_section:
+        value.lock()
 
 
 def _section(section: Config) -> Any:
@@ -50,7 +60,10 @@ def _section(section: Config) -> Any:
     live = cls()
     own = vars(live)
     for name in fields.hints(type(section)):
-        own[name] = _value(getattr(section, name), own.get(name))
+        value = getattr(section, name)
+        # What is unset with us has a word for that with them, such as -1.
+        if name not in section.OURS and not (value is None and section.OURS):
+            own[name] = _value(value, own.get(name))
     return live
 
 

@@ -11,10 +11,11 @@ too. So an experiment of theirs has everything that ours have, and its values ar
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, Optional, Union
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from official_trainer.config import Config, ConfigError, ExperimentConfig, FrozenDict, OneOf, Problem, fields, values
 from official_trainer.config.schema import RuntimeConfig, TrainerConfig
@@ -60,6 +61,51 @@ class GardenExperiment(ExperimentConfig):
             yield from _broken(text, self)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GardenTrainer(TrainerConfig):
+    """The trainer section of an experiment of Model Garden.
+
+    Attributes:
+      NOT_OURS: fields that only Model Garden has.
+    """
+
+    GARDEN: ClassVar[str] = ""
+    NOT_OURS: ClassVar[tuple[str, ...]] = ()
+
+    def ignored(self) -> Iterator[tuple[str, str]]:
+        yield from _ignored(self.NOT_OURS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GardenRuntime(RuntimeConfig):
+    """The runtime section of an experiment of Model Garden.
+
+    Attributes:
+      NOT_OURS: fields that only Model Garden has.
+    """
+
+    GARDEN: ClassVar[str] = ""
+    NOT_OURS: ClassVar[tuple[str, ...]] = ()
+
+    def ignored(self) -> Iterator[tuple[str, str]]:
+        yield from _ignored(self.NOT_OURS)
+
+
+_GARDENS: Mapping[type[Config], type[Config]] = {TrainerConfig: GardenTrainer, RuntimeConfig: GardenRuntime}
+
+_ALWAYS_SO = {
+    "preemption_on_demand_checkpoint": "has no effect here, where a run that is preempted always saves",
+    "allow_tpu_summary": "has no effect here: summaries are written by the host, on every device",
+}
+
+
+def _ignored(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields fields that nothing reads here."""
+    for name in names:
+        if name != "optimizer_config":
+            yield name, _ALWAYS_SO.get(name, "has no effect here, nor is it read by Model Garden's own Trainer")
+
+
 def garden_class(config: Any) -> str:
     """Returns which class of Model Garden a section stands for, `module:qualname`; empty if none."""
     return getattr(type(config), "GARDEN", "")
@@ -77,58 +123,73 @@ class _Mirrors:
         self._described = described
         self._made: dict[str, type[Config]] = {}
 
-    def experiment(self, described: Value, restrictions: list[str]) -> GardenExperiment:
+    def experiment(self, described: Value, restrictions: Sequence[str]) -> GardenExperiment:
+        """Returns the experiment whose value and restrictions are described."""
         name, held = described["section"], described["fields"]
-        made = {key: self._ours(_SECTIONS[key], held[key]) if key in _SECTIONS else self.value(held[key]) for key in held}
-        own = [(key, type(part) if fields.is_section(part) else self.type(self._described[name]["fields"][key]["type"]))
-               for key, part in made.items()]
-        cls = self._class(name, own, made, (GardenExperiment,), {"RESTRICTIONS": tuple(restrictions)})
-        return cls(**made)
+        told = self._described[name]["fields"]
+        made: dict[str, Any] = {}
+        types: dict[str, Any] = {}
+        for key, part in held.items():
+            made[key] = self._ours(_SECTIONS[key], part) if key in _SECTIONS else self.value(part)
+            types[key] = type(made[key]) if fields.is_section(made[key]) else self.type(told[key]["type"])
+        cls = self._class(name, types, made, (GardenExperiment,), RESTRICTIONS=tuple(restrictions))
+        experiment: GardenExperiment = cls(**made)
+        return experiment
 
     def section(self, name: str) -> type[Config]:
         """Returns our class for theirs called `name`."""
         if name not in self._made:
             told = self._described[name]
             bases = tuple(self.section(base) for base in told["bases"])
-            root: type[Config] = MirroredOneOf if told["one_of"] else MirroredConfig
-            types: dict[str, Any] = {key: self.type(field["type"]) for key, field in told["fields"].items()}
+            types = {key: self.type(field["type"]) for key, field in told["fields"].items()}
             if told["one_of"]:
-                choices = tuple(key for key, tp in types.items() if fields.is_section_type(fields.strip(_bare(tp))[0]))
-                types["type"] = Optional[Literal[choices]] if choices else Optional[str]
-            defaults = {key: self.value(field["default"]) for key, field in told["fields"].items() if "default" in field}
-            self._made[name] = self._class(name, list(types.items()), defaults, bases or (root,), {})
+                types["type"] = _choice(types)
+            given = {key: field["default"] for key, field in told["fields"].items() if "default" in field}
+            defaults = {key: self.value(value) for key, value in given.items()}
+            root = MirroredOneOf if told["one_of"] else MirroredConfig
+            self._made[name] = self._class(name, types, defaults, bases or (root,))
         return self._made[name]
 
-    def _class(self, name: str, types: list[tuple[str, Any]], defaults: Mapping[str, Any], bases: Any, extra: Any) -> Any:
+    def _class(
+        self,
+        name: str,
+        types: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        bases: tuple[type, ...],
+        **constants: Any,
+    ) -> Any:
+        """Returns a frozen dataclass that is called like theirs."""
         module, _, qualname = name.partition(":")
-        own = [
-            (key, tp, dataclasses.field(default=defaults[key]) if key in defaults else dataclasses.field())
-            for key, tp in types
-        ]
-        namespace = {"__doc__": self._described[name]["doc"], "GARDEN": name, **extra}
+        own = []
+        for key, tp in types.items():
+            own.append((key, tp, dataclasses.field(default=defaults[key]) if key in defaults else dataclasses.field()))
+        namespace = {"__doc__": self._described[name]["doc"], "__module__": module, "GARDEN": name, **constants}
         title = qualname.rpartition(".")[2]
-        return dataclasses.make_dataclass(
-            title, own, bases=bases, namespace=namespace, frozen=True, kw_only=True, module=module
-        )
+        return dataclasses.make_dataclass(title, own, bases=bases, namespace=namespace, frozen=True, kw_only=True)
 
     def _ours(self, base: type[Config], described: Value) -> Config:
         """Returns a section of ours with what theirs sets, and with the fields that only theirs has."""
         name, held = described["section"], described["fields"]
-        told, known = self._described[name]["fields"], fields.hints(base)
-        types: list[tuple[str, Any]] = []
-        defaults, changes = {}, {}
-        for key, field in told.items():
+        known, start = fields.hints(base), base()
+        types: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
+        for key, field in self._described[name]["fields"].items():
             value = self.value(held[key])
-            is_shared = key in known and not (isinstance(value, Config))
-            if is_shared and ("default" not in field or held[key] != field["default"]):
+            if key not in known or fields.is_section(value):
+                types[key] = type(value) if fields.is_section(value) else self.type(field["type"])
+                changes[key] = defaults[key] = value
+            elif held[key] != field.get("default", Ellipsis):
                 changes[key] = value
                 if _refuses(known[key], value):
-                    types.append((key, Union[known[key], self.type(field["type"])]))
-                    defaults[key] = getattr(base(), key)
-            elif not is_shared:
-                types.append((key, type(value) if isinstance(value, Config) else self.type(field["type"])))
-                changes[key] = defaults[key] = value
-        return self._class(name, types, defaults, (base,), {})(**changes)
+                    types[key], defaults[key] = _either(known[key], self.type(field["type"])), getattr(start, key)
+        theirs = self._described[name]["fields"]
+        sides = {
+            "NOT_OURS": tuple(key for key in types if key not in known),
+            "OURS": frozenset(key for key in known if key not in theirs),
+        }
+        section: Config = self._class(name, types, defaults, (_GARDENS[base],), **sides)(**changes)
+        return section
 
     def type(self, tp: Type) -> Any:
         """Returns a type that a description says in words."""
@@ -139,12 +200,12 @@ class _Mirrors:
             return Literal[tuple(rest)]
         if kind == "section":
             return self.section(rest[0])
-        arms = tuple(self.type(arm) for arm in rest)
+        arms: Any = tuple(self.type(arm) for arm in rest)
         if kind == "union":
-            return Union[arms]
+            return _either(*arms)
         if kind == "dict":
-            return dict[str, arms[0]]
-        return tuple[arms] if kind == "tuple" else tuple[arms[0], ...]
+            return dict.__class_getitem__((str, arms[0]))
+        return tuple.__class_getitem__(arms if kind == "tuple" else (arms[0], ...))
 
     def value(self, value: Value) -> Any:
         """Returns a value that a description says."""
@@ -157,10 +218,14 @@ class _Mirrors:
         return self.section(value["section"])(**{key: self.value(part) for key, part in value["fields"].items()})
 
 
-def _bare(tp: Any) -> Any:
-    """Returns what an optional type is when it is there."""
-    arms = [arm for arm in fields.arms(tp) if arm is not type(None)]
-    return arms[0] if len(arms) == 1 else tp
+def _choice(types: Mapping[str, Any]) -> Any:
+    """Returns the type of a one-of's `type`: the names of its sections, or nothing."""
+    names = tuple(key for key, tp in types.items() if any(map(fields.is_section_type, fields.arms(tp))))
+    return _either(Literal[names], type(None)) if names else _either(str, type(None))
+
+
+def _either(*arms: Any) -> Any:
+    return functools.reduce(operator.or_, arms)
 
 
 def _refuses(tp: Any, value: Any) -> bool:

@@ -141,7 +141,7 @@ class _Classes:
         return "any"
 
     def _widened(self, tp: Type, value: Value) -> Type:
-        return tp if self._fits(tp, value) else _union([tp, _natural(value)])
+        return tp if self._fits(tp, value) else _union([_natural(value), tp])
 
     def _fits(self, tp: Type, value: Value) -> bool:
         if tp == "any":

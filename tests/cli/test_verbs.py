@@ -12,6 +12,7 @@ import pytest
 import official_trainer
 from official_trainer import cli
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.garden import index
 from official_trainer.preflight import CheckStep
 from official_trainer.stopping import StopRequest
 
@@ -284,9 +285,16 @@ def test_export_defaults(engine, workspace):
 
 def test_list(workspace, capsys):
     assert cli.main(["list"]) == 0
-    assert capsys.readouterr().out == (
+    assert own_part(capsys.readouterr().out) == (
         "my_experiment  Three grape varieties told apart by 13 measurements.  experiments/my_experiment.py\n"
     )
+
+
+def own_part(out):
+    """Returns what `list` prints of the workspace, before Model Garden's experiments."""
+    own, _, theirs = out.partition("\nModel Garden 2.20.0\n")
+    assert "resnet_imagenet  " in theirs
+    return own
 
 
 def test_list_as_json(workspace, capsys):
@@ -321,16 +329,20 @@ def test_an_empty_workspace(tmp_path, monkeypatch, capsys):
     (tmp_path / "experiments").mkdir()
     monkeypatch.chdir(tmp_path)
     assert cli.main(["list"]) == 0
-    assert capsys.readouterr().out == f"no experiments in {tmp_path / 'experiments'}\n"
+    assert own_part(capsys.readouterr().out) == f"no experiments in {tmp_path / 'experiments'}\n"
 
 
 def test_list_outside_of_any_workspace(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["list"]) == 2
-    assert capsys.readouterr().err == (
-        f"error: no workspace: no folder upwards of {tmp_path} holds experiments/; "
+    said = (
+        f"no workspace: no folder upwards of {tmp_path} holds experiments/; "
         "`official-trainer init DIR` writes a new workspace\n"
     )
+    assert cli.main(["list"]) == 0
+    assert own_part(capsys.readouterr().out) == said
+    monkeypatch.setattr(index, "entries", dict)  # nor is there Model Garden
+    assert cli.main(["list"]) == 2
+    assert capsys.readouterr().err == f"error: {said}"
 
 
 # show

@@ -1,0 +1,136 @@
+"""Which experiments the installed Model Garden has, found without importing it.
+
+Owns: the index (name, module, file, line, summary), read from decorators in the source, and where what was read is kept
+between commands. Does not own: what an experiment says (`snapshot.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from official_trainer import files
+from official_trainer.garden.spec import FORMAT
+
+PACKAGE = "official"
+_DECORATOR = b"register_config_factory"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An experiment of Model Garden.
+
+    Attributes:
+      name: the name for `--experiment`.
+      module: the module that registers it.
+      path: its file.
+      line: line of the factory.
+      summary: first line of the factory's docstring.
+    """
+
+    name: str
+    module: str
+    path: str
+    line: int
+    summary: str
+
+
+@functools.cache
+def entries() -> Mapping[str, Entry]:
+    """Returns Model Garden's experiments by name; none where it is not installed."""
+    root = package_dir()
+    if root is None:
+        return {}
+    kept = Kept("index")
+    try:
+        return {row["name"]: Entry(**row) for row in kept.read()["entries"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        found = dict(sorted((entry.name, entry) for entry in _scan(root)))
+    kept.write({"entries": [dataclasses.asdict(entry) for entry in found.values()]})
+    return found
+
+
+def package_dir() -> Path | None:
+    """Returns the folder of the package `official`, which is not imported; None if there is none."""
+    spec = importlib.util.find_spec(PACKAGE)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]) if places and (Path(places[0]) / "core" / "exp_factory.py").is_file() else None
+
+
+def release() -> str:
+    """Returns the installed release, or `a checkout` for one that no package manager knows of."""
+    place = package_dir()
+    assert place is not None, "Model Garden is not installed"
+    # By hand: `importlib.metadata` takes as long to import as all else that `show` does.
+    found = [folder.stem.split("-")[1] for folder in place.parent.glob("tf_models_*.dist-info")]
+    return found[0] if found else CHECKOUT
+
+
+CHECKOUT = "a checkout"
+
+
+class Kept:
+    """What was read from an installed release, in a file of the user's cache. A checkout may change: nothing is kept.
+
+    The cache is `official-trainer/garden` in `$XDG_CACHE_HOME`, which is `~/.cache` if it is not set.
+    """
+
+    def __init__(self, name: str) -> None:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        version, place = release(), hashlib.sha256(str(package_dir()).encode()).hexdigest()[:8]
+        folder = Path(home, "official-trainer", "garden", f"{version}-{FORMAT}-{place}")
+        self.path = None if version == CHECKOUT else folder / f"{name.replace('/', '%2F')}.json"
+
+    def read(self) -> dict[str, Any]:
+        """Returns what is kept.
+
+        Raises:
+          OSError: nothing is.
+          ValueError: it is damaged.
+        """
+        if self.path is None:
+            raise FileNotFoundError("nothing of a checkout is kept")
+        return dict(json.loads(self.path.read_bytes()))
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Keeps `content`, where there is room for it."""
+        if self.path is None:
+            return
+        with contextlib.suppress(OSError, files.StorageError):  # a cache that cannot be written only costs time
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_text_atomically(str(self.path), json.dumps(content), durable=False)
+
+
+def _scan(root: Path) -> Iterator[Entry]:
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_bytes()
+        if _DECORATOR not in source or path.name.endswith("_test.py"):
+            continue
+        for node in ast.walk(ast.parse(source)):
+            for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                name = _registered(decorator)
+                if name is not None:
+                    assert isinstance(node, ast.FunctionDef)
+                    module = ".".join((PACKAGE, *path.relative_to(root).with_suffix("").parts))
+                    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                    yield Entry(name, module, str(path), node.lineno, summary)
+
+
+def _registered(decorator: ast.expr) -> str | None:
+    """Returns the name that a decorator registers, or None if it is another one."""
+    if not isinstance(decorator, ast.Call) or not decorator.args:
+        return None
+    called = getattr(decorator.func, "attr", getattr(decorator.func, "id", ""))
+    name = decorator.args[0]
+    if called != _DECORATOR.decode() or not isinstance(name, ast.Constant):
+        return None
+    return name.value if isinstance(name.value, str) else None
