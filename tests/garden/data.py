@@ -167,8 +167,7 @@ def masked_words(path, examples, seed):
 
 
 KINDS = {
-    kind.__name__: kind
-    for kind in (images, segmentation, detection, videos, volumes, sentences, tagging, masked_words)
+    kind.__name__: kind for kind in (images, segmentation, detection, videos, volumes, sentences, tagging, masked_words)
 }
 
 _NOUNS = {
