@@ -126,9 +126,8 @@ class _Binder:
             self._source(source)
         for name, place in self._macros:
             if (name, _MACRO) not in self._gin._CONFIG:
-                self._note(
-                    f"%{name}", "no macro or constant has this name", place, fix=f"write {name} = VALUE somewhere"
-                )
+                fix = f"write {name} = VALUE somewhere"
+                self._note(f"%{name}", "no macro or constant has this name", place, fix=fix)
         if not self._problems:
             self._lock()
         if self._problems:

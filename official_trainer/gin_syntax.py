@@ -187,9 +187,8 @@ def _not_gin(error: SyntaxError | tokenize.TokenError, whole: Origin) -> Problem
     if token := re.search(r"Failed to parse token '(.*)'", said):
         word = token[1]
         near = _CONSTANTS.get(word.lower(), "")
-        return Problem(
-            f"'{word}' is no value", origin=place, allowed=_VALUES, near=near, fix="text has quotes around it"
-        )
+        fix = "" if near else f"text has quotes: '{word}'"
+        return Problem(f"{word} is no value", origin=place, allowed=_VALUES, near=near, fix=fix)
     if said.startswith("Unable to parse value"):
         return Problem("there is no value", origin=place, allowed=_VALUES)
     said = " ".join(said.split()).rstrip(".")

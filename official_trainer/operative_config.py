@@ -19,9 +19,14 @@ from official_trainer.gin_syntax import load_gin
 _logger = logging.getLogger(__name__)
 
 
+def names(mode: str) -> tuple[str, str]:
+    """Returns the names of both files: what is bound, what was used."""
+    return f"config.{mode}.gin", f"operative_config.{mode}.gin"
+
+
 def bound_path(model_dir: str, mode: str) -> str:
     """Returns where the bindings of a run in `mode` are; the file can be given to `--gin_file`."""
-    return files.join(model_dir, f"config.{mode}.gin")
+    return files.join(model_dir, names(mode)[0])
 
 
 class OperativeConfig:
@@ -33,7 +38,7 @@ class OperativeConfig:
     def __init__(self, model_dir: str, mode: str, bindings: Bindings | None) -> None:
         self._has_bindings = bindings is not None
         self._bound_path = bound_path(model_dir, mode)
-        self._path = files.join(model_dir, f"operative_config.{mode}.gin")
+        self._path = files.join(model_dir, names(mode)[1])
         self._is_ours = False
         self._written: dict[str, str] = {}
         self._has_warned = False
@@ -68,8 +73,8 @@ class OperativeConfig:
             self._has_warned = True
         else:
             self._write(self._path, text)
-        names = {"config_sha256": self._bound_path, "operative_config_sha256": self._path}
-        return {name: self._written[path] for name, path in names.items() if path in self._written}
+        paths = {"config_sha256": self._bound_path, "operative_config_sha256": self._path}
+        return {name: self._written[path] for name, path in paths.items() if path in self._written}
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Any]:

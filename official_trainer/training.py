@@ -20,6 +20,7 @@ from official_trainer import (
     data_service,
     files,
     lost_peers,
+    operative_config,
     parameter_server,
     resume,
     tpu,
@@ -49,7 +50,6 @@ from official_trainer.loop import Loop
 from official_trainer.manifest import CheckpointError
 from official_trainer.modes import TRAINING_MODES, Evaluates
 from official_trainer.nonfinite import Diagnosis
-from official_trainer.operative_config import OperativeConfig
 from official_trainer.record import HEARTBEAT_SECONDS, RUN_FILE, STATUS_FILE, Heartbeat, RunRecord, claim
 from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
@@ -86,7 +86,8 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
 
 
 def _train(job: Job, stop: StopRequest, lock: DirectoryLock, account: TimeAccount) -> dict[str, float]:
-    files.remove_temporaries(job.model_dir, RUN_FILE, STATUS_FILE, "metrics.jsonl", resume.PARAMS_FILE)
+    kept = RUN_FILE, STATUS_FILE, "metrics.jsonl", resume.PARAMS_FILE, *operative_config.names(job.mode)
+    files.remove_temporaries(job.model_dir, *kept)
     job.check_changes()
     session = _Session(job, RunRecord(job.model_dir, job.launch), lock, account)
     with session.outcome_recorded(stop):
@@ -106,7 +107,7 @@ class _Session:
         trackers = trackers_of(job)
         self._trackers, self._console, self._rows = trackers.all, trackers.console, trackers.rows
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
-        self._gin = OperativeConfig(job.model_dir, job.mode, job.gin)
+        self._gin = operative_config.OperativeConfig(job.model_dir, job.mode, job.gin)
         self._has_started = False
         self._num_traces = 0
         self._stop_reason: str | None = None
@@ -132,6 +133,7 @@ class _Session:
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
                 self._record_time()
+            with contextlib.suppress(OSError):
                 self._record.finish(exit_code) if self._has_started else self._record.refuse(exit_code)
             if failure is error:
                 raise
