@@ -159,14 +159,16 @@ def find(name: str) -> str | None:
 
 
 def _missing(name: str, asked: Origin) -> Problem:
-    folder, file_name = os.path.split(os.path.expanduser(name))
-    beside = [] if files.is_url(name) else files.list_dir(folder or ".")
-    near = nearest(file_name, [other for other in beside if other != file_name])  # a folder may have the very name
-    fix = "a relative path starts at the current directory, an importable package, or a search path of gin"
-    if os.path.isabs(os.path.expanduser(name)) or files.is_url(name):
-        fix = ""
+    path = os.path.expanduser(name)
+    if not files.is_url(path) and files.is_dir(path):
+        return Problem(f"'{name}' is a directory", origin=asked, fix="name a file")
+    what = f"there is no file '{name}'"
+    if files.is_url(path):
+        return Problem(what, origin=asked)
+    near = nearest(os.path.basename(path), files.list_dir(os.path.dirname(path) or "."))
     found = os.path.join(os.path.dirname(name), near[0]) if near else ""
-    return Problem(f"there is no file '{name}'", origin=asked, near=found, fix=fix)
+    fix = "a relative path starts at the current directory, an importable package, or a search path of gin"
+    return Problem(what, origin=asked, near=found, fix="" if os.path.isabs(path) else fix)
 
 
 def _at(whole: Origin, line: int, column: int = 0) -> Origin:

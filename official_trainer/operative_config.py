@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 from official_trainer import files
 from official_trainer.gin_bindings import Bindings, operative
 from official_trainer.gin_syntax import load_gin
-
-_logger = logging.getLogger(__name__)
 
 
 def names(mode: str) -> tuple[str, str]:
@@ -41,7 +38,6 @@ class OperativeConfig:
         self._path = files.join(model_dir, names(mode)[1])
         self._is_ours = False
         self._written: dict[str, str] = {}
-        self._has_warned = False
 
     def begin(self) -> None:
         """Writes what is bound, in a run directory that has nothing of the kind yet."""
@@ -65,16 +61,9 @@ class OperativeConfig:
         """
         if not self._is_ours:
             return None
-        try:
-            text = load_gin().config._config_str(operative())
-        except Exception as error:  # it calls the repr of every default of a library
-            if not self._has_warned:
-                _logger.warning("%s is not written: %s: %s", self._path, type(error).__name__, error)
-            self._has_warned = True
-        else:
-            self._write(self._path, text)
+        self._write(self._path, load_gin().config._config_str(operative()))  # of a copy: others may be calling
         paths = {"config_sha256": self._bound_path, "operative_config_sha256": self._path}
-        return {name: self._written[path] for name, path in paths.items() if path in self._written}
+        return {name: self._written[path] for name, path in paths.items()}
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Any]:

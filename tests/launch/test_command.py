@@ -116,6 +116,17 @@ def test_dry_run_prints_what_can_be_pasted(workspace, capsys):
     assert [path.name for path in workspace.iterdir()] == ["experiments"]
 
 
+def test_every_process_gets_the_gin_flags(workspace, capsys):
+    """T17: as they were given, lines and all; what is wrong with them is said once, before anything starts."""
+    (workspace / "a.gin").write_text("f.x = 1\n")
+    words = ["--gin_file=a.gin", "--gin_params=f.y = 2\nf.z = 3"]
+    plan = planned(capsys, "--workers=2", "--ps=1", "--evaluator", "digits_cnn", "--model_dir=run", *words)
+    assert len(plan) == 5
+    assert all(set(words) <= set(argv) for _, argv in plan.values())
+    said = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--gin_params=f.y = true")
+    assert "--gin_params: true is no value" in said
+
+
 def test_one_worker_is_alone(workspace, capsys):
     """Without a cluster, so any strategy will do."""
     ((environ, _),) = planned(capsys, "digits_cnn", "runtime.distribution_strategy=mirrored").values()
