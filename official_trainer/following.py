@@ -29,7 +29,6 @@ from official_trainer.build import (
 from official_trainer.job import Job
 from official_trainer.lease import EvaluatorLease
 from official_trainer.manifest import CheckpointError, committed_steps
-from official_trainer.modes import TRAINING_MODES
 from official_trainer.operative_config import OperativeConfig, bound_path
 from official_trainer.record import read_run
 from official_trainer.stopping import PreemptedError, StopRequest
@@ -104,8 +103,8 @@ def _tell_of_gin(job: Job, directory: str, step: int) -> None:
     """Says that a checkpoint was saved under other gin bindings: its model may be another one."""
     if not (changes := resume.gin_changes(manifest.read(directory, step).metadata, job.gin)):
         return
-    left = next(filter(files.exists, (bound_path(job.model_dir, mode) for mode in TRAINING_MODES)), None)
-    fix = f"; --gin_file={left} has them" if left is not None else ""
+    kept = bound_path(job.model_dir, (read_run(job.model_dir) or {}).get("mode", ""))
+    fix = f"; --gin_file={kept} has them" if files.exists(kept) else ""
     lines = "\n  ".join(map(str, changes))
     _logger.warning("checkpoint %d was saved under other gin bindings%s:\n  %s", step, fix, lines)
 

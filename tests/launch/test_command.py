@@ -95,7 +95,7 @@ def planned(capsys, *words):
     """Returns environment and words of each process, by its name."""
     assert cli.main(["launch", "local", "--dry_run", *words]) == 0
     found = {}
-    for name, command in re.findall(r"# (.*)\n(.* \\\n.*)\n", capsys.readouterr().out):
+    for name, command in re.findall(r"# (.*?)\n(.*?)\n\n", capsys.readouterr().out, flags=re.DOTALL):
         variable, *argv = shlex.split(command.replace("\\\n", ""))
         found[name] = ({"TF_CONFIG": variable.removeprefix("TF_CONFIG=")}, argv)
     return found
