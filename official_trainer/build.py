@@ -47,13 +47,14 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       DeviceError: the devices are not there.
     """
     config = job.config
+    gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
     distribute.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
         stop.take_back()
     audit.check(
         multi_worker.peers_of(strategy),
-        lambda: audit.of_run(job.experiment, job.mode, job.model_dir, configuration.flat(config)),
+        lambda: audit.of_run(job.experiment, job.mode, job.model_dir, {**configuration.flat(config), **gin}),
     )
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)

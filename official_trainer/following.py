@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
-from official_trainer import files, manifest
+from official_trainer import files, manifest, resume
 from official_trainer.build import (
     RunTrackers,
     best_checkpoint,
@@ -29,6 +29,7 @@ from official_trainer.build import (
 from official_trainer.job import Job
 from official_trainer.lease import EvaluatorLease
 from official_trainer.manifest import CheckpointError, committed_steps
+from official_trainer.operative_config import OperativeConfig, bound_path
 from official_trainer.record import read_run
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import closing, flatten
@@ -94,7 +95,18 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
         )
     if damage := manifest.damage(directory, step):
         raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}")
+    _tell_of_gin(job, directory, step)
     return directory, step
+
+
+def _tell_of_gin(job: Job, directory: str, step: int) -> None:
+    """Says that a checkpoint was saved under other gin bindings: its model may be another one."""
+    if not (changes := resume.gin_changes(manifest.read(directory, step).metadata, job.gin)):
+        return
+    kept = bound_path(job.model_dir, (read_run(job.model_dir) or {}).get("mode", ""))
+    fix = f"; --gin_file={kept} has them" if files.exists(kept) else ""
+    lines = "\n  ".join(map(str, changes))
+    _logger.warning("checkpoint %d was saved under other gin bindings%s:\n  %s", step, fix, lines)
 
 
 def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
@@ -141,6 +153,7 @@ def _evaluate_each(
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
     lock, has_lock = lock_of(job, name="continuous_eval"), False
+    operative = OperativeConfig(job.model_dir, job.mode, job.gin)
     sleep = functools.partial(pause, watchdog)
     steps = follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
     with closing(trackers.all) as outcome, contextlib.ExitStack() as held:
@@ -148,6 +161,7 @@ def _evaluate_each(
             if not has_lock:  # not earlier: the run directory is the trainer's to make
                 held.enter_context(lock)
                 files.make_dirs(job.path("continuous_eval"))
+                held.enter_context(operative.kept())
                 has_lock = True
             lease.reading(step)
             version = _version(job.model_dir, step)
@@ -159,10 +173,12 @@ def _evaluate_each(
             if not results:  # the first since the start: an earlier process may have died before its row
                 trackers.all.describe(job.experiment, configuration.flat(job.config))
                 trackers.all.resume("validation", step)
+                _tell_of_gin(job, job.model_dir, step)
             results = flatten(trainer.evaluate(settings.validation_steps))
             trackers.all.log("validation", step, results)
             outcome.step, outcome.metrics = step, results
             lease.done(step)
+            operative.save()
             if step == _end_of_run(job):
                 break
     return results

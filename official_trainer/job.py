@@ -16,6 +16,7 @@ from official_trainer import files, modes, parameter_server, registry, resume
 from official_trainer.cluster import Cluster
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.distribute import strategy_name
+from official_trainer.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.record import Launch
 
@@ -33,6 +34,7 @@ class Job:
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
       cluster: the processes that take part; None for this one alone.
+      gin: what the gin flags bind; None if they are not given.
     """
 
     experiment: str
@@ -43,6 +45,7 @@ class Job:
     argv: Sequence[str] = ()
     allow_config_change: bool = False
     cluster: Cluster | None = None
+    gin: Bindings | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -73,6 +76,7 @@ class Job:
             "experiment": self.experiment,
             "config_digest": self.config_digest,
             resume.CONFIG_KEY: configuration.dump(self.config, shared=True),
+            **({resume.GIN_KEY: self.gin.plain} if self.gin is not None else {}),
         }
 
     @property
@@ -93,7 +97,8 @@ class Job:
         Raises:
           ConfigError: a change is not safe, and changes are not allowed.
         """
-        return resume.check(self.model_dir, self.resolved, allow_config_change=self.allow_config_change, step=step)
+        allow = self.allow_config_change
+        return resume.check(self.model_dir, self.resolved, self.gin, allow_config_change=allow, step=step)
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""

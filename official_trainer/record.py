@@ -147,6 +147,7 @@ class RunRecord:
             "versions": versions(),
             "devices": [],
             "input": before.get("input"),
+            "gin": None,
             "git_revision": git_revision(self._launch.workspace),
             "config_digest": self._launch.config_digest,
         }
@@ -187,6 +188,10 @@ class RunRecord:
         """Says how the training data is shared out."""
         self._run["input"] = dict(layout)
         self._write_run()
+
+    def set_gin(self, checksums: Mapping[str, str] | None) -> None:
+        """Says which gin bindings were in force, and in use; it is written with whatever is written next."""
+        self._run["gin"] = None if checksums is None else dict(checksums)
 
     @property
     def time_before(self) -> dict[str, Any] | None:
@@ -266,6 +271,24 @@ class RunRecord:
 
 
 _CODES = frozenset(ExitCode)
+
+HEARTBEAT_SECONDS = 1.0
+"""How often `status.json` is brought up to date while training."""
+
+
+@dataclasses.dataclass
+class Heartbeat:
+    """Due when `interval_seconds` have passed since it was last due."""
+
+    interval_seconds: float
+    last_seconds: float = float("-inf")
+
+    def is_due(self, now_seconds: float) -> bool:
+        """Whether it is time again at `now_seconds`; if so, counts from there."""
+        if now_seconds - self.last_seconds < self.interval_seconds:
+            return False
+        self.last_seconds = now_seconds
+        return True
 
 
 def git_revision(workspace: str | None) -> str | None:

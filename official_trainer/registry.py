@@ -17,7 +17,7 @@ import importlib.util
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,6 +125,13 @@ def get_task_cls(task_config: Config) -> Callable[..., Any]:
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
     known = ", ".join(sorted(cls.__name__ for cls in _tasks)) or "none"
     raise ConfigError([Problem(what, "task", fix=f"put @register_task_cls({name}) on the Task; registered: {known}")])
+
+
+def gin_modules(task_config: Config) -> Sequence[str]:
+    """Returns the modules to import before gin is asked for what a task calls."""
+    if theirs := garden_class(task_config):
+        return (theirs.partition(":")[0],)  # with it comes the package around it, and so all that the task calls
+    return getattr(get_task_cls(task_config), "gin_modules", ())
 
 
 def _place(thing: Any) -> tuple[str, str, str]:

@@ -25,10 +25,15 @@ from official_trainer import files, manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.config.errors import shorten
+from official_trainer.gin_bindings import Bindings
+from official_trainer.gin_syntax import PARAMS_FLAG
 
 _logger = logging.getLogger(__name__)
 
 PARAMS_FILE = "params.yaml"
+
+GIN_KEY = "gin"
+"""Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
 
 CONFIG_KEY = "config"
 """Where a manifest's metadata holds the config, as `configuration.dump` writes it."""
@@ -144,6 +149,31 @@ class Change(Difference):
             return f"{self.path}: {before} -> removed; there is no such field any more"
         return f"{self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
 
+    @property
+    def undo_flags(self) -> list[str]:
+        """The flags that bring the old value back."""
+        return [f"--set {shlex.quote(text)}" for text in self.undo]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GinChange(Change):
+    """A gin binding that is another one, or new, or no more; a value is text, `Ellipsis` is none."""
+
+    kind: Kind = "variables"  # of what a function does nothing is known
+
+    def __str__(self) -> str:
+        before, after = ("not bound" if value is Ellipsis else shorten(value) for value in (self.before, self.after))
+        return f"gin {self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
+
+    @property
+    def undo_flags(self) -> list[str]:
+        return [] if self.before is Ellipsis else [f"{PARAMS_FLAG} {shlex.quote(f'{self.path} = {self.before}')}"]
+
+    @property
+    def way_out(self) -> str:
+        """What to do about a binding that is new, which no flag takes back; "" for others."""
+        return f"leave out the binding of {self.path}" if self.before is Ellipsis else ""
+
 
 _HEADINGS: Mapping[Kind, str] = {
     "guarded": "Changes what the run computes from here on",
@@ -174,21 +204,29 @@ class ConfigChangeError(ConfigError):
                 yield f"{heading}:"
                 yield from (f"  {change}" for change in found)
         yield "To go on with the new values, add --allow_config_change"
-        undo = [override for c in self.changes if c.kind != "safe" for override in c.undo]
-        if undo:
-            yield f"To go on with the old ones, add {' '.join(f'--set {shlex.quote(text)}' for text in undo)}"
+        undo = [flag for c in self.changes if c.kind != "safe" for flag in c.undo_flags]
+        ways = [" ".join(["add", *undo])] if undo else []
+        ways += [c.way_out for c in self.changes if isinstance(c, GinChange) and c.way_out]
+        if ways:
+            yield f"To go on with the old ones, {'; '.join(ways)}"
         start = shlex.quote(f"task.init_checkpoint={self._model_dir}")
         yield f"To start a new run, name another --model_dir; --set {start} gives it the weights of this one"
 
 
 def check(
-    model_dir: str, resolved: Resolved, *, allow_config_change: bool, step: int | None = None
+    model_dir: str,
+    resolved: Resolved,
+    bindings: Bindings | None = None,
+    *,
+    allow_config_change: bool,
+    step: int | None = None,
 ) -> tuple[Change, ...]:
     """Returns what has changed since the checkpoint that the run in `model_dir` goes on from; nothing for a new run.
 
     Args:
       model_dir: the run directory.
       resolved: the config in force.
+      bindings: those of gin; they are not compared before they are in force.
       allow_config_change: whether changes that are not safe are accepted.
       step: of the checkpoint; None if it is not restored yet.
 
@@ -199,13 +237,14 @@ def check(
     step = _newest_step(model_dir) if step is None else step
     if step is None:
         return ()
+    changes: tuple[Change, ...] = gin_changes(manifest.read(model_dir, step).metadata, bindings)
     try:
-        changes = changes_since(saved_config(model_dir, step), resolved)
+        changes += changes_since(saved_config(model_dir, step), resolved)
     except ConfigError as error:
         if not allow_config_change:
             raise
         _logger.warning("going on without knowing what has changed: %s", error)
-        return ()
+        return changes
     if not allow_config_change and any(change.kind != "safe" for change in changes):
         raise ConfigChangeError(model_dir, step, changes)
     return changes
@@ -219,6 +258,30 @@ def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change
       resolved: the config in force.
     """
     return tuple(Change(**vars(found), kind=kind_of(found.path)) for found in differences(before, resolved))
+
+
+def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple[GinChange, ...]:
+    """Returns the gin bindings that differ from those of a checkpoint, by name; none before they are in force.
+
+    Args:
+      metadata: of the checkpoint's manifest.
+      bindings: those of this process.
+    """
+    before = metadata.get(GIN_KEY, {})
+    if bindings is not None and bindings.bound is None:
+        return ()
+    bound = {} if bindings is None or bindings.bound is None else {each.name: each for each in bindings.bound.values()}
+    after = {name: binding.value for name, binding in bound.items()}
+    return tuple(
+        GinChange(
+            path=name,
+            before=before.get(name, Ellipsis),
+            after=after.get(name, Ellipsis),
+            origin=bound[name].origin if name in bound else None,
+        )
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from official_trainer import parameter_server, registry
+from official_trainer import gin_bindings, parameter_server, registry
 from official_trainer.cluster import EVALUATOR, cluster_env
 from official_trainer.config import Resolved
+from official_trainer.gin_bindings import Bindings
 from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
 from official_trainer.modes import TRAINING_MODES
@@ -35,6 +37,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     checkpoint: str = "latest",
     argv: Sequence[str] = (),
     allow_config_change: bool = False,
+    gin: Bindings | None = None,
     stop: StopRequest | None = None,
 ) -> dict[str, float]:
     """Does what `mode` says and returns the metrics.
@@ -48,6 +51,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
       checkpoint: for `eval`: `latest`, `best` or a step.
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
+      gin: what the gin flags bind; None leaves gin alone.
       stop: who tells when to stop; None handles signals from here on.
 
     Raises:
@@ -57,15 +61,25 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     if cluster is not None and cluster.role == EVALUATOR:
         mode, cluster = "continuous_eval", None  # it follows the run, and takes no part in it
     settings: dict[str, Any] = {"quiet": quiet, "argv": tuple(argv), "allow_config_change": allow_config_change}
-    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, cluster=cluster, **settings)
+    job = Job(
+        experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, cluster=cluster, gin=gin, **settings
+    )
     check_startable(job)
     runtime = resolved.config.runtime
-    with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop:
+    with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         with stop.interruptible():
             load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
             from official_trainer import following, training, worker  # noqa: F401 - here, so that it can be left
+
+            if not job.serves:  # what serves builds nothing
+                held.enter_context(_gin_in_force(job))
         return _run_in_mode(job, stop, checkpoint)
+
+
+def _gin_in_force(job: Job) -> AbstractContextManager[None]:
+    """Binds what the gin flags say, once everything is imported that the task may call."""
+    return gin_bindings.in_force(job.gin, registry.gin_modules(job.config.task), reports=job.is_chief)
 
 
 def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str) -> dict[str, float]:
@@ -106,6 +120,7 @@ def export(
     model_dir: str,
     checkpoint: str = "latest",
     output_dir: str | None = None,
+    gin: Bindings | None = None,
 ) -> str:
     """Exports a checkpoint of a run as a SavedModel and returns where it is.
 
@@ -115,26 +130,32 @@ def export(
       model_dir: the run directory.
       checkpoint: `latest`, `best` or a step.
       output_dir: where to; default `model_dir/export/saved_model`.
+      gin: what the gin flags bind; None leaves gin alone.
     """
-    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True)
+    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True, gin=gin)
     registry.get_task_cls(job.config.task)
     load("tensorflow")
     from official_trainer import export as exports
     from official_trainer import following
     from official_trainer.build import build
 
-    directory, step = following.find_checkpoint(job, checkpoint)
-    trainer = build(job)
-    trainer.load_weights(directory, step)
     output_dir = output_dir or job.path("export", "saved_model")
-    with trainer.weights_averaged():
-        exports.save(output_dir, trainer.task, trainer.model, step=step)
+    with _gin_in_force(job):
+        directory, step = following.find_checkpoint(job, checkpoint)
+        trainer = build(job)
+        trainer.load_weights(directory, step)
+        with trainer.weights_averaged():
+            exports.save(output_dir, trainer.task, trainer.model, step=step)
     return output_dir
 
 
-def check(experiment: str, resolved: Resolved, *, mode: str, model_dir: str) -> Iterator[CheckStep]:
+def check(
+    experiment: str, resolved: Resolved, *, mode: str, model_dir: str, gin: Bindings | None = None
+) -> Iterator[CheckStep]:
     """Tries everything the run would do and yields each step as it is done; the first that fails is the last."""
     load("tensorflow")
     from official_trainer import preflight
 
-    return preflight.check(Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode))
+    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, gin=gin)
+    with _gin_in_force(job):
+        yield from preflight.check(job)

@@ -40,6 +40,12 @@ class Task:
     The engine needs it where a metric's class does not tell. A name without `|` counts inside named sets too.
     """
 
+    gin_modules: ClassVar[Sequence[str]] = ()
+    """Modules with functions that `--gin_file` and `--gin_params` may bind; imported before these are looked up.
+
+    For those that the task imports later, inside its methods: gin knows a function once its module is imported.
+    """
+
     def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None) -> None:
         self.task_config = params
         self.logging_dir = logging_dir or ""

@@ -7,7 +7,6 @@ way it ends. Does not own: the order of events (`loop.py`), the parts (`build.py
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import shlex
@@ -21,6 +20,7 @@ from official_trainer import (
     data_service,
     files,
     lost_peers,
+    operative_config,
     parameter_server,
     resume,
     tpu,
@@ -50,7 +50,7 @@ from official_trainer.loop import Loop
 from official_trainer.manifest import CheckpointError
 from official_trainer.modes import TRAINING_MODES, Evaluates
 from official_trainer.nonfinite import Diagnosis
-from official_trainer.record import RUN_FILE, STATUS_FILE, RunRecord, claim
+from official_trainer.record import HEARTBEAT_SECONDS, RUN_FILE, STATUS_FILE, Heartbeat, RunRecord, claim
 from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
 from official_trainer.traces import Kind
@@ -86,7 +86,8 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
 
 
 def _train(job: Job, stop: StopRequest, lock: DirectoryLock, account: TimeAccount) -> dict[str, float]:
-    files.remove_temporaries(job.model_dir, RUN_FILE, STATUS_FILE, "metrics.jsonl", resume.PARAMS_FILE)
+    kept = RUN_FILE, STATUS_FILE, "metrics.jsonl", resume.PARAMS_FILE, *operative_config.names(job.mode)
+    files.remove_temporaries(job.model_dir, *kept)
     job.check_changes()
     session = _Session(job, RunRecord(job.model_dir, job.launch), lock, account)
     with session.outcome_recorded(stop):
@@ -106,6 +107,7 @@ class _Session:
         trackers = trackers_of(job)
         self._trackers, self._console, self._rows = trackers.all, trackers.console, trackers.rows
         self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
+        self._gin = operative_config.OperativeConfig(job.model_dir, job.mode, job.gin)
         self._has_started = False
         self._num_traces = 0
         self._stop_reason: str | None = None
@@ -131,6 +133,7 @@ class _Session:
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
                 self._record_time()
+            with contextlib.suppress(OSError):
                 self._record.finish(exit_code) if self._has_started else self._record.refuse(exit_code)
             if failure is error:
                 raise
@@ -157,6 +160,7 @@ class _Session:
         job = self._job
         if not files.exists(job.path(resume.PARAMS_FILE)):
             resume.write_params(job.model_dir, job.resolved)  # a restart replaces them once it has restored
+        self._gin.begin()
         self._enter("build")
         evaluates = TRAINING_MODES[job.mode]
         with stop.interruptible():
@@ -269,6 +273,7 @@ class _Session:
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True
         resume.write_params(self._job.model_dir, self._job.resolved)
+        self._gin.replace()
         if trainer.checkpoint_exporter is not None:
             trainer.checkpoint_exporter.tidy()
         self._trackers.describe(self._job.experiment, configuration.flat(self._job.config))
@@ -302,6 +307,7 @@ class _Session:
         self._record.checkpoint(step)
 
     def _record_time(self) -> None:
+        self._record.set_gin(self._gin.save())  # with it, for it too is wanted whatever way the process ends
         attempt = self._account.report() | _traces_of(self._trainer)
         self._record.set_time(accounting.over_attempts(self._record.time_before, attempt))
 
@@ -359,25 +365,6 @@ class _Session:
         if (best := self._record.best) is not None:
             parts.append(f"best {best['metric']} {format_number(float(best['value']))} at step {best['step']}")
         return f"{', '.join(parts)}: {self._job.model_dir}"
-
-
-HEARTBEAT_SECONDS = 1.0
-"""How often `status.json` is brought up to date while training."""
-
-
-@dataclasses.dataclass
-class Heartbeat:
-    """Due when `interval_seconds` have passed since it was last due."""
-
-    interval_seconds: float
-    last_seconds: float = float("-inf")
-
-    def is_due(self, now_seconds: float) -> bool:
-        """Whether it is time again at `now_seconds`; if so, counts from there."""
-        if now_seconds - self.last_seconds < self.interval_seconds:
-            return False
-        self.last_seconds = now_seconds
-        return True
 
 
 def _traces_of(trainer: Trainer | None) -> dict[str, Any]:

@@ -25,10 +25,10 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Tries the steps, each reported as it ends; the first that fails ends the check with its own exit code."""
     mode = flags.read_mode(arguments)
-    experiment, resolved, model_dir = target.from_flags(arguments)
+    experiment, resolved, model_dir, gin = target.from_flags(arguments)
     from official_trainer import run as engine
 
-    for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir):
+    for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin):
         mark = terminal.paint("ok", "green") + "    " if step.error is None else terminal.paint("failed", "red")
         if not arguments.quiet:
             print(f"{mark}  {step.name:<{_NAME_WIDTH}}{step.seconds:6.1f} s  {step.outcome}".rstrip(), flush=True)

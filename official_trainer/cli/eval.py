@@ -24,7 +24,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluates; the metrics are what is printed."""
     checkpoint = flags.read_checkpoint(arguments)
-    experiment, resolved, model_dir = target.from_flags_or_run(arguments)
+    experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer import run as engine
 
     metrics = engine.run(
@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         quiet=arguments.quiet or arguments.json,
         checkpoint=checkpoint,
         argv=arguments.argv,
+        gin=gin,
     )
     if arguments.json:
         import json

@@ -24,11 +24,12 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exports, and prints where to."""
     checkpoint = flags.read_checkpoint(arguments)
-    experiment, resolved, model_dir = target.from_flags_or_run(arguments)
+    experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer import run as engine
 
+    output_dir = arguments.output_dir or None
     path = engine.export(
-        experiment, resolved, model_dir=model_dir, checkpoint=checkpoint, output_dir=arguments.output_dir or None
+        experiment, resolved, model_dir=model_dir, checkpoint=checkpoint, output_dir=output_dir, gin=gin
     )
     print(path)
     return 0

@@ -12,11 +12,7 @@ from collections.abc import Iterable, Sequence
 from official_trainer import modes
 from official_trainer.cli.spelling import UsageError, Words, did_you_mean
 
-NOT_YET = {
-    "gin_file": "gin is not supported yet; leave the flag out, and set values with --set or --config_file",
-    "gin_params": "gin is not supported yet; leave the flag out, and set values with --set or --config_file",
-}
-"""Flags of Model Garden's driver that are refused, unless empty, rather than ignored."""
+GIN_FLAGS = ("gin_file", "gin_params")
 
 
 class Parser(argparse.ArgumentParser):
@@ -110,6 +106,8 @@ def add_run_flags(parser: Parser) -> None:
     parser.value("experiment", "NAME", "the experiment; `official-trainer list` shows all")
     parser.value("model_dir", "DIR", "where the run lives (default: runs/EXPERIMENT in the workspace)")
     add_config_flags(parser)
+    parser.value("gin_file", "FILE", "gin bindings for functions of libraries; may be repeated", repeat=True)
+    parser.value("gin_params", "BINDINGS", "such as f.x=1, one a line, over the files; may be repeated", repeat=True)
     parser.switch("quiet", "print warnings, errors and results only")
 
 
@@ -127,17 +125,11 @@ def add_config_flags(parser: Parser) -> None:
     )
     parser.value("set", "PATH=VALUE", "one value, over all the others; may be repeated", repeat=True)
     parser.note("PATH=VALUE and --PATH=VALUE are short for --set PATH=VALUE.")
-    for name in NOT_YET:
-        parser.value(name, "VALUE", argparse.SUPPRESS, repeat=True)
-    parser.note(f"Not supported yet: {', '.join(f'--{name}' for name in NOT_YET)}.")
 
 
 def changes_config(arguments: argparse.Namespace) -> bool:
     """Tells whether any flag that changes a configuration is given."""
-    return any(
-        getattr(arguments, name)
-        for name in ("config_file", "tpu", "tf_data_service", "params_override", "set", *NOT_YET)
-    )
+    return any(getattr(arguments, name) for name in ("config_file", "tpu", "tf_data_service", "params_override", "set"))
 
 
 def add_mode_flag(parser: Parser, offered: Iterable[str] = modes.MODES) -> None:
@@ -179,12 +171,18 @@ def read_checkpoint(arguments: argparse.Namespace) -> str:
     return which
 
 
-def refuse_not_yet(arguments: argparse.Namespace) -> None:
-    """Refuses flags that Model Garden's driver has and this one does not; empty values change nothing anywhere.
+def add_idle_gin_flags(parser: Parser) -> None:
+    """Declares the gin flags, without help, where `refuse_idle_gin` is to say why they are not for this verb."""
+    for name in GIN_FLAGS:
+        parser.value(name, "VALUE", argparse.SUPPRESS, repeat=True)
+
+
+def refuse_idle_gin(arguments: argparse.Namespace) -> None:
+    """Refuses gin flags where no function is called that they could bind; empty values change nothing anywhere.
 
     Raises:
       UsageError: such a flag has a value.
     """
-    given = [name for name in NOT_YET if any(getattr(arguments, name, None) or ())]
-    if given:
-        raise UsageError("\n".join(f"--{name}: {NOT_YET[name]}" for name in given))
+    if given := [f"--{name}" for name in GIN_FLAGS if any(getattr(arguments, name) or ())]:
+        what = "no effect here: gin binds arguments of functions, and the config is what it is without them"
+        raise UsageError(f"{' and '.join(given)} would have {what}; leave it out")

@@ -113,7 +113,7 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
     if arguments.evaluator and modes.TRAINING_MODES[mode] != "never":
         raise UsageError(f"--evaluator with --mode={mode}: both would evaluate; use --mode=train, or leave one out")
     ports = use_data_service(arguments, counts)
-    experiment, resolved, model_dir = target.from_flags(arguments)
+    experiment, resolved, model_dir, gin = target.from_flags(arguments)
     refuse_strategy(resolved, counts)
     from official_trainer import run as engine
     from official_trainer.data_service import WORK_DIR
@@ -128,6 +128,7 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
         mode=mode,
         allow_config_change=arguments.allow_config_change,
         cluster=_cluster_of(counts),
+        gin=gin,
     )
     check(startable)
     parser = flags.Parser("train", usage="", description="")

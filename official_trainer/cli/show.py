@@ -26,6 +26,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.positional("name", "EXPERIMENT", "an experiment, or the directory of a run")
     parser.value("experiment", "NAME", "the experiment, as in `train`")
     flags.add_config_flags(parser)
+    flags.add_idle_gin_flags(parser)
     parser.value("explain", "PATH", "show one field: type, allowed values, who set it, what it was before")
     parser.switch("json", "print JSON, with the origin of each value")
 
@@ -36,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
       UsageError: the flags contradict each other, or the directory is not a run's.
     """
+    flags.refuse_idle_gin(arguments)
     if arguments.explain and arguments.json:
         raise UsageError("--explain and --json cannot be combined; keep one")
     run_dir = _run_dir(arguments)

@@ -12,24 +12,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer import files
-from official_trainer.cli import flags, terminal
+from official_trainer.cli import terminal
 from official_trainer.cli.spelling import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from official_trainer.config import Resolved
+    from official_trainer.gin_bindings import Bindings
 
 
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
 
 
 class Target(NamedTuple):
-    """An experiment, configured, and where its run lives."""
+    """An experiment, configured, where its run lives, and what gin is to bind in it."""
 
     experiment: str
     resolved: Resolved
     model_dir: str
+    gin: Bindings | None
 
 
 def from_flags(arguments: argparse.Namespace) -> Target:
@@ -40,7 +42,7 @@ def from_flags(arguments: argparse.Namespace) -> Target:
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
     experiment = named_experiment(arguments)
-    return Target(experiment, resolve(experiment, arguments), _model_dir(experiment, arguments))
+    return Target(experiment, resolve(experiment, arguments), _model_dir(experiment, arguments), _gin(arguments))
 
 
 def from_flags_or_run(arguments: argparse.Namespace) -> Target:
@@ -54,7 +56,7 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
         return from_flags(arguments)
     model_dir = os.path.expanduser(arguments.model_dir)
     experiment = recorded_experiment(model_dir)
-    return Target(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir)
+    return Target(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir, _gin(arguments))
 
 
 def named_experiment(arguments: argparse.Namespace) -> str:
@@ -78,10 +80,8 @@ def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
     """Resolves `experiment` under the configuration flags, over the `params.yaml` of `run_dir` if that is given.
 
     Raises:
-      UsageError: a flag is not supported yet.
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
-    flags.refuse_not_yet(arguments)
     from official_trainer import config, registry
 
     resolved = config.resolve(
@@ -136,6 +136,13 @@ def recorded_experiment(run_dir: str) -> str:
     if run is None:
         raise UsageError(f"{run_dir} holds no run (there is no run.json), so name the experiment with --experiment")
     return str(run["experiment"])
+
+
+def _gin(arguments: argparse.Namespace) -> Bindings | None:
+    """Reads the gin flags; after the config, whose mistakes come first."""
+    from official_trainer import gin_bindings
+
+    return gin_bindings.read(arguments.gin_file, arguments.gin_params)
 
 
 def _model_dir(experiment: str, arguments: argparse.Namespace) -> str:

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     mode = flags.read_mode(arguments)
     with StopRequest() as stop:
         with stop.interruptible():
-            experiment, resolved, model_dir = target.from_flags(arguments)
+            experiment, resolved, model_dir, gin = target.from_flags(arguments)
             from official_trainer import run as engine
         engine.run(
             experiment,
@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             quiet=arguments.quiet,
             argv=arguments.argv,
             allow_config_change=arguments.allow_config_change,
+            gin=gin,
             stop=stop,
         )
     return 0

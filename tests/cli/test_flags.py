@@ -245,12 +245,13 @@ def test_help_wins_over_mistakes(flag):
     assert read(flag, "--experimnt=x").help
 
 
-def test_help_shows_flags_defaults_and_what_is_not_supported_yet():
+def test_help_shows_flags_and_defaults():
     text = " ".join(parser().format_help().split())
     assert "usage: train.py [flags]" in text
     assert "--params_override VALUES" in text
     assert "(default: train_and_eval)" in text
-    assert "Not supported yet: --gin_file, --gin_params." in text
+    assert "--gin_file FILE" in text
+    assert "--gin_params BINDINGS" in text
     assert "--nodevices" in parser(overrides=False).format_help()
 
 
@@ -273,13 +274,31 @@ def test_unknown_mode():
     assert all(mode in str(error.value) for mode in modes.MODES)
 
 
+def test_gin_flags_keep_their_lines_and_their_order():
+    """T17, T20: both may be repeated, and one value may have several lines; a launcher passes them on as they are."""
+    given = ["--gin_file=a.gin", "--gin_params=f.x=1\nf.y=2", "--gin_file", "b.gin", "--gin_params", "g.x = 'a=b'"]
+    arguments = read(*given)
+    assert arguments.gin_file == ["a.gin", "b.gin"]
+    assert arguments.gin_params == ["f.x=1\nf.y=2", "g.x = 'a=b'"]
+    again = parser().read(parser().words(arguments))
+    assert (again.gin_file, again.gin_params) == (arguments.gin_file, arguments.gin_params)
+
+
 @pytest.mark.parametrize("flag", ["gin_file", "gin_params"])
-def test_flags_not_supported_yet_are_refused_unless_empty(flag):
-    """T20: a flag that cannot be honoured is not ignored."""
-    with pytest.raises(UsageError, match=f"--{flag}: .* not supported yet; leave the flag out"):
-        flags.refuse_not_yet(read(f"--{flag}=x"))
-    flags.refuse_not_yet(read(f"--{flag}="))
-    flags.refuse_not_yet(read())
+def test_gin_flags_are_refused_where_they_would_do_nothing(flag):
+    """T17, T20: a flag that cannot be honoured is not ignored; empty, it says nothing."""
+
+    def idle(*argv):
+        made = flags.Parser("show", usage="", description="")
+        flags.add_idle_gin_flags(made)
+        flags.refuse_idle_gin(made.read(argv))
+
+    with pytest.raises(
+        UsageError, match=f"--{flag} would have no effect here: gin binds arguments of .*; leave it out"
+    ):
+        idle(f"--{flag}=x")
+    idle(f"--{flag}=")
+    idle()
 
 
 @pytest.mark.parametrize("which", ["latest", "best", "100", "0"])

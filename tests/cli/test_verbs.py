@@ -84,6 +84,7 @@ def test_train_hands_over_to_the_engine(engine, workspace):
         "quiet": True,
         "argv": ["official-trainer", "train", *argv[1:]],
         "allow_config_change": True,
+        "gin": None,
     }
 
 
@@ -157,7 +158,9 @@ def test_train_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_
         ),
         (["my_experiment", "trainer.train_step=1"], "did you mean 'train_steps'?"),
         (["my_experiment", "--config_file=gone.yaml"], "gone.yaml"),
-        (["my_experiment", "--gin_file=a.gin"], "error: --gin_file: gin is not supported yet"),
+        (["my_experiment", "--gin_file=a.gin"], "error: --gin_file: there is no file 'a.gin'"),
+        (["my_experiment", "--gin_params=f.x = true"], "error: --gin_params: true is no value"),
+        (["my_experiment", "trainer.train_step=1", "--gin_params=f.x"], "did you mean 'train_steps'?"),
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "check"])
@@ -172,6 +175,22 @@ def test_no_experiments_at_all(engine, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["train"]) == 2
     assert "experiments: none here; `official-trainer init DIR` writes a new workspace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["train", "check", "eval", "export"])
+def test_gin_flags_reach_the_engine(verb, engine, workspace):
+    """T17: of every verb that builds the model; without them nothing does."""
+    assert cli.main([verb, "my_experiment", "--gin_params=f.x = 1", "--gin_params=f.y = 2"]) == 0
+    (source,) = engine.calls[0][3]["gin"].sources
+    assert [statement.arg_name for statement, _ in source.statements] == ["x", "y"]
+    assert cli.main([verb, "my_experiment", "--gin_params="]) == 0
+    assert engine.calls[1][3]["gin"] is None
+
+
+def test_show_takes_no_gin_flags(workspace, capsys):
+    """T17: they change nothing that it shows."""
+    assert cli.main(["show", "my_experiment", "--gin_params=f.x = 1"]) == 2
+    assert "error: --gin_params would have no effect here" in capsys.readouterr().err
 
 
 # eval
@@ -238,7 +257,7 @@ def test_check_prints_a_line_for_each_step(engine, workspace, capsys):
     assert cli.main(["check", "my_experiment", "--mode=eval", "runtime.seed=4"]) == 0
     what, experiment, resolved, kwargs = engine.calls[0]
     assert (what, experiment, resolved.config.runtime.seed) == ("check", "my_experiment", 4)
-    assert kwargs == {"mode": "eval", "model_dir": str(workspace / "runs" / "my_experiment")}
+    assert kwargs == {"mode": "eval", "model_dir": str(workspace / "runs" / "my_experiment"), "gin": None}
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["ok", "build", "0.5", "s", "1,234", "parameters"],
         ["ok", "save", "12.0", "s", "equal"],
@@ -256,7 +275,7 @@ def test_check_ends_with_the_exit_code_of_what_failed(engine, workspace, capsys,
     class NoData(UserError):
         exit_code = ExitCode.DATA
 
-    def check(experiment, resolved, *, mode, model_dir):
+    def check(experiment, resolved, *, mode, model_dir, gin):
         yield CheckStep("build", "", 0.5)
         yield CheckStep("train", "", 1.5, NoData("no file matches data/*.tfrecord"))
 
@@ -270,7 +289,7 @@ def test_check_ends_with_the_exit_code_of_what_failed(engine, workspace, capsys,
 def test_export_prints_where_to(engine, workspace, capsys):
     """T19: the path on stdout, for scripts."""
     assert cli.main(["export", "my_experiment", "--model_dir=run", "--checkpoint=120", "--output_dir=out"]) == 0
-    assert engine.calls[0][3] == {"model_dir": "run", "checkpoint": "120", "output_dir": "out"}
+    assert engine.calls[0][3] == {"model_dir": "run", "checkpoint": "120", "output_dir": "out", "gin": None}
     assert capsys.readouterr().out == "run/export/saved_model\n"
 
 

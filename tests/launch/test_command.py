@@ -95,7 +95,7 @@ def planned(capsys, *words):
     """Returns environment and words of each process, by its name."""
     assert cli.main(["launch", "local", "--dry_run", *words]) == 0
     found = {}
-    for name, command in re.findall(r"# (.*)\n(.* \\\n.*)\n", capsys.readouterr().out):
+    for name, command in re.findall(r"# (.*?)\n(.*?)\n\n", capsys.readouterr().out, flags=re.DOTALL):
         variable, *argv = shlex.split(command.replace("\\\n", ""))
         found[name] = ({"TF_CONFIG": variable.removeprefix("TF_CONFIG=")}, argv)
     return found
@@ -114,6 +114,17 @@ def test_dry_run_prints_what_can_be_pasted(workspace, capsys):
         assert argv[:5] == train
         assert sorted(argv[5:]) == sorted(["--model_dir=my run", "--set=trainer.train_steps=7", "--quiet", mode])
     assert [path.name for path in workspace.iterdir()] == ["experiments"]
+
+
+def test_every_process_gets_the_gin_flags(workspace, capsys):
+    """T17: as they were given, lines and all; what is wrong with them is said once, before anything starts."""
+    (workspace / "a.gin").write_text("f.x = 1\n")
+    words = ["--gin_file=a.gin", "--gin_params=f.y = 2\nf.z = 3"]
+    plan = planned(capsys, "--workers=2", "--ps=1", "--evaluator", "digits_cnn", "--model_dir=run", *words)
+    assert len(plan) == 5
+    assert all(set(words) <= set(argv) for _, argv in plan.values())
+    said = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--gin_params=f.y = true")
+    assert "--gin_params: true is no value" in said
 
 
 def test_one_worker_is_alone(workspace, capsys):
