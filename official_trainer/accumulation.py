@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_trainer import publish
+from official_trainer.autograph import as_written
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 
@@ -162,6 +163,7 @@ def _replicas_apart() -> Iterator[None]:
         ) from error
 
 
+@as_written
 def is_update() -> bool:
     """Whether the step that is traced here ends with an update; false for all but the last micro-batch."""
     return _here.micro_batch is None or _here.micro_batch.is_last

@@ -16,6 +16,7 @@ from typing import Any
 import orbit
 
 from official_trainer import metrics, monitoring, windows
+from official_trainer.autograph import as_written, rewritten
 from official_trainer.config import nearest
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.feed import Feed
@@ -273,14 +274,17 @@ class Evaluator(orbit.StandardEvaluator):
             metric.reset_states()
         return None
 
+    @as_written
     def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:
         """Returns the inputs of the next evaluation step, and logs that stay on the host; traced."""
         return next(iterator), {}
 
+    @as_written
     def eval_step(self, iterator: Any) -> dict[str, Any]:
         """Evaluates one batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
-        inputs, passthrough_logs = self.next_eval_inputs(iterator)
-        outputs = self._strategy.run(self._replica_eval_step, args=(inputs,))
+        inputs, passthrough_logs = rewritten(self.next_eval_inputs)(iterator)
+        step = functools.partial(self._replica_eval_step, step_of_task=rewritten(self._task.validation_step))
+        outputs = self._strategy.run(step, args=(inputs,))
         logs = {
             name: tf.nest.map_structure(self._strategy.experimental_local_results, value)
             for name, value in outputs.items()
@@ -289,16 +293,17 @@ class Evaluator(orbit.StandardEvaluator):
             _logger.warning("next_eval_inputs and the model both log %s; the model's value is kept", ", ".join(clash))
         return {**passthrough_logs, **logs}
 
-    def _replica_eval_step(self, inputs: Any) -> dict[str, Any]:
+    @as_written
+    def _replica_eval_step(self, inputs: Any, step_of_task: Callable[..., Any]) -> dict[str, Any]:
         num_examples = _num_examples(inputs)
         self._examples_evaluated.assign_add(tf.cast(num_examples, tf.int64))
         if self._strategy.num_replicas_in_sync == 1:
-            return self._evaluate_batch(inputs, num_examples)
+            return self._evaluate_batch(inputs, num_examples, step_of_task)
         # The last batch may leave a replica without examples, and a mean over nothing is not a number.
-        logs_of_batch = {}  # AutoGraph does not take annotated names here
+        logs_of_batch: dict[str, Any] = {}
 
         def evaluate() -> dict[str, Any]:
-            logs_of_batch.update(self._evaluate_batch(inputs, num_examples))
+            logs_of_batch.update(self._evaluate_batch(inputs, num_examples, step_of_task))
             return logs_of_batch
 
         def idle() -> dict[str, Any]:  # traced after `evaluate`: returns nothing of the same structure
@@ -306,9 +311,9 @@ class Evaluator(orbit.StandardEvaluator):
 
         return {**tf.cond(num_examples > 0, evaluate, idle), _IS_BUSY: num_examples > 0}
 
-    def _evaluate_batch(self, inputs: Any, num_examples: tf.Tensor) -> dict[str, Any]:
+    def _evaluate_batch(self, inputs: Any, num_examples: tf.Tensor, step_of_task: Callable[..., Any]) -> dict[str, Any]:
         with self._streams.named("validation", self._examples_evaluated):
-            logs = self._task.validation_step(inputs, model=self._model, metrics=self._validation_metrics)
+            logs = step_of_task(inputs, model=self._model, metrics=self._validation_metrics)
         if self._task.loss in logs:
             loss = tf.reduce_mean(tf.cast(logs[self._task.loss], tf.float32))
             self._validation_loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))

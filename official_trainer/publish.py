@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from official_trainer.autograph import as_written
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tracking import Histogram, Image
@@ -86,6 +87,7 @@ def image(name: str, value: Any, *, max_images: int = 3) -> None:
     _publish("image", name, value, check)
 
 
+@as_written
 def is_wanted() -> bool:
     """Whether somebody wants what this step publishes; for what is expensive to compute, and of no other use."""
     return _here.collection is not None and _here.collection.is_wanted

@@ -16,6 +16,7 @@ from typing import Any
 import orbit
 
 from official_trainer import accumulation, metrics, optimization, publish, windows
+from official_trainer.autograph import as_written, rewritten
 from official_trainer.feed import TrainingFeed
 from official_trainer.input_mark import InputMark
 from official_trainer.lazy import keras, tf
@@ -203,18 +204,27 @@ class Stepper(orbit.StandardTrainer):
         """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
         return self._loss_trace.results(int(self._global_step.numpy()))
 
+    @as_written
     def next_train_inputs(self, iterator: Any) -> Any:
         """Returns the inputs of the next training step; runs on the host, traced."""
         return next(iterator)
 
+    @as_written
     def train_step(self, iterator: Any) -> None:
         """Runs one step in cross-replica context, traced."""
-        self._train_on_batch(self._input_mark.next(lambda: self.next_train_inputs(iterator)))
+        next_inputs = rewritten(self.next_train_inputs)
+        self._train_on_batch(self._input_mark.next(lambda: next_inputs(iterator)))
 
+    @as_written
     def _train_on_batch(self, inputs: Any) -> None:
         with self._traces.of_own("train", self._task.train_step, inputs):
             # Bound, not passed: a TPU would make a tensor of it.
-            step = functools.partial(self._replica_train_step, publishes=publish.is_requested())
+            step = functools.partial(
+                self._replica_train_step,
+                # Here, because AutoGraph does not know in the threads of replicas that it is at work.
+                step_of_task=rewritten(self._step_of_task()),
+                publishes=publish.is_requested(),
+            )
             publish.deliver(self._strategy.run(step, args=(inputs,)))
         if self._average is not None:
             self._average.update(self._global_step)
@@ -231,9 +241,12 @@ class Stepper(orbit.StandardTrainer):
 
         return accumulator.over(self._task.train_step, self._task.loss, streams)
 
-    def _replica_train_step(self, inputs: Any, publishes: bool) -> publish.Tensors | None:
+    @as_written
+    def _replica_train_step(
+        self, inputs: Any, step_of_task: Callable[..., Any], publishes: bool
+    ) -> publish.Tensors | None:
         self._begin_streams()
-        step = publish.collecting(self._step_of_task(), is_wanted=publishes)
+        step = publish.collecting(step_of_task, is_wanted=publishes)
         if self._enable_xla and not self._compiles_windows:
             step = tf.function(step, jit_compile=True)
         with self._streams.named("train", self._place_in_data()):

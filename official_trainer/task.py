@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_trainer import accumulation, publish
+from official_trainer.autograph import as_written
 from official_trainer.lazy import keras, tf
 from official_trainer.results import Results
 from official_trainer.variables import flatten
@@ -239,6 +240,7 @@ def _publish_gradients(model: keras.Model, variables: Sequence[tf.Variable], gra
     publish.scalar("gradient_norm", tf.linalg.global_norm(summed))
 
 
+@as_written
 def split_inputs(inputs: Any) -> tuple[Any, Any]:
     """Returns `(features, labels)` of a batch; features alone are their own labels."""
     if isinstance(inputs, tuple) and len(inputs) == 2:

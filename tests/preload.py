@@ -10,7 +10,7 @@ os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LE
 from tensorflow.python.autograph.core.converter import ConversionOptions, ProgramContext
 from tensorflow.python.autograph.impl import api
 
-from official_trainer import evaluation, export, metrics, optimization, publish, random_streams, task, trainer
+from official_trainer import export, task
 from tests.untuned import use_no_tuning
 
 use_no_tuning()
@@ -31,15 +31,8 @@ for name in (
     importlib.import_module(name)
 
 TRACED = (
-    (trainer, "Trainer.train_step Trainer.next_train_inputs Trainer._train_on_batch Trainer._replica_train_step"),
-    (evaluation, "Evaluator.eval_step Evaluator.next_eval_inputs Evaluator._replica_eval_step _num_examples"),
-    (evaluation, "Evaluator._evaluate_batch"),
     (task, "Task.train_step Task.validation_step Task.inference_step Task.after_step Task.process_metrics"),
-    (task, "Task._total_loss split_inputs"),
-    (random_streams, "RandomStreams.begin_step RandomStreams.named"),
-    (publish, "collecting deliver is_requested is_wanted"),
-    (metrics, "LossTrace.update"),
-    (optimization, "WeightAverage.update WeightAverage._decay _move_towards"),
+    (task, "Task._total_loss"),
     (export, "_by_name"),
 )
 """What most runs trace. AutoGraph rewrites each function first, which takes longer than all the rest of a short run,
@@ -47,17 +40,12 @@ needs no runtime, and is kept: here for every child. A name that is gone costs t
 
 
 def _rewrite():
-    for requested in (False, True):
-        context = ProgramContext(
-            options=ConversionOptions(recursive=True, user_requested=requested, optional_features=None)
-        )
-        for module, names in TRACED:
-            for name in names.split():
-                if requested and name != "Evaluator.eval_step":
-                    continue
-                function = functools.reduce(lambda place, part: getattr(place, part, None), name.split("."), module)
-                if function is not None:
-                    api._TRANSPILER.transform(function, context)
+    context = ProgramContext(options=ConversionOptions(recursive=True, user_requested=False, optional_features=None))
+    for module, names in TRACED:
+        for name in names.split():
+            function = functools.reduce(lambda place, part: getattr(place, part, None), name.split("."), module)
+            if function is not None:
+                api._TRANSPILER.transform(function, context)
 
 
 _rewrite()
