@@ -68,11 +68,6 @@ class Evaluator(orbit.StandardEvaluator):
 
     def _init_evaluation(self, feed: Feed, validation_dataset: Any, *, evaluate: bool) -> None:
         trainer = self._config.trainer
-        if trainer.eval_tf_while_loop and overrides(self._task, "aggregate_logs"):
-            raise ValueError(
-                "trainer.eval_tf_while_loop: cannot be used with a task that defines aggregate_logs(), which runs on "
-                f"the host after each step ({type(self._task).__name__} does); set it to false"
-            )
         self._validation_feed = feed
         self._validation_loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
         of_model = list(getattr(self._model, "metrics", []))
@@ -238,7 +233,8 @@ class Evaluator(orbit.StandardEvaluator):
         """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
         options = self._eval_options
         watched = functools.partial(self._traces.watched, "eval")
-        if options.use_tf_while_loop:
+        folds = type(self).eval_reduce is not Evaluator.eval_reduce or overrides(self._task, "aggregate_logs")
+        if options.use_tf_while_loop and not (has_state or folds):  # the host has its part in each step of a fold
             run = windows.stepping_loop(self.eval_step, traced_step=True, traced_loop=True, watched=watched)
 
             def traced(iterator: Any, num_steps: int, state: Any) -> Any:

@@ -30,6 +30,7 @@ from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
 from official_trainer.build import (
+    best_of,
     build,
     drop_best_after,
     export_best,
@@ -72,7 +73,7 @@ def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, fl
       is_alone: whether this is all that the command does, so that its time begins with the process.
     """
     account = TimeAccount(began_seconds=accounting.process_start_seconds() if is_alone and job.argv else None)
-    claim(job.model_dir, job.experiment)
+    claim(job.model_dir, job.experiment, is_shared=job.given is not None)
     lock = lock_of(job)
     with contextlib.ExitStack() as held:
         with stop.interruptible():
@@ -156,7 +157,7 @@ class _Session:
     def _run(self, stop: StopRequest) -> None:
         job = self._job
         if not files.exists(job.path(resume.PARAMS_FILE)):
-            resume.write_params(job.model_dir, job.resolved)  # a restart replaces them once it has restored
+            job.write_params()  # a restart replaces them once it has restored
         self._enter("build")
         evaluates = TRAINING_MODES[job.mode]
         with stop.interruptible():
@@ -209,8 +210,8 @@ class _Session:
             _logger.warning("mode %s makes no evaluations, after which these act: %s", self._job.mode, ", ".join(idle))
 
     def _hooks(self, trainer: Trainer, schedule: Schedule) -> Hooks:
-        if trainer.checkpoint_exporter is not None:
-            trainer.checkpoint_exporter.on_new_best = functools.partial(self._on_new_best, trainer)
+        if (best := best_of(trainer)) is not None:
+            best.on_new_best = functools.partial(self._on_new_best, trainer)
         return Hooks(
             on_restore=functools.partial(self._on_restore, trainer),
             on_start=functools.partial(self._on_start, trainer),
@@ -268,9 +269,9 @@ class _Session:
 
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True
-        resume.write_params(self._job.model_dir, self._job.resolved)
-        if trainer.checkpoint_exporter is not None:
-            trainer.checkpoint_exporter.tidy()
+        self._job.write_params()
+        if (best := best_of(trainer)) is not None:
+            best.tidy()
         self._trackers.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
         if trainer.is_async:
@@ -323,8 +324,8 @@ class _Session:
         dropped = drop_best_after(self._job, trainer, step)
         if not dropped:
             return
-        best = trainer.checkpoint_exporter
-        if best.step is None:
+        best = best_of(trainer)
+        if best is None or best.step is None:
             self._record.clear_best()
         else:
             self._record.set_best(best.metric, best.value, best.step)
