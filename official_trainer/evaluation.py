@@ -114,7 +114,8 @@ class Evaluator(orbit.StandardEvaluator):
             with self._validation_feed.errors_explained():
                 state = self._run_evaluation(int(num_steps), state)
             self._traces.check("eval")
-            if sum(self.company.exchange(int(own_sum(self._examples_evaluated)))) == 0:
+            counts = type(self).eval_step is Evaluator.eval_step  # a subclass's own step may count nothing
+            if counts and sum(self.company.exchange(int(own_sum(self._examples_evaluated)))) == 0:
                 raise DataError(
                     f"{self._validation_feed.source}: the validation data holds no example; check input_path, and "
                     "global_batch_size if drop_remainder is set"
@@ -256,7 +257,7 @@ class Evaluator(orbit.StandardEvaluator):
 
         return eager
 
-    def _reduce_outputs(self, state: Any, outputs: dict[str, Any]) -> Any:
+    def _reduce_outputs(self, state: Any, outputs: Any) -> Any:
         """Hands a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
         if not self.company.is_alone and overrides(self._task, "aggregate_logs"):
             own = {name: tf.nest.map_structure(_on_host, value) for name, value in outputs.items()}
@@ -338,9 +339,9 @@ class Evaluator(orbit.StandardEvaluator):
 _IS_BUSY = "replica had examples"
 
 
-def _drop_idle_replicas(outputs: dict[str, Any]) -> dict[str, Any]:
+def _drop_idle_replicas(outputs: Any) -> Any:
     """Returns step logs with only the values of replicas that had examples."""
-    if _IS_BUSY not in outputs:
+    if not isinstance(outputs, Mapping) or _IS_BUSY not in outputs:
         return outputs
     busy = [bool(b) for b in outputs[_IS_BUSY]]
 
