@@ -324,8 +324,8 @@ class _Session:
         dropped = drop_best_after(self._job, trainer, step)
         if not dropped:
             return
-        best = best_of(trainer)
-        if best is None or best.step is None:
+        best = trainer.checkpoint_exporter
+        if best.step is None:
             self._record.clear_best()
         else:
             self._record.set_best(best.metric, best.value, best.step)

@@ -11,8 +11,7 @@ import importlib
 import operator
 from typing import Any
 
-from official_trainer.config import Config
-from official_trainer.config import fields
+from official_trainer.config import Config, fields
 from official_trainer.garden.mirror import garden_class
 from official_trainer.lazy import load
 

@@ -95,8 +95,8 @@ CONTRACTS: Mapping[str, Contract] = {
     "orbit.standard_runner_test": Contract(
         ours=_loops,
         defects={
-            "test_evaluator_with_repeat_dataset_not_recreate*": "an evaluation goes on in the data where the one before "
-            "it ended, so that two of them cannot be compared; ours begin at the first example",
+            "test_evaluator_with_repeat_dataset_not_recreate*": "an evaluation goes on in the data where the last one "
+            "ended, so that no two can be compared; ours begin at the first example",
         },
     ),
 }
@@ -199,7 +199,9 @@ def problems(contract: Contract, outcome: Outcome) -> list[str]:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in contract.defects)
 
     found = [f"fails: {name}\n{outcome.details[name]}" for name in outcome.tests["failed"] if not is_listed(name)]
-    found += [f"listed as asserting a defect, and passes: {name}" for name in outcome.tests["passed"] if is_listed(name)]
+    found += [
+        f"listed as asserting a defect, and passes: {name}" for name in outcome.tests["passed"] if is_listed(name)
+    ]
     known = [name for names in outcome.tests.values() for name in names]
     unmatched = [pattern for pattern in contract.defects if not fnmatch.filter(known, pattern)]
     found += [f"listed, and there is no such test: {pattern}" for pattern in unmatched]

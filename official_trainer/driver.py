@@ -1,7 +1,7 @@
-"""`run_experiment`: Model Garden's driver function, for programs that have a strategy, a task and parameters of their own.
+"""`run_experiment`: Model Garden's driver function, for programs with a strategy, a task and parameters of their own.
 
 Owns: their signature and return value, what each argument means here, and the refusal of what cannot mean anything.
-Does not own: training (`training.py`), evaluating (`following.py`), mirrored configs (`mirror.py`).
+Does not own: training (`training.py`), evaluating (`following.py`), mirrored configs (`garden/mirror.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,9 +18,22 @@ import orbit
 
 from official_trainer import distribute, following, training
 from official_trainer.action import Action, Callback, Run
+from official_trainer.adoption import adopt
 from official_trainer.build import best_checkpoint, summaries_of
-from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, ExportConfig, Problem, Resolved
-from official_trainer.config import RuntimeConfig, TrainerConfig, checks, fields, provenance, values
+from official_trainer.config import (
+    ConfigError,
+    DataConfig,
+    ExperimentConfig,
+    ExportConfig,
+    Problem,
+    Resolved,
+    RuntimeConfig,
+    TrainerConfig,
+    checks,
+    fields,
+    provenance,
+    values,
+)
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.garden.mirror import mirror
 from official_trainer.garden.spec import describe, is_config_class, is_free
@@ -30,6 +44,8 @@ from official_trainer.modes import check as check_mode
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Outcome, Tracker
 from official_trainer.trainer import Trainer
+
+_logger = logging.getLogger(__name__)
 
 
 class ArgumentError(UserError, TypeError):
@@ -72,7 +88,8 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       controller_cls: there is no controller here; anything but `orbit.Controller` is refused.
       summary_manager: takes the numbers of training in place of TensorBoard files, names of nested ones joined.
       eval_summary_manager: the same for evaluations.
-      enable_async_checkpointing: whether training goes on while a checkpoint is written. Of ours, the config says it too.
+      enable_async_checkpointing: whether training goes on while a checkpoint is written; with a config of ours, which
+        says it too, only true has an effect.
 
     Returns:
       The model, and what the last evaluation returned if `run_post_eval` is set or mode is `train_and_post_eval`, else
@@ -97,13 +114,14 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     trainer.use_config(_as_read(config, params))
     summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
     job = dataclasses.replace(job, given=Given(trainer=trainer, summaries=summaries))
-    results = _Results()
     if _prunes(params) and job.mode in TRAINING_MODES:
         calls_train.append(_pruning_action(trainer, job.model_dir))
-    actions = [results, *(_OrbitAction(a, on="train") for a in calls_train)]
-    with _acting(trainer, [*actions, *(_OrbitAction(a, on="eval") for a in eval_actions or ())]):
-        metrics = _run(job)
+    actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
+    actions += [_OrbitAction(each, on="eval") for each in eval_actions or ()]
+    results = _Results()
     wants_results = run_post_eval or mode == "train_and_post_eval"
+    with _acting(trainer, [*actions, results] if wants_results else actions):
+        metrics = _run(job)
     return trainer.model, dict(results.newest or metrics) if wants_results else {}
 
 
@@ -112,6 +130,8 @@ def _run(job: Job) -> Mapping[str, Any]:
     with StopRequest() as stop:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         if job.mode in TRAINING_MODES:
+            if adopted := adopt(job.model_dir, job.metadata):
+                _logger.warning("%s: going on from Model Garden's own checkpoints: %s", job.model_dir, adopted)
             return training.train(job, stop, is_alone=False)
         if job.mode == "continuous_eval":
             return following.continuous_eval(job, stop)
@@ -145,20 +165,20 @@ def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, con
             f"trainer is a {cls.__module__}.{cls.__qualname__}; this loop runs official_trainer.trainer.Trainer, which "
             "has the same constructor and override points: derive from that, or give none"
         )
-    num_workers = _num_workers(strategy)
-    if num_workers > 1:
+    num_processes = _num_processes(strategy)
+    if num_processes > 1:
         raise ArgumentError(
-            f"distribution_strategy: {type(strategy).__name__} over {num_workers} workers; in a run of several "
-            "processes only one may lead, and official-trainer starts them so (docs/launch.md)"
+            f"distribution_strategy: {type(strategy).__name__} over {num_processes} processes, of which only one may "
+            "lead a run; official-trainer starts them so (docs/launch.md)"
         )
 
 
-def _num_workers(strategy: Any) -> int:
-    """Returns how many processes train under a strategy, or do steps for it."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy | tf.distribute.ParameterServerStrategy):
+def _num_processes(strategy: Any) -> int:
+    """Returns how many processes take part in what a strategy does."""
+    is_coordinator = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    if not is_coordinator and not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
-    addresses = strategy.cluster_resolver.cluster_spec().as_dict()
-    return len(addresses.get("chief", ())) + len(addresses.get("worker", ()))
+    return sum(map(len, strategy.cluster_resolver.cluster_spec().as_dict().values())) or 1
 
 
 # Configs.
