@@ -488,3 +488,12 @@ def test_a_pruned_model_has_its_steps_counted(tmp_path, monkeypatch):
     assert made[0][0] == str(tmp_path)
     assert made[0][1] is model
     assert made[0][3] == 4
+
+
+def test_averages_that_their_optimizer_holds_are_not_lost_silently(tmp_path):
+    """N4: their EMA wrapper names the optimizer's variables in another way."""
+    params = params_of(train_steps=10)
+    params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.5}}}})
+    their_run(tmp_path, params)
+    with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
+        call(tmp_path, "train", params=params)
