@@ -83,8 +83,8 @@ CONTRACTS: Mapping[str, Contract] = {
         ours=_driver,
         defects={
             "test_end_to_end*flagmode_eval_*": _NO_CHECKPOINT,
-            "test_recovery_test_*": "a run whose every loss is above the bound ends as if all were well, at the weights it "
-            "began with; ours fails, and before that refuses the directory, whose checkpoint does not say its step",
+            "test_recovery_test_*": "a run whose every loss is above the bound ends as if all were well, where it "
+            "began; ours fails, and before that refuses the directory, whose checkpoint does not say its step",
         },
     ),
     "official.core.train_utils_test": Contract(
