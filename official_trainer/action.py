@@ -67,6 +67,8 @@ class Run:
       model_dir: the run directory.
       tracker: where numbers and pictures go.
       train_logs: the newest summary of training, flat, and the step of it.
+      outputs: what the trainer returned for the newest summary or evaluation, nested, as tensors; the flat numbers if
+        an earlier process made it.
       saved_steps: waits until no checkpoint is being written, and returns the steps of those that are there.
     """
 
@@ -76,6 +78,7 @@ class Run:
     tracker: Journal
     train_logs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     summary_step: int | None = None
+    outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     saved_steps: Callable[[], Sequence[int]] = lambda: ()
 
     @property

@@ -106,6 +106,7 @@ class BestCheckpoint:
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
         """Saves the model if `eval_logs` are among the best; returns whether they are."""
         self._finish_replacement()
+        global_step = int(global_step)  # Model Garden's Trainer has NumPy's
         logs = _as_numbers(eval_logs)
         value = find_metric(logs, self._metric)
         is_among_best = value is not None and self._is_among_best(global_step, value)

@@ -46,6 +46,10 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       ConfigError: a batch does not divide over the replicas.
       DeviceError: the devices are not there.
     """
+    if job.given is not None:
+        given = job.given.trainer
+        given.stop = stop or given.stop
+        return given
     config = job.config
     gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
     distribute.configure_process(config.runtime)
@@ -108,6 +112,12 @@ def best_checkpoint(job: Job) -> BestCheckpoint | None:
     )
 
 
+def best_of(trainer: Trainer) -> BestCheckpoint | None:
+    """Returns the keeper of the trainer's best checkpoint, if it is one of this package."""
+    exporter = trainer.checkpoint_exporter
+    return exporter if isinstance(exporter, BestCheckpoint) else None
+
+
 def schedule_of(job: Job, trainer: Trainer) -> Schedule:
     """Returns the actions of a run: of the config, of the task, those put on the trainer, and the built-in one."""
     actions = [*job.config.trainer.actions, *_of_task(trainer), *trainer.actions]
@@ -147,10 +157,16 @@ def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrac
     console = Console(sys.stdout, end_step=end_step, quiet=job.quiet or not is_chief)
     if not is_chief:
         return RunTrackers(all=Trackers([]), console=console, rows=rows)
-    folders = {"validation": settings.validation_summary_subdir}
-    board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=not beside)
-    threaded = [Threaded(board, name="tensorboard", on_error="fail"), *_configured_trackers(job, beside)]
-    return RunTrackers(all=LedgerTrackers([*threaded, console], rows), console=console, rows=rows)
+    others = [summaries_of(job, owns_run=not beside), *_configured_trackers(job, beside), console]
+    return RunTrackers(all=LedgerTrackers(others, rows), console=console, rows=rows)
+
+
+def summaries_of(job: Job, *, owns_run: bool) -> Tracker:
+    """Returns what writes TensorBoard's files, or what the caller has in its place; nothing is opened yet."""
+    folders = {"validation": job.config.trainer.validation_summary_subdir}
+    board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=owns_run)
+    threaded = Threaded(board, name="tensorboard", on_error="fail")
+    return threaded if job.given is None else job.given.summaries(threaded)
 
 
 def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:
@@ -190,7 +206,7 @@ def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) 
 def drop_best_after(job: Job, trainer: Trainer, step: int) -> tuple[int, ...]:
     """Deletes best checkpoints, and their exports, of steps that the run has gone back from; returns the steps."""
     export.delete_after(job.path("export", "best"), step)
-    best = trainer.checkpoint_exporter
+    best = best_of(trainer)
     return () if best is None else best.drop_after(step)
 
 

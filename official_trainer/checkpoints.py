@@ -36,6 +36,8 @@ _logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
 POINTER = "checkpoint"
+LACKS_KEY = "lacks"
+"""Where a manifest's metadata holds patterns of variables that the tool which wrote the checkpoint does not have."""
 
 
 class SaveError(files.StorageError):
@@ -184,7 +186,7 @@ class CheckpointStore:
                 files.write_text_atomically(saving, "", durable=False)
             self._delete(step, keep=(".saving",))
             snapshot.write(self.prefix(step))
-            self._commit(step, extra)
+            commit(self.directory, step, metadata=self._metadata, extra=extra)
             self._committed.append(step)
             self._unmovable.discard(step)
             files.remove(saving)
@@ -206,21 +208,6 @@ class CheckpointStore:
             reason = files.reason_of(error)
             done = "was saved, but not everything after it was done" if saved else "could not be saved"
             raise SaveError(f"{self.prefix(step)} {done}: {reason}. {files.storage_fix(reason)}") from error
-
-    def _commit(self, step: int, extra: Mapping[str, Any]) -> None:
-        parts = manifest.parts(self.directory)[step]
-        names = [name for name, part in parts.items() if part.startswith((".index", ".data"))]
-        specs = saved_specs(self.prefix(step))
-        committed = Manifest(
-            step=step,
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            files=manifest.describe(self.directory, names),
-            variables={key: {"shape": list(spec.shape or ()), "dtype": spec.dtype} for key, spec in specs.items()},
-            versions=versions(),
-            metadata=self._metadata,
-            extra=dict(extra),
-        )
-        manifest.write(self.directory, committed)
 
     # Restoring.
 
@@ -253,7 +240,8 @@ class CheckpointStore:
         if step is None:
             self.tidy()
             return None
-        report = self.read(self.prefix(step), step, self.allow_mismatch)
+        lacks = manifest.read(self.directory, step).metadata.get(LACKS_KEY, ())
+        report = self.read(self.prefix(step), step, (*self.allow_mismatch, *lacks))
         _logger.info("restored %s", report)
         self.tidy()
         return report
@@ -364,6 +352,23 @@ class CheckpointStore:
         lines += [f'all_model_checkpoint_paths: "ckpt-{step}"' for step in committed]
         pointer = files.join(self.directory, POINTER)
         files.write_text_atomically(pointer, "\n".join(lines) + "\n", durable=False)
+
+
+def commit(directory: str, step: int, *, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    """Makes the files of `step`, which are whole, a checkpoint, by writing its manifest."""
+    parts = manifest.parts(directory)[step]
+    names = [name for name, part in parts.items() if part.startswith((".index", ".data"))]
+    specs = saved_specs(manifest.prefix(directory, step))
+    committed = Manifest(
+        step=step,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        files=manifest.describe(directory, names),
+        variables={key: {"shape": list(spec.shape or ()), "dtype": spec.dtype} for key, spec in specs.items()},
+        versions=versions(),
+        metadata=metadata,
+        extra=dict(extra),
+    )
+    manifest.write(directory, committed)
 
 
 def _is_past(step: int, parts: Mapping[str, str], kept: tuple[int, ...]) -> bool:

@@ -36,6 +36,14 @@ def configure_process(runtime: Any) -> None:
     _split_cpu(runtime.num_logical_cpus)
     policy = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
     keras.mixed_precision.set_global_policy(policy.get(runtime.mixed_precision_dtype or "", "float32"))
+    configure_steps(runtime)
+
+
+def configure_steps(runtime: Any) -> None:
+    """Applies what holds for steps on any devices: eager mode, seeds, operations that repeat themselves.
+
+    Before the model is built, or its random operations cannot be repeated.
+    """
     tf.config.run_functions_eagerly(runtime.run_eagerly)
     if runtime.enable_op_determinism:
         tf.config.experimental.enable_op_determinism()

@@ -69,11 +69,6 @@ class Evaluator(orbit.StandardEvaluator):
 
     def _init_evaluation(self, feed: Feed, validation_dataset: Any, *, evaluate: bool) -> None:
         trainer = self._config.trainer
-        if trainer.eval_tf_while_loop and overrides(self._task, "aggregate_logs"):
-            raise ValueError(
-                "trainer.eval_tf_while_loop: cannot be used with a task that defines aggregate_logs(), which runs on "
-                f"the host after each step ({type(self._task).__name__} does); set it to false"
-            )
         self._validation_feed = feed
         self._validation_loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
         of_model = list(getattr(self._model, "metrics", []))
@@ -120,7 +115,8 @@ class Evaluator(orbit.StandardEvaluator):
             with self._validation_feed.errors_explained():
                 state = self._run_evaluation(int(num_steps), state)
             self._traces.check("eval")
-            if sum(self.company.exchange(int(own_sum(self._examples_evaluated)))) == 0:
+            counts = type(self).eval_step is Evaluator.eval_step  # a subclass's own step may count nothing
+            if counts and sum(self.company.exchange(int(own_sum(self._examples_evaluated)))) == 0:
                 raise DataError(
                     f"{self._validation_feed.source}: the validation data holds no example; check input_path, and "
                     "global_batch_size if drop_remainder is set"
@@ -239,7 +235,8 @@ class Evaluator(orbit.StandardEvaluator):
         """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
         options = self._eval_options
         watched = functools.partial(self._traces.watched, "eval")
-        if options.use_tf_while_loop:
+        folds = type(self).eval_reduce is not Evaluator.eval_reduce or overrides(self._task, "aggregate_logs")
+        if options.use_tf_while_loop and not (has_state or folds):  # the host has its part in each step of a fold
             run = windows.stepping_loop(self.eval_step, traced_step=True, traced_loop=True, watched=watched)
 
             def traced(iterator: Any, num_steps: int, state: Any) -> Any:
@@ -261,7 +258,7 @@ class Evaluator(orbit.StandardEvaluator):
 
         return eager
 
-    def _reduce_outputs(self, state: Any, outputs: dict[str, Any]) -> Any:
+    def _reduce_outputs(self, state: Any, outputs: Any) -> Any:
         """Hands a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
         if not self.company.is_alone and overrides(self._task, "aggregate_logs"):
             own = {name: tf.nest.map_structure(_on_host, value) for name, value in outputs.items()}
@@ -347,9 +344,9 @@ class Evaluator(orbit.StandardEvaluator):
 _IS_BUSY = "replica had examples"
 
 
-def _drop_idle_replicas(outputs: dict[str, Any]) -> dict[str, Any]:
+def _drop_idle_replicas(outputs: Any) -> Any:
     """Returns step logs with only the values of replicas that had examples."""
-    if _IS_BUSY not in outputs:
+    if not isinstance(outputs, Mapping) or _IS_BUSY not in outputs:
         return outputs
     busy = [bool(b) for b in outputs[_IS_BUSY]]
 

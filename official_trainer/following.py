@@ -13,14 +13,16 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files, manifest, resume
+from official_trainer.action import LoopState, Run
 from official_trainer.build import (
     RunTrackers,
     best_checkpoint,
+    best_of,
     build,
     export_best,
     monitored,
@@ -31,8 +33,9 @@ from official_trainer.lease import EvaluatorLease
 from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.operative_config import OperativeConfig, bound_path
 from official_trainer.record import read_run
+from official_trainer.schedule import as_action
 from official_trainer.stopping import PreemptedError, StopRequest
-from official_trainer.tracking import closing, flatten
+from official_trainer.tracking import Tracker, closing, flatten
 from official_trainer.tracking.console import Console
 from official_trainer.training import lock_of, train
 from official_trainer.watchdog import Watchdog, watchdog_of
@@ -68,7 +71,9 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
             watchdog.enter("restore", step)
             trainer.load_weights(directory, step)
             watchdog.enter("evaluate", step)
-            logs = flatten(trainer.evaluate(job.config.trainer.validation_steps))
+            outputs = trainer.evaluate(job.config.trainer.validation_steps)
+            logs = flatten(outputs)
+            _call_actions(job, trainer, step, outputs)
     console = Console(sys.stdout, end_step=None, quiet=job.quiet)
     with contextlib.closing(console):
         console.log("validation", step, logs)
@@ -134,7 +139,7 @@ def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watch
             with stop.interruptible():
                 trainer.check_monitored(monitored(job))
             trainers.append(trainer)
-            best = trainer.checkpoint_exporter
+            best = best_of(trainer)
             if best is not None:
                 best.tidy()
                 if job.config.trainer.export.best:
@@ -174,7 +179,9 @@ def _evaluate_each(
                 trackers.all.describe(job.experiment, configuration.flat(job.config))
                 trackers.all.resume("validation", step)
                 _tell_of_gin(job, job.model_dir, step)
-            results = flatten(trainer.evaluate(settings.validation_steps))
+            outputs = trainer.evaluate(settings.validation_steps)
+            results = flatten(outputs)
+            _call_actions(job, trainer, step, outputs)
             trackers.all.log("validation", step, results)
             outcome.step, outcome.metrics = step, results
             lease.done(step)
@@ -182,6 +189,14 @@ def _evaluate_each(
             if step == _end_of_run(job):
                 break
     return results
+
+
+def _call_actions(job: Job, trainer: Trainer, step: int, outputs: Mapping[str, Any]) -> None:
+    """Calls the actions that were put on the trainer; those of the config belong to training."""
+    run = Run(state=LoopState(step=step, start_step=step), trainer=trainer, model_dir=job.model_dir, tracker=Tracker())
+    run.outputs = outputs
+    for action in map(as_action, trainer.actions):
+        action.on_eval(run, flatten(outputs))
 
 
 def pause(watchdog: Watchdog, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
@@ -19,6 +19,19 @@ from official_trainer.distribute import strategy_name
 from official_trainer.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.record import Launch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a program brings along that calls the engine, and writes to the run directory too.
+
+    Attributes:
+      trainer: a Trainer with the config of the job; nothing else is built.
+      summaries: given the tracker of TensorBoard's files, returns the one to use.
+    """
+
+    trainer: Any
+    summaries: Callable[[Any], Any] = lambda board: board
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +48,7 @@ class Job:
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
       cluster: the processes that take part; None for this one alone.
       gin: what the gin flags bind; None if they are not given.
+      given: what the caller has built; None for a job that is described by its config.
     """
 
     experiment: str
@@ -46,6 +60,7 @@ class Job:
     allow_config_change: bool = False
     cluster: Cluster | None = None
     gin: Bindings | None = None
+    given: Given | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -99,6 +114,13 @@ class Job:
         """
         allow = self.allow_config_change
         return resume.check(self.model_dir, self.resolved, self.gin, allow_config_change=allow, step=step)
+
+    def write_params(self) -> None:
+        """Writes `params.yaml`, unless the calling program has put its own there."""
+        path = self.path(resume.PARAMS_FILE)
+        is_callers = self.given is not None and files.exists(path) and not resume.is_ours(files.read_text(path))
+        if not is_callers:
+            resume.write_params(self.model_dir, self.resolved)
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""

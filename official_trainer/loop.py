@@ -114,7 +114,7 @@ class Loop:
         self._trainer.train_loop_begin()
         if (row := self._hooks.find_row(state.step, "train")) is not None:
             self._summarized_step = self._run_view.summary_step = state.step
-            self._run_view.train_logs = row
+            self._run_view.train_logs = self._run_view.outputs = row
         self._obey(self._actions.start(self._run_view))
         self._evaluate_if_due()  # an evaluation that a crash cut off
         while not self._is_done():
@@ -257,6 +257,7 @@ class Loop:
         self._journal.log("train", state.step, flat)
         self._hooks.on_summary(state.step)
         self._run_view.train_logs, self._run_view.summary_step = flat, state.step
+        self._run_view.outputs = self._logs
         if not self._is_done():
             self._trainer.train_loop_begin()
 
@@ -383,12 +384,13 @@ class Loop:
             logs = self._trainer.evaluate(self._config.validation_steps)
             self._obey(self._actions.traces(self._hooks.new_traces()))
             flat = flatten(logs)
-            self._react(flat)
+            self._react(flat, logs)
             self._journal.log("validation", step, flat)
             self._logs = logs  # not before: the reaction may have brought a summary
             self._stop.check()
         elif not self._actions.has_seen_evaluation(step):
-            self._react(found)  # the process died after the row, and the checkpoint is older than that
+            self._react(found, found)  # the process died after the row, and the checkpoint is older than that
 
-    def _react(self, logs: Mapping[str, float]) -> None:
+    def _react(self, logs: Mapping[str, float], outputs: Mapping[str, Any]) -> None:
+        self._run_view.outputs = outputs
         self._obey(self._actions.evaluation(logs, ended=self._is_done()))

@@ -58,14 +58,19 @@ class Launch:
     workspace: str | None = None
 
 
-def claim(model_dir: str, experiment: str) -> None:
+def claim(model_dir: str, experiment: str, *, is_shared: bool = False) -> None:
     """Makes sure that `model_dir` is a directory in which `experiment` may run; creates it if there is none.
+
+    Args:
+      model_dir: the run directory.
+      experiment: what is to run there.
+      is_shared: whether the calling program writes there too, so that what it holds already is no stranger's.
 
     Raises:
       ModelDirError: it is not, and why. Nothing was written.
     """
     try:
-        _check_owner(model_dir, experiment)
+        _check_owner(model_dir, experiment, is_shared)
         _check_writable(model_dir)
     except ModelDirError:
         raise
@@ -308,14 +313,15 @@ def _is_harmless(name: str) -> bool:
     return name.startswith((".", f"{RUN_FILE}.tmp-")) or name == "lost+found"
 
 
-def _check_owner(model_dir: str, experiment: str) -> None:
+def _check_owner(model_dir: str, experiment: str, is_shared: bool) -> None:
     if not files.exists(model_dir):
         return
     if not files.is_dir(model_dir):
         raise ModelDirError(f"--model_dir={model_dir} is a file; name a directory.")
     run = read_run(model_dir)
     if run is None:
-        if others := [name for name in files.list_dir(model_dir) if not _is_harmless(name)]:
+        others = [name for name in files.list_dir(model_dir) if not _is_harmless(name)]
+        if others and not is_shared:
             raise ModelDirError(
                 f"--model_dir={model_dir} holds {first_few(others)}, but no run of this program (no {RUN_FILE}). "
                 "Name a new or an empty directory, so that nothing of yours is overwritten."

@@ -20,8 +20,11 @@ MAX_REPEAT_SECONDS = 600.0
 """Steps are repeated to find the one that failed only if that is likely to take no longer than this."""
 
 
-class NonFiniteError(UserError, ArithmeticError):
-    """The loss or a weight is not a number, not finite, or above `trainer.loss_upper_bound`."""
+class NonFiniteError(UserError, ArithmeticError, RuntimeError):
+    """The loss or a weight is not a number, not finite, or above `trainer.loss_upper_bound`.
+
+    A `RuntimeError` too, because that is what Model Garden raises.
+    """
 
     exit_code = ExitCode.NON_FINITE
 

@@ -55,7 +55,7 @@ def read_exactly(
     else:
         _assign(matching)
         if any(not _allows(replica_values, spec) for spec in differing):
-            _logger.warning("restored what matches, as trainer.restore_allow_mismatch says: %s", report)
+            _logger.warning("restored what matches; what was allowed to differ is as the program has it: %s", report)
     return report
 
 

@@ -313,6 +313,11 @@ def notice(changes: Sequence[Change], step: int) -> str:
     return "\n  ".join([f"config changed since step {step}:", *lines])
 
 
+def is_ours(params: str) -> bool:
+    """Whether the text of a `params.yaml` is one that `write_params` wrote."""
+    return params.startswith("# experiment: ")
+
+
 def write_params(model_dir: str, resolved: Resolved) -> None:
     """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
     path = files.join(model_dir, PARAMS_FILE)

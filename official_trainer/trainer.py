@@ -68,7 +68,7 @@ class Trainer(AsyncStepper, Evaluator):
 
         Raises:
           AttributeError: the config lacks a section that is needed.
-          ValueError: two metrics share a name, or the task aggregates logs and `eval_tf_while_loop` is set.
+          ValueError: two metrics share a name.
           DeviceError: XLA cannot compile a step of this strategy.
         """
         _check_config(config, train and train_dataset is None, evaluate and validation_dataset is None)
@@ -176,6 +176,10 @@ class Trainer(AsyncStepper, Evaluator):
     def config(self) -> Any:
         """The experiment's config."""
         return self._config
+
+    def use_config(self, config: Any) -> None:
+        """Takes another config for what is done between windows: how long, how often, what is kept."""
+        self._config = config
 
     @property
     def task(self) -> Any:

@@ -30,6 +30,7 @@ from official_trainer import config as configuration
 from official_trainer.accounting import TimeAccount
 from official_trainer.action import LoopState
 from official_trainer.build import (
+    best_of,
     build,
     drop_best_after,
     export_best,
@@ -72,7 +73,7 @@ def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, fl
       is_alone: whether this is all that the command does, so that its time begins with the process.
     """
     account = TimeAccount(began_seconds=accounting.process_start_seconds() if is_alone and job.argv else None)
-    claim(job.model_dir, job.experiment)
+    claim(job.model_dir, job.experiment, is_shared=job.given is not None)
     lock = lock_of(job)
     with contextlib.ExitStack() as held:
         with stop.interruptible():
@@ -159,7 +160,7 @@ class _Session:
     def _run(self, stop: StopRequest) -> None:
         job = self._job
         if not files.exists(job.path(resume.PARAMS_FILE)):
-            resume.write_params(job.model_dir, job.resolved)  # a restart replaces them once it has restored
+            job.write_params()  # a restart replaces them once it has restored
         self._gin.begin()
         self._enter("build")
         evaluates = TRAINING_MODES[job.mode]
@@ -213,8 +214,8 @@ class _Session:
             _logger.warning("mode %s makes no evaluations, after which these act: %s", self._job.mode, ", ".join(idle))
 
     def _hooks(self, trainer: Trainer, schedule: Schedule) -> Hooks:
-        if trainer.checkpoint_exporter is not None:
-            trainer.checkpoint_exporter.on_new_best = functools.partial(self._on_new_best, trainer)
+        if (best := best_of(trainer)) is not None:
+            best.on_new_best = functools.partial(self._on_new_best, trainer)
         return Hooks(
             on_restore=functools.partial(self._on_restore, trainer),
             on_start=functools.partial(self._on_start, trainer),
@@ -272,10 +273,10 @@ class _Session:
 
     def _on_start(self, trainer: Trainer, state: LoopState) -> None:
         self._has_started = True
-        resume.write_params(self._job.model_dir, self._job.resolved)
+        self._job.write_params()
         self._gin.replace()
-        if trainer.checkpoint_exporter is not None:
-            trainer.checkpoint_exporter.tidy()
+        if (best := best_of(trainer)) is not None:
+            best.tidy()
         self._trackers.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
         if trainer.is_async:

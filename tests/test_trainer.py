@@ -99,10 +99,31 @@ def test_traced_evaluation_loop_gives_the_same(strategy, steps):
         assert math.isclose(float(value), float(traced[name]), rel_tol=1e-6), name
 
 
-def test_traced_evaluation_loop_refuses_host_state():
-    """T2: the combination that cannot work is refused before anything runs."""
-    with pytest.raises(ValueError, match=r"eval_tf_while_loop: cannot be used with a task that defines aggregate_logs"):
-        build(experiment(eval_tf_while_loop=True), task_cls=CollectingTask)
+@pytest.mark.parametrize("steps", [3, -1])
+def test_traced_evaluation_loop_folds_on_the_host(steps):
+    """T2, T5: what a task aggregates after each step is the same with eval_tf_while_loop."""
+    plain = build(task_cls=CollectingTask).evaluate(steps)["seen"]
+    assert build(experiment(eval_tf_while_loop=True), task_cls=CollectingTask).evaluate(steps)["seen"] == plain
+
+
+@pytest.mark.parametrize("eval_tf_while_loop", [False, True])
+def test_a_trainer_may_begin_an_evaluation_with_a_state(eval_tf_while_loop):
+    """T3: what eval_begin returns is folded by eval_reduce, whatever the loop is."""
+
+    class Counting(Trainer):
+        def eval_begin(self):
+            super().eval_begin()
+            return 5
+
+        def eval_reduce(self, state=None, step_outputs=None):
+            return state + 1
+
+        def eval_end(self, aggregated_logs=None):
+            return {"steps": aggregated_logs}
+
+    config = experiment(eval_tf_while_loop=eval_tf_while_loop)
+    task = ToyTask(config.task)
+    assert Counting(config, task, task.build_model(), None, train=False).evaluate(3) == {"steps": 8}
 
 
 @pytest.mark.parametrize("strategy", ["off", "one_device", "mirrored2"])

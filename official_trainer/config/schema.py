@@ -168,8 +168,8 @@ class TrainerConfig(Config):
       train_tf_function: whether training steps are traced.
       train_tf_while_loop: whether the loop over steps is traced too.
       eval_tf_function: whether evaluation steps are traced.
-      eval_tf_while_loop: whether the loop over evaluation steps is traced too; not for tasks that aggregate logs on
-        the host.
+      eval_tf_while_loop: whether the loop over evaluation steps is traced too. Where a task aggregates logs, which the
+        host does after each step, steps are traced and the loop is not.
       max_traces: how often training or evaluation steps may be traced, which batches of ever new shapes cause, before
         the run fails with exit code 3.
       export: SavedModel exports.

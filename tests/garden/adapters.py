@@ -1,0 +1,63 @@
+"""Our classes with the constructors that Model Garden's tests, and orbit's, call."""
+
+import orbit
+
+from official_trainer import metrics
+from official_trainer.best import BestCheckpoint
+from official_trainer.evaluation import Evaluator
+from official_trainer.feed import Feed, TrainingFeed
+from official_trainer.garden import run_experiment
+from official_trainer.input_mark import InputMark
+from official_trainer.lazy import keras, tf
+from official_trainer.steps import Stepper
+from official_trainer.stopping import StopRequest
+from official_trainer.task import Task
+from official_trainer.together import Company
+from official_trainer.traces import Traces
+
+
+class Exporter(BestCheckpoint):
+    """Model Garden's `BestCheckpointExporter(export_dir, metric_name, metric_comp)`."""
+
+    def __init__(self, export_dir, metric_name, metric_comp):
+        super().__init__(export_dir, metric=metric_name, comp=metric_comp)
+
+
+class Runner:
+    """Model Garden's `OrbitExperimentRunner(...).run()`."""
+
+    def __init__(self, **arguments):
+        self._arguments = arguments
+
+    def run(self):
+        return run_experiment(**self._arguments)
+
+
+class OrbitTrainer(Stepper):
+    """orbit's `StandardTrainer(train_dataset, options)`: our windows around a step that a subclass has.
+
+    A subclass makes `global_step` before it calls this.
+    """
+
+    def __init__(self, train_dataset, options=None):
+        self._strategy = tf.distribute.get_strategy()
+        self.stop, self.company = StopRequest(), Company(self._strategy)
+        self._input_mark, self._traces = InputMark(), Traces(20)
+        self._enable_xla, self._average, self._accumulator = False, None, None
+        self._global_step = self.global_step
+        orbit.StandardTrainer.__init__(self, None, options)
+        feed = Feed(Task(None), None, training=True, seed=0, service_timeout_seconds=1)
+        self._feed = TrainingFeed(feed, self.global_step, on_data_end="error", given=train_dataset)
+
+
+class OrbitEvaluator(Evaluator):
+    """orbit's `StandardEvaluator(eval_dataset, options)`: our evaluation around a step that a subclass has."""
+
+    def __init__(self, eval_dataset, options=None):
+        self._strategy = tf.distribute.get_strategy()
+        self.stop, self.company = StopRequest(), Company(self._strategy)
+        self._task, self._model, self._average, self._traces = Task(None), tf.Module(), None, Traces(20)
+        self._validation_feed = Feed(self._task, None, training=False, seed=0, service_timeout_seconds=1)
+        self._validation_metrics, self._validation_loss = [], keras.metrics.Mean("validation_loss")
+        self._examples_evaluated, self._held = metrics.example_counter(), []
+        orbit.StandardEvaluator.__init__(self, eval_dataset, options)
