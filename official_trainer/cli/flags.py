@@ -123,13 +123,17 @@ def add_config_flags(parser: Parser) -> None:
         "a.b=1,c=[1,2], or YAML, or a YAML file, over the files; may be repeated",
         repeat=True,
     )
+    parser.switch("enable_async_checkpointing", "sets trainer.async_checkpoint to false", default=True)
     parser.value("set", "PATH=VALUE", "one value, over all the others; may be repeated", repeat=True)
     parser.note("PATH=VALUE and --PATH=VALUE are short for --set PATH=VALUE.")
 
 
 def changes_config(arguments: argparse.Namespace) -> bool:
     """Tells whether any flag that changes a configuration is given."""
-    return any(getattr(arguments, name) for name in ("config_file", "tpu", "tf_data_service", "params_override", "set"))
+    given = any(
+        getattr(arguments, name) for name in ("config_file", "tpu", "tf_data_service", "params_override", "set")
+    )
+    return given or not arguments.enable_async_checkpointing
 
 
 def add_mode_flag(parser: Parser, offered: Iterable[str] = modes.MODES) -> None:

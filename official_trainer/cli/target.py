@@ -104,6 +104,8 @@ def _as_fields(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     if arguments.tf_data_service:
         yield "--tf_data_service", "task.train_data.enable_tf_data_service", "true"
         yield "--tf_data_service", "task.train_data.tf_data_service_address", arguments.tf_data_service
+    if not arguments.enable_async_checkpointing:
+        yield "--noenable_async_checkpointing", "trainer.async_checkpoint", "false"
 
 
 def workspace(arguments: argparse.Namespace) -> Path | None:

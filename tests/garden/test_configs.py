@@ -1,5 +1,6 @@
 """Model Garden's experiments as configurations: found, read, changed and written as Model Garden itself would."""
 
+import dataclasses
 import importlib
 import json
 import os
@@ -8,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from official.core import exp_factory
+from absl import flags
+from official.common import flags as garden_flags
+from official.core import config_definitions, exp_factory
 from official.modeling import hyperparams
 
 from official_trainer import cli, registry
@@ -231,3 +234,26 @@ def test_what_was_read_once_answers_without_tensorflow(tmp_path, capsys):
     kept.write_text(kept.read_text()[:100])
     assert snapshot.description("resnet_imagenet")["format"] == 1
     assert json.loads(kept.read_text())["config"]
+
+
+def test_the_flags_of_its_drivers_are_taken(capsys):
+    """T20: a flag that stands for a field sets it, and one that is not given changes nothing."""
+    _, out, _ = said(capsys, "show", "resnet_imagenet", "--noenable_async_checkpointing", "--tpu=local")
+    assert "async_checkpoint: false  # --noenable_async_checkpointing" in out
+    assert "tpu: local  # --tpu" in out
+    _, out, _ = said(capsys, "show", "resnet_imagenet", "--enable_async_checkpointing=true")
+    assert "async_checkpoint: true\n" in out
+
+
+def test_the_page_names_every_flag_and_field_of_theirs():
+    """T20: whoever comes from Model Garden finds what becomes of each word."""
+    names = {
+        field.name
+        for section in (config_definitions.TrainerConfig, config_definitions.RuntimeConfig)
+        for field in dataclasses.fields(section)
+    } - {"default_params", "restrictions"}
+    before = set(flags.FLAGS)
+    garden_flags.define_flags()
+    names |= {f"--{name}" for name in set(flags.FLAGS) - before}
+    page = (ROOT / "docs" / "model_garden.md").read_text()
+    assert {name for name in names if f"`{name}`" not in page} == set()
