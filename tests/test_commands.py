@@ -11,6 +11,7 @@ import pytest
 from official_trainer import registry
 from official_trainer.manifest import committed_steps
 from official_trainer.tracking.jsonl import read_rows
+from tests.cases import cases
 from tests.forked import Command, run_command
 from tests.runs import rows, values
 
@@ -134,7 +135,7 @@ def unbroken(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), cases([(signal.SIGKILL, -9), (signal.SIGTERM, 143)], (signal.SIGKILL, -9)))
 def test_a_killed_run_ends_as_if_nothing_had_happened(number, code, unbroken, model_dir, tmp_path):
     """N1, N5, N15: the same command again ends with the same bits and the same rows."""
     for step in (100, 300):

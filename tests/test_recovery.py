@@ -17,6 +17,7 @@ from official_trainer.recovery import NonFiniteError, Recovery
 from official_trainer.stopping import PreemptedError
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
+from tests.cases import cases
 from tests.runs import differences, values
 
 BAD_STEP = 37
@@ -308,7 +309,7 @@ def rates(model_dir):
     return {row["step"]: row["learning_rate"] for row in rows if row["split"] == "train"}
 
 
-@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("rate", cases(RATES, "constant", "mirrored"))
 def test_the_rate_is_scaled_from_the_recovery_on_also_after_a_kill(rate, model_dir, tmp_path, monkeypatch, caplog):
     """N13, N1, N2: in the rows, in the steps, in the checkpoints, and a run that was killed ends with the same bits."""
     if rate == "experimental":

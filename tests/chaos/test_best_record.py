@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_trainer import files
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
+from tests.cases import cases
 from tests.chaos.faulty_files import FaultyFiles, Killed
 
 
@@ -85,7 +86,7 @@ def renewed(directory, before):
         shutil.copytree(made, directory)
 
 
-@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("history", cases(HISTORIES, "first", "later"))
 def test_a_kill_between_any_two_writes(faults, directory, request, history):
     """T11, N1: the next process knows the old best or the new one, with its checkpoint, until there is a better."""
     before, better = HISTORIES[history]
@@ -128,7 +129,7 @@ def check_next_process(directory, next_evaluation, before, better, *, told, wher
         assert expected in told + fresh.told or next_evaluation in ("worse", "nan"), where
 
 
-@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("history", cases(HISTORIES, "later"))
 def test_an_error_at_any_write(faults, directory, history):
     """T11, N3: the process ends; if it did go on, it would not forget the best value either."""
     before, better = HISTORIES[history]

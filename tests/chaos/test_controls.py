@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from tests.cases import cases
 from tests.chaos import inside
 from tests.chaos.campaign import Tally, newest
 from tests.chaos.compare import differences, ids
@@ -56,7 +57,7 @@ CONTROLS = {
 }
 
 
-@pytest.mark.parametrize("item", CONTROLS)
+@pytest.mark.parametrize("item", cases(CONTROLS, "random streams", "data position", "optimizer slots"))
 def test_a_run_that_forgets_is_found_out(item, workspace, half, tmp_path, tallied):
     """N1, N2: leave one item of state out, and the comparison says so."""
     forget, kinds = CONTROLS[item]

@@ -13,6 +13,7 @@ import pytest
 
 from official_trainer.manifest import committed_steps
 from official_trainer.tracking.jsonl import read_rows
+from tests.cases import cases
 from tests.forked import Command
 from tests.runs import differences
 
@@ -205,7 +206,7 @@ def files_of(model_dir):
     return {path.name: path.read_bytes() for path in pathlib.Path(model_dir).glob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("phase", ["evaluate_input", "evaluate"])
+@pytest.mark.parametrize("phase", cases(["evaluate_input", "evaluate"], "evaluate"))
 def test_an_evaluator_that_hangs_is_ended_and_the_next_one_goes_on(phase, unbroken, tmp_path):
     """N12, N14: in its data or in a step: exit code 5, the stacks, and the lock and the lease hold up nobody."""
     model_dir = shutil.copytree(unbroken, tmp_path / "run" / "run")
