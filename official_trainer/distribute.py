@@ -62,7 +62,8 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool
       trains: whether it is for training. Coordinators and evaluators evaluate, and export, on their own devices.
     """
     name = strategy_name(runtime, cluster)
-    if name == "parameter_server" and not trains:
+    is_alone = cluster is None or len(cluster.training) < 2
+    if not trains and (name == "parameter_server" or (name == "multi_worker_mirrored" and is_alone)):
         name = "auto"
     if builder := _CLUSTER_BUILDERS.get(name):
         return builder(runtime, cluster)

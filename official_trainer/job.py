@@ -149,7 +149,7 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
     name = strategy_name(job.config.runtime, cluster)
     what, fix = "", ""
     if cluster is None or len(cluster.training) < 2:
-        if name == "multi_worker_mirrored":
+        if name == "multi_worker_mirrored" and job.mode in modes.TRAINING_MODES:
             what = f"{name} needs several workers, and nothing says who they are"
             fix = "set TF_CONFIG, or runtime.worker_hosts and runtime.task_index, or start it with a launcher"
     else:

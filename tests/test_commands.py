@@ -158,6 +158,10 @@ def test_eval_and_export_of_a_run(unbroken, tmp_path):
     """T10, T19: both verbs find the experiment and its config in the run directory."""
     done = run_command(["eval", f"--model_dir={unbroken}", "--json"], cwd=ROOT, folder=tmp_path)
     assert json.loads(done.out)["accuracy"] > 0.9
+    # Alone, whatever the run trains on: so does an evaluator beside it.
+    argv = ["eval", f"--model_dir={unbroken}", "--json", "runtime.distribution_strategy=multi_worker_mirrored"]
+    alone = run_command(argv, cwd=ROOT, folder=tmp_path)
+    assert json.loads(alone.out) == json.loads(done.out)
     argv = ["export", f"--model_dir={unbroken}", "--checkpoint=best", f"--output_dir={tmp_path}/model"]
     assert run_command(argv, cwd=ROOT, folder=tmp_path).code == 0
     assert (tmp_path / "model" / "saved_model.pb").exists()
