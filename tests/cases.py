@@ -4,7 +4,7 @@ import pytest
 
 
 def cases(every, *quick):
-    """Returns the cases of a parametrized test, a tuple being several values; the `quick` ones are not marked `full`."""
+    """Returns the cases of a parametrized test, where a tuple is several values; the `quick` ones always run."""
     assert set(quick) <= set(every), quick
     return [case if case in quick else _full(case) for case in every]
 
