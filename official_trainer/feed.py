@@ -17,7 +17,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import data_service, inputs, random_streams, tpu
+from official_trainer import data_service, inputs, keyed_draws, random_streams, tpu
 from official_trainer.data_position import DataPosition
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import tf
@@ -376,7 +376,8 @@ def _call(build_inputs: Callable[..., Any], params: Any, context: InputContext) 
     """Calls `build_inputs`, which may leave out `input_context`."""
     options = {"input_context": context} if "input_context" in inspect.signature(build_inputs).parameters else {}
     try:
-        return build_inputs(params, **options)
+        with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
+            return build_inputs(params, **options)
     except FileNotFoundError as error:
         raise DataError(f"{build_inputs.__qualname__}: {error}") from error
 
