@@ -114,6 +114,13 @@ class Feed:
             dataset = dataset.shard(num_workers, 0)
         return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
 
+    def element_spec(self) -> Any:
+        """Returns what a batch of one replica looks like; for the run, it is as if nothing had been built."""
+        feed = self.apart()
+        feed.build()
+        assert feed._built is not None
+        return feed._built[0].element_spec
+
     def apart(self) -> Feed:
         """Returns a feed of the same data, for whoever reads it without the run taking notice."""
         feed = copy.copy(self)

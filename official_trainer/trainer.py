@@ -12,7 +12,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import audit, manifest, metrics, optimization, replicas, restore, windows
+from official_trainer import audit, manifest, metrics, optimization, replicas, restore, variables, windows
 from official_trainer.accumulation import accumulator_of
 from official_trainer.async_steps import AsyncStepper
 from official_trainer.distribute import check_xla
@@ -86,6 +86,7 @@ class Trainer(AsyncStepper, Evaluator):
         self._traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
         self._global_step = orbit.utils.create_global_step()
         seed = _runtime(config, "seed", 0)
+        self._create_variables(seed, train_dataset if train else validation_dataset, is_training=train)
         self._streams = RandomStreams(model, seed)
         ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
         self._average = None if ema is None else optimization.WeightAverage(model, ema)
@@ -99,6 +100,22 @@ class Trainer(AsyncStepper, Evaluator):
         self._init_training(self._feed_of("train_data", seed), train_dataset, train=train)
         self._init_evaluation(self._feed_of("validation_data", seed), validation_dataset, evaluate=evaluate)
         self._checkpoint = self._build_checkpoint()
+
+    def _create_variables(self, seed: int, given: Any, *, is_training: bool) -> None:
+        """Creates what layers create when they are called first, so that there is all that a checkpoint may hold.
+
+        Traces a step of an evaluation, which never runs; for models that were built with all their inputs, nothing.
+        """
+        if not variables.is_waiting_for_a_call(self._model):
+            return
+        feed = self._feed_of("train_data" if is_training else "validation_data", seed)
+        spec = feed.element_spec() if given is None else given.element_spec
+        metrics_of_task = self._task.build_metrics(training=False)
+
+        def step(inputs: Any) -> None:
+            self._task.validation_step(inputs, model=self._model, metrics=metrics_of_task)
+
+        tf.function(step).get_concrete_function(spec)
 
     def _feed_of(self, section: str, seed: int) -> Feed:
         params = getattr(self._config.task, section, None)
