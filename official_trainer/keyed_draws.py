@@ -107,8 +107,7 @@ _STRIDE = 1_000_003  # far apart, so that keys which a stateless operation makes
 
 def _draws(mapped: Any) -> bool:
     """Whether the function of a mapped dataset draws from state; operations that do have two seeds."""
-    functions = getattr(mapped, "_functions", list)()
-    definitions = [function.function.graph.as_graph_def() for function in functions]
+    definitions = [function.function.graph.as_graph_def() for function in mapped._functions()]
     nodes = [node for graph in definitions for node in graph.node]
     nodes += [node for graph in definitions for function in graph.library.function for node in function.node_def]
     return any("seed2" in node.attr for node in nodes)
@@ -116,6 +115,10 @@ def _draws(mapped: Any) -> bool:
 
 def _uniform_int(key: Any, shape: Any, minval: Any, maxval: Any) -> Any:
     return tf.random.stateless_uniform(shape, key, minval, maxval, dtype=tf.convert_to_tensor(minval).dtype)
+
+
+def _category(key: Any, logits: Any, num_samples: Any, output_dtype: Any = None) -> Any:
+    return tf.random.stateless_categorical(logits, num_samples, key, output_dtype or tf.int64)
 
 
 _RANDOM, _IMAGE = "tensorflow.python.ops.gen_random_ops", "tensorflow.python.ops.gen_image_ops"
@@ -128,9 +131,7 @@ _TWINS: Mapping[tuple[str, str], Callable[..., Any]] = {
         shape, key, dtype=dtype
     ),
     (_RANDOM, "random_shuffle"): lambda key, value: tf.random.experimental.stateless_shuffle(value, key),
-    (_RANDOM, "multinomial"): lambda key, logits, num_samples, output_dtype=tf.int64: tf.random.stateless_categorical(
-        logits, num_samples, key, output_dtype
-    ),
+    (_RANDOM, "multinomial"): _category,
     (_IMAGE, "sample_distorted_bounding_box_v2"): lambda key, **arguments: (
         tf.image.stateless_sample_distorted_bounding_box(seed=key, **arguments)
     ),
@@ -140,7 +141,7 @@ _TWINS: Mapping[tuple[str, str], Callable[..., Any]] = {
 
 @functools.cache
 def _install() -> None:
-    """Puts the twins in place, where TensorFlow's public functions call the operations; outside of `keyed` they wait."""
+    """Puts the twins where TensorFlow's public functions call the operations; outside of `keyed` they do nothing."""
     for (module, name), twin in _TWINS.items():
         operations = load(module)
         setattr(operations, name, _or_twin(getattr(operations, name), twin))

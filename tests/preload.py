@@ -36,7 +36,7 @@ TRACED = (
     (evaluation, "Evaluator._evaluate_batch"),
     (task, "Task.train_step Task.validation_step Task.inference_step Task.after_step Task.process_metrics"),
     (task, "Task._total_loss split_inputs"),
-    (random_streams, "RandomStreams.begin_step RandomStreams.named"),
+    (random_streams, "RandomStreams.begin_step RandomStreams.around RandomStreams.named"),
     (publish, "collecting deliver is_requested is_wanted"),
     (metrics, "LossTrace.update"),
     (optimization, "WeightAverage.update WeightAverage._decay _move_towards"),

@@ -36,9 +36,9 @@ class Family:
     def overlay(self):
         return CONFIGS / f"{self.name}.yaml"
 
-    def params(self, registers=True):
+    def params(self):
         """Returns the experiment as Model Garden reads it from its overlay."""
-        for module in ("official.common.registry_imports", *self.registers) if registers else ():
+        for module in ("official.common.registry_imports", *self.registers):
             importlib.import_module(module)
         from official.core import exp_factory
         from official.modeling import hyperparams
@@ -70,8 +70,8 @@ class Family:
 FAMILIES = {
     family.name: family
     for family in (
-        Family("resnet", "resnet_imagenet", "images", "accuracy", f"{_VISION}.image_classification:ClassificationModule",
-               is_quick=True),
+        Family("resnet", "resnet_imagenet", "images", "accuracy",
+               f"{_VISION}.image_classification:ClassificationModule", is_quick=True),
         Family("vision_transformer", "vit_imagenet_finetune", "images", "accuracy",
                f"{_VISION}.image_classification:ClassificationModule"),
         Family("mobilenet_segmentation", "mnv2_deeplabv3_pascal", "segmentation", "mean_iou",
