@@ -117,8 +117,19 @@ def _uniform_int(key: Any, shape: Any, minval: Any, maxval: Any) -> Any:
     return tf.random.stateless_uniform(shape, key, minval, maxval, dtype=tf.convert_to_tensor(minval).dtype)
 
 
+def _shuffle(key: Any, value: Any) -> Any:
+    """Orders rows by a number for each; XLA does not know TensorFlow's own stateless shuffle."""
+    value = tf.convert_to_tensor(value)
+    numbers = tf.random.stateless_uniform(tf.shape(value)[:1], key, minval=None, maxval=None, dtype=tf.int32)
+    return tf.ensure_shape(tf.gather(value, tf.argsort(numbers)), value.shape)
+
+
 def _category(key: Any, logits: Any, num_samples: Any, output_dtype: Any = None) -> Any:
-    return tf.random.stateless_categorical(logits, num_samples, key, output_dtype or tf.int64)
+    """Takes the largest logit plus Gumbel noise; XLA does not know TensorFlow's own stateless categories."""
+    logits = tf.cast(logits, tf.float32)
+    shape = [tf.shape(logits)[0], num_samples, tf.shape(logits)[1]]
+    noise = -tf.math.log(-tf.math.log(tf.random.stateless_uniform(shape, key, minval=1e-37)))
+    return tf.argmax(logits[:, None] + noise, -1, output_type=output_dtype or tf.int64)
 
 
 _RANDOM, _IMAGE = "tensorflow.python.ops.gen_random_ops", "tensorflow.python.ops.gen_image_ops"
@@ -130,7 +141,7 @@ _TWINS: Mapping[tuple[str, str], Callable[..., Any]] = {
     (_RANDOM, "truncated_normal"): lambda key, shape, dtype: tf.random.stateless_truncated_normal(
         shape, key, dtype=dtype
     ),
-    (_RANDOM, "random_shuffle"): lambda key, value: tf.random.experimental.stateless_shuffle(value, key),
+    (_RANDOM, "random_shuffle"): _shuffle,
     (_RANDOM, "multinomial"): _category,
     (_IMAGE, "sample_distorted_bounding_box_v2"): lambda key, **arguments: (
         tf.image.stateless_sample_distorted_bounding_box(seed=key, **arguments)

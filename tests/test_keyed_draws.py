@@ -57,6 +57,12 @@ def test_a_parallel_map_draws_the_same_each_time(function):
     np.testing.assert_array_equal(pipeline(function, skip=25), elements[25:])
 
 
+def test_categories_are_drawn_as_often_as_their_logits_say():
+    drawn = pipeline(lambda index: tf.random.categorical(tf.math.log([[0.25, 0.25, 0.5]]), 500))
+    shares = np.bincount(drawn.ravel(), minlength=3) / drawn.size
+    np.testing.assert_allclose(shares, [0.25, 0.25, 0.5], atol=0.02)
+
+
 def test_without_keys_it_does_not():
     """The control: the same pipeline, built as it stands."""
     tf.random.set_seed(3)
@@ -145,10 +151,11 @@ def test_compiled_steps_draw_what_their_number_says():
     drawn = []
     for number in (3, 4, 3):
         place.assign(number)
-        step = streams.around(lambda: tf.random.uniform([4]), "train", place)
-        drawn.append(tf.function(step, jit_compile=True)().numpy())
-    np.testing.assert_array_equal(drawn[0], drawn[2])
-    assert not np.array_equal(drawn[0], drawn[1])
+        step = streams.around(lambda: (noise(0), shuffled(0), category(0)), "train", place)
+        drawn.append([value.numpy() for value in tf.function(step, jit_compile=True)()])
+    for first, other, again in zip(*drawn, strict=True):
+        np.testing.assert_array_equal(first, again)
+        assert not np.array_equal(first, other)
 
 
 def test_outside_of_a_step_nothing_changes():
