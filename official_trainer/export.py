@@ -6,6 +6,7 @@ Does not own: when to export (`loop.py`, `best.py`), which weights are in the mo
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -48,13 +49,15 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     beside = f"{directory.rstrip('/')}{_WRITING}"
     files.remove(beside)  # left by a process that died
     module = tf.Module()
-    module.model = model
-    if hasattr(task, "build_signatures"):
-        signatures = task.build_signatures(model)
-    elif (theirs := serving.export_module(task, model)) is not None:
-        module.serving, signatures = theirs, serving.signatures(theirs)
+    theirs = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
+    if theirs is not None:
+        # Not the model itself: Keras would trace each of its layers as it was called last, which takes most of the
+        # time, and which layers that only training calls, such as samplers of boxes, cannot do.
+        module.model_variables, signatures = list(model.variables), serving.signatures(theirs)
     else:
-        signatures = default_signatures(task, model)
+        module.model = model
+        make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
+        signatures = make(model)
     tf.saved_model.save(module, beside, signatures=signatures)
     signature_names = sorted(signatures)
     record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}

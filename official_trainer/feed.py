@@ -17,7 +17,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import data_service, inputs, random_streams, tpu
+from official_trainer import data_service, inputs, keyed_draws, random_streams, tpu
 from official_trainer.data_position import DataPosition
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import tf
@@ -113,6 +113,13 @@ class Feed:
         if not context.strides:
             dataset = dataset.shard(num_workers, 0)
         return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
+
+    def element_spec(self) -> Any:
+        """Returns what a batch of one replica looks like; for the run, it is as if nothing had been built."""
+        feed = self.apart()
+        feed.build()
+        assert feed._built is not None
+        return feed._built[0].element_spec
 
     def apart(self) -> Feed:
         """Returns a feed of the same data, for whoever reads it without the run taking notice."""
@@ -376,7 +383,8 @@ def _call(build_inputs: Callable[..., Any], params: Any, context: InputContext) 
     """Calls `build_inputs`, which may leave out `input_context`."""
     options = {"input_context": context} if "input_context" in inspect.signature(build_inputs).parameters else {}
     try:
-        return build_inputs(params, **options)
+        with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
+            return build_inputs(params, **options)
     except FileNotFoundError as error:
         raise DataError(f"{build_inputs.__qualname__}: {error}") from error
 

@@ -11,9 +11,10 @@ import contextlib
 import hashlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from official_trainer import keyed_draws
 from official_trainer.errors import UserError
 from official_trainer.lazy import keras, load, tf
 
@@ -106,13 +107,25 @@ class RandomStreams:
             stream = place * len(self._generators) + index
             generator.state.assign(tf.stack([tf.constant(0, tf.int64), stream, tf.constant(self._key, tf.int64)]))
 
+    def around(self, step: Callable[..., Any], domain: str, place: tf.Variable | tf.Tensor) -> Callable[..., Any]:
+        """Returns `step` with `named` around it, inside of whatever the step is compiled as."""
+
+        def with_streams(*args: Any, **kwargs: Any) -> Any:
+            with self.named(domain, place):
+                return step(*args, **kwargs)
+
+        return with_streams
+
     def named(self, domain: str, place: tf.Variable | tf.Tensor) -> NamedStreams:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) says which step it is."""
         return NamedStreams(self._seed, domain, place)
 
 
 class NamedStreams:
-    """Seeds by name for one step of one replica; entered around it, in the thread that traces it."""
+    """Seeds by name for one step of one replica; entered around it, in the thread that traces it.
+
+    What the step draws from TensorFlow's stateful operations comes from such seeds too.
+    """
 
     def __init__(self, seed: int, domain: str, place: tf.Variable | tf.Tensor) -> None:
         self._words = f"{seed} {domain}"
@@ -120,8 +133,11 @@ class NamedStreams:
 
     def __enter__(self) -> None:
         self._outer, _here.streams = _here.streams, self
+        self._draws = keyed_draws.keyed(lambda number: self.seed(f"tf.random {number}"))
+        self._draws.__enter__()
 
     def __exit__(self, *error: Any) -> None:
+        self._draws.__exit__(*error)
         _here.streams = self._outer
 
     def seed(self, name: str) -> tf.Tensor:

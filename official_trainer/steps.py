@@ -246,11 +246,12 @@ class Stepper(orbit.StandardTrainer):
         self, inputs: Any, step_of_task: Callable[..., Any], publishes: bool
     ) -> publish.Tensors | None:
         self._begin_streams()
-        step = publish.collecting(step_of_task, is_wanted=publishes)
+        step = self._streams.around(
+            publish.collecting(step_of_task, is_wanted=publishes), "train", self._place_in_data()
+        )
         if self._enable_xla and not self._compiles_windows:
             step = tf.function(step, jit_compile=True)
-        with self._streams.named("train", self._place_in_data()):
-            logs, published = step(inputs, model=self._model, optimizer=self._optimizer, metrics=self._train_metrics)
+        logs, published = step(inputs, model=self._model, optimizer=self._optimizer, metrics=self._train_metrics)
         if self._task.loss not in logs:
             raise ValueError(
                 f"{type(self._task).__name__}.train_step must return {self._task.loss!r}, got {list(logs)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import orbit
 
-from official_trainer import audit, manifest, metrics, optimization, replicas, restore, windows
+from official_trainer import audit, manifest, metrics, optimization, replicas, restore, variables, windows
 from official_trainer.accumulation import accumulator_of
 from official_trainer.async_steps import AsyncStepper
 from official_trainer.distribute import check_xla
@@ -85,8 +85,8 @@ class Trainer(AsyncStepper, Evaluator):
         self._input_mark = InputMark()
         self._traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
         self._global_step = orbit.utils.create_global_step()
-        seed = _runtime(config, "seed", 0)
-        self._streams = RandomStreams(model, seed)
+        self._create_variables(train_dataset if train else validation_dataset, is_training=train)
+        self._streams = RandomStreams(model, _runtime(config, "seed", 0))
         ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
         self._average = None if ema is None else optimization.WeightAverage(model, ema)
         if optimizer is not None and model.built:
@@ -96,14 +96,30 @@ class Trainer(AsyncStepper, Evaluator):
         self._rate_scale: optimization.RateScale | None = None
         if self._optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
             self.scale_learning_rate(1.0)  # before anything is traced
-        self._init_training(self._feed_of("train_data", seed), train_dataset, train=train)
-        self._init_evaluation(self._feed_of("validation_data", seed), validation_dataset, evaluate=evaluate)
+        self._init_training(self._feed_of("train_data"), train_dataset, train=train)
+        self._init_evaluation(self._feed_of("validation_data"), validation_dataset, evaluate=evaluate)
         self._checkpoint = self._build_checkpoint()
 
-    def _feed_of(self, section: str, seed: int) -> Feed:
+    def _create_variables(self, given: Any, *, is_training: bool) -> None:
+        """Creates what layers create when they are called first, so that there is all that a checkpoint may hold.
+
+        Traces a step of an evaluation, which never runs; for models that were built with all their inputs, nothing.
+        """
+        if not variables.is_waiting_for_a_call(self._model):
+            return
+        section = "train_data" if is_training else "validation_data"
+        spec = given.element_spec if given is not None else self._feed_of(section).element_spec()
+        metrics_of_task = self._task.build_metrics(training=False)
+
+        def step(inputs: Any) -> None:
+            self._task.validation_step(inputs, model=self._model, metrics=metrics_of_task)
+
+        tf.function(step).get_concrete_function(spec)
+
+    def _feed_of(self, section: str) -> Feed:
         params = getattr(self._config.task, section, None)
         timeout = getattr(self._config.runtime, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
-        training = section == "train_data"
+        seed, training = _runtime(self._config, "seed", 0), section == "train_data"
         return Feed(self._task, params, training=training, seed=seed, service_timeout_seconds=timeout)
 
     def _init_training(self, feed: Feed, train_dataset: Any, *, train: bool) -> None:

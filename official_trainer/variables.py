@@ -162,3 +162,12 @@ def _dtype(variable: Any) -> tuple[str, int]:
 
 def _count(shape: tuple[int | None, ...]) -> int:
     return math.prod(size or 0 for size in shape)
+
+
+def is_waiting_for_a_call(model: Any) -> bool:
+    """Whether a layer of `model` creates its variables only when it is called."""
+    layers = model._flatten_layers(include_self=False) if hasattr(model, "_flatten_layers") else ()
+    return any(not layer.built and type(layer).build.__module__ not in _BUILDS_NOTHING for layer in layers)
+
+
+_BUILDS_NOTHING = ("tf_keras.src.engine.base_layer", "tf_keras.src.engine.training")

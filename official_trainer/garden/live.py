@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import operator
 from typing import Any
 
 from official_trainer.config import Config, fields
 from official_trainer.garden.mirror import garden_class
-from official_trainer.garden.spec import is_config_class
 from official_trainer.lazy import load
 
 
 def as_read(config: Any) -> Any:
     """Returns an experiment as its Task, and the Trainer, are to read it.
 
-    Task and optimizer of a mirrored experiment are Model Garden's own, frozen; all else is as it was.
+    Task and optimizer of a mirrored experiment are Model Garden's own, locked as there; all else is as it was.
     """
     if not garden_class(config):
         return config
@@ -31,9 +31,18 @@ def as_read(config: Any) -> Any:
 def build_task(config: Any, *, logging_dir: str) -> Any:
     """Returns the Task of Model Garden for a task config of theirs, live or mirrored."""
     live = build(config)
+    _import_driver(type(live).__module__)
     from official.core import task_factory
 
     return task_factory.get_task(live, logging_dir=logging_dir)
+
+
+def _import_driver(module: str) -> None:
+    """Imports the driver of a project of theirs, which imports the tasks and the parts of models that it registers."""
+    package, project, *_ = f"{module}...".removeprefix("official.").split(".")
+    name = f"official.projects.{project}.train"
+    if package == "projects" and importlib.util.find_spec(name) is not None:
+        importlib.import_module(name)
 
 
 def build(section: Any) -> Any:
@@ -41,18 +50,8 @@ def build(section: Any) -> Any:
     if not garden_class(section):
         return section
     live = _section(section)
-    _lock(live)
+    live.lock()  # not the sections in it: a builder of theirs completes its own, as that of vision transformers does
     return live
-
-
-def _lock(value: Any) -> None:
-    """Freezes a section to the bottom; Model Garden's `lock` leaves the sections in it open."""
-    is_section = is_config_class(type(value))
-    parts = vars(value).values() if is_section else value if isinstance(value, list | tuple) else ()
-    for part in parts:
-        _lock(part)
-    if is_section:
-        value.lock()
 
 
 def _section(section: Config) -> Any:
