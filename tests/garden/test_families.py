@@ -109,10 +109,10 @@ def served(directory):
     rng = np.random.default_rng(0)
     inputs = {}
     for name, spec in serve.structured_input_signature[1].items():
-        unknown = iter([1, data.SIZE, data.SIZE] if spec.dtype == tf.uint8 else [1, data.SEQUENCE])
-        shape = [next(unknown) if size is None else size for size in spec.shape]
-        shape = shape if name != "masked_lm_positions" else [1, data.PREDICTIONS]
-        inputs[name] = tf.constant(rng.integers(0, 255 if spec.dtype == tf.uint8 else 2, shape), spec.dtype)
+        is_image = spec.dtype == tf.uint8
+        length = data.PREDICTIONS if name == "masked_lm_positions" else data.SEQUENCE
+        shape = [1, data.SIZE, data.SIZE, 3] if is_image else [1, length]
+        inputs[name] = tf.constant(rng.integers(0, 255 if is_image else 2, shape), spec.dtype)
     return {name: value.numpy() for name, value in serve(**inputs).items()}
 
 
