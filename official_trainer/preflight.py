@@ -18,6 +18,7 @@ from official_trainer.build import build, monitored, schedule_of, store_of
 from official_trainer.errors import UserError
 from official_trainer.job import Job, check_ready
 from official_trainer.record import claim
+from official_trainer.tracking import flatten
 
 if TYPE_CHECKING:
     from official_trainer.trainer import Trainer
@@ -105,7 +106,7 @@ class _Session:
         return f"one step, loss {float(logs['training_loss']):.4g}"
 
     def _evaluate(self) -> str:
-        logs = self.trainer.evaluate(1)
+        logs = flatten(self.trainer.evaluate_aside(1, own_steps=False))
         return "one step, " + ", ".join(sorted(logs))
 
     def _monitored_metric(self) -> str:

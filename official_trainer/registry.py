@@ -104,8 +104,12 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
     return register
 
 
-def get_task_cls(task_config: Config) -> type:
+def get_task_cls(task_config: Config, path: str = "task") -> type:
     """Returns the Task class registered for the class of `task_config`, or for its nearest base.
+
+    Args:
+      task_config: the section.
+      path: where it is in the config.
 
     Raises:
       ConfigError: there is none; names the config class.
@@ -116,7 +120,7 @@ def get_task_cls(task_config: Config) -> type:
     name = type(task_config).__name__
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
     known = ", ".join(sorted(cls.__name__ for cls in _tasks)) or "none"
-    raise ConfigError([Problem(what, "task", fix=f"put @register_task_cls({name}) on the Task; registered: {known}")])
+    raise ConfigError([Problem(what, path, fix=f"put @register_task_cls({name}) on the Task; registered: {known}")])
 
 
 def _place(thing: Any) -> tuple[str, str, str]:

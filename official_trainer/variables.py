@@ -105,6 +105,16 @@ def summary(tree: Any) -> str:
     return "\n".join(lines)
 
 
+def layers_of(model: Any) -> Iterator[Any]:
+    """Yields the layers of a Keras model, or of all models and layers inside a module; some more than once."""
+    if hasattr(model, "_flatten_layers"):
+        yield from model._flatten_layers()
+        return
+    yield model
+    for part in (*getattr(model, "sub_tasks", {}).values(), *getattr(model, "submodules", ())):
+        yield from part._flatten_layers() if hasattr(part, "_flatten_layers") else [part]
+
+
 def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, Mapping):
         for key, value in tree.items():

@@ -35,7 +35,7 @@ TRACED = (
     (evaluation, "Evaluator.eval_step Evaluator.next_eval_inputs Evaluator._replica_eval_step _num_examples"),
     (evaluation, "Evaluator._evaluate_batch"),
     (task, "Task.train_step Task.validation_step Task.inference_step Task.after_step Task.process_metrics"),
-    (task, "Task._total_loss split_inputs"),
+    (task, "total_loss scaled_loss update split_inputs"),
     (random_streams, "RandomStreams.begin_step RandomStreams.named"),
     (publish, "collecting deliver is_requested is_wanted"),
     (metrics, "LossTrace.update"),
