@@ -193,15 +193,20 @@ class MultiTask(Task):
         """Whether a step is only one task's, which `dispatch` finds."""
         return self._sampler is not None
 
-    def dispatch(self, batch: Mapping[str, Any], run: Callable[[Any], Any]) -> Any:
+    def dispatch(self, strategy: tf.distribute.Strategy, batch: Mapping[str, Any], run: Callable[[Any], Any]) -> Any:
         """Calls `run` with the batch of the task that the step is for; in cross-replica context.
 
         Not within a replica, because replicas cannot talk to each other inside of a branch.
 
+        Args:
+          strategy: how the batch is shared out.
+          batch: with the batches of all tasks, all but one of them empty.
+          run: runs a step over the replicas.
+
         Returns:
           What `run` returns; None if this is traced.
         """
-        chosen = tf.distribute.get_strategy().experimental_local_results(batch[CHOSEN])[0][0]
+        chosen = strategy.experimental_local_results(batch[CHOSEN])[0][0]
         calls = [functools.partial(run, {name: batch[BATCHES][name]}) for name in self.parts]
         if tf.executing_eagerly():
             return calls[int(chosen)]()

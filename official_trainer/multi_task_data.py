@@ -56,12 +56,18 @@ def batches_of(
     starts = [step] * len(tasks) if sampler is None else sampler.counts(seed, step)
     contexts = {name: context.at(start) for name, start in zip(tasks, starts, strict=True)}
     datasets = {name: _begun(task, params.sections[name], contexts[name]) for name, task in tasks.items()}
+    context.holds_several_batches = True
     context.order_depends_on_pipelines = any(own.order_depends_on_pipelines for own in contexts.values())
     if sampler is None:
         return tf.data.Dataset.zip(datasets)
     per_step = context.elements_per_step
     elements = tf.data.Dataset.range(step * per_step, 2**62).batch(_CHOICES_AT_ONCE)
-    chosen = elements.map(lambda numbers: sampler.choose(numbers // per_step, seed)).unbatch()
+
+    @tf.autograph.experimental.do_not_convert
+    def choose(numbers: tf.Tensor) -> tf.Tensor:
+        return sampler.choose(numbers // per_step, seed)
+
+    chosen = elements.map(choose).unbatch()
     return tf.data.Dataset.choose_from_datasets(_labelled(datasets), chosen)
 
 
@@ -77,15 +83,16 @@ def _begun(task: Any, section: Any, context: InputContext) -> tf.data.Dataset:
 def _labelled(datasets: Mapping[str, tf.data.Dataset]) -> list[tf.data.Dataset]:
     """Returns datasets whose elements have one structure: whose it is, and batches for all, but for one empty."""
     specs = {name: dataset.element_spec for name, dataset in datasets.items()}
+    with tf.init_scope(), tf.device("CPU:0"):
+        empty = {name: tf.nest.map_structure(_empty, spec) for name, spec in specs.items()}
 
     def labelled(number: int, name: str) -> tf.data.Dataset:
         def label(*parts: Any) -> dict[str, Any]:
             batch = tf.nest.pack_sequence_as(specs[name], tf.nest.flatten(parts))
             size = tf.shape(tf.nest.flatten(batch)[0])[0]
-            empty = {other: tf.nest.map_structure(_empty, spec) for other, spec in specs.items() if other != name}
             return {CHOSEN: tf.fill([size], number), BATCHES: {**empty, name: batch}}
 
-        return datasets[name].map(label)
+        return datasets[name].map(tf.autograph.experimental.do_not_convert(label))
 
     return [labelled(number, name) for number, name in enumerate(specs)]
 

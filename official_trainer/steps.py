@@ -230,10 +230,10 @@ class Stepper(orbit.StandardTrainer):
     def _dispatched(self, inputs: Any) -> publish.Tensors | None:
         """Runs the step of one of several tasks; one that publishes is called eagerly, and traced for its task."""
         if not publish.is_requested() or not self._train_options.use_tf_function:
-            return self._task.dispatch(inputs, self._run_replicas)
+            return self._task.dispatch(self._strategy, inputs, self._run_replicas)
         if self._publishing_run is None:
             self._publishing_run = tf.function(self._traces.watched("train", self._run_replicas))
-        return self._task.dispatch(inputs, self._publishing_run)
+        return self._task.dispatch(self._strategy, inputs, self._publishing_run)
 
     @property
     def _dispatches(self) -> bool:

@@ -112,11 +112,16 @@ def direction_of(name: str, sets: Sequence[ValidationSet]) -> monitoring.Directi
     found = next((each for each in sets if each.name and name.startswith(f"{each.name}|")), None)
     inner = name if found is None else name.removeprefix(f"{found.name}|")
     found = found or next((each for each in sets if not each.name), None)
-    direction = None if found is None else found.direction(inner)
-    if direction is not None:
+    if found is None:
+        known = ", ".join(each.name for each in sets)
+        raise metrics.MetricDirectionError(
+            f"it cannot be told whether a higher or a lower {name!r} is better: it is of no validation set; there are "
+            f"{known}, whose metrics are called {sets[0].name}|{name}"
+        )
+    if (direction := found.direction(inner)) is not None:
         return direction
-    task = "the task" if found is None else type(found.task).__name__
-    metric = None if found is None else next((each for each in found.metrics if each.name == inner), None)
+    task = type(found.task).__name__
+    metric = next((each for each in found.metrics if each.name == inner), None)
     who = f"it is no metric object of {task}" if metric is None else f"{type(metric).__name__} does not say"
     raise metrics.MetricDirectionError(
         f"it cannot be told whether a higher or a lower {name!r} is better: {who}; set mode to max or min, or "
