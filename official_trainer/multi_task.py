@@ -206,10 +206,10 @@ class MultiTask(Task):
         Returns:
           What `run` returns; None if this is traced.
         """
+        if tf.executing_eagerly():
+            return run(self._chosen(batch, strategy.experimental_local_results(batch[CHOSEN])[0]))
         chosen = strategy.experimental_local_results(batch[CHOSEN])[0][0]
         calls = [functools.partial(run, {name: batch[BATCHES][name]}) for name in self.parts]
-        if tf.executing_eagerly():
-            return calls[int(chosen)]()
 
         def branch(call: Callable[[], Any]) -> Callable[[], tf.Tensor]:
             def traced() -> tf.Tensor:
@@ -221,11 +221,16 @@ class MultiTask(Task):
         tf.switch_case(tf.cast(chosen, tf.int32), [branch(call) for call in calls])
         return None
 
+    def _chosen(self, batch: Mapping[str, Any], chosen: tf.Tensor) -> dict[str, Any]:
+        """Returns the batch of the task that the step is for, by its name; not traced."""
+        name = list(self.parts)[int(chosen[0])]
+        return {name: batch[BATCHES][name]}
+
     def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> dict[str, Any]:
         """Runs one update, with the batches of all tasks or of one.
 
         Args:
-          inputs: batches by the tasks' names.
+          inputs: batches by the tasks' names; or an element of `build_inputs`, if this is not traced.
           model: of all tasks.
           optimizer: of all tasks.
           metrics: what `build_metrics` returned.
@@ -238,7 +243,7 @@ class MultiTask(Task):
         kept = {each.name: each for each in metrics or () if each.name in self.parts}
         if self._sampler is None:
             return self._joint_step(inputs, model, optimizer, kept)
-        ((name, batch),) = inputs.items()
+        ((name, batch),) = (self._chosen(inputs, inputs[CHOSEN]) if CHOSEN in inputs else inputs).items()
         task, own = self.parts[name].task, kept.get(name)
         logs = task.train_step(
             batch, model=sub_model(model, name), optimizer=optimizer, metrics=None if own is None else own.metrics

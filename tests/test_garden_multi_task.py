@@ -126,16 +126,22 @@ def garden_config(trainer_type):
 
 def theirs(config):
     """Returns tasks, model (the same each time) and optimizer."""
+    task, model, optimizer = parts(config)
+    model.build()
+    return task, model, optimizer
+
+
+def parts(config):
     keras.backend.clear_session()
     random_streams.enable(0)
-    task, model = multitask.MultiTask.from_config(config.task), Heads()
-    model.build()
-    return task, model, task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+    task = multitask.MultiTask.from_config(config.task)
+    return task, Heads(), task.create_optimizer(config.trainer.optimizer_config, config.runtime)
 
 
 def ours(config):
-    task, model, optimizer = theirs(config)
+    task, model, optimizer = parts(config)
     task = from_garden(task, model)
+    assert all(part.built for part in model.sub_tasks.values())
     return Trainer(config, task, task.build_model(), optimizer)
 
 
