@@ -252,6 +252,13 @@ class MultiTask(Task):
             own.loss.update_state(logs[task.loss])
         return {self.loss: logs[task.loss]}
 
+    def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> dict[str, Any]:
+        """Refuses what no task is asked for: each is evaluated by itself, on its own data."""
+        raise NotImplementedError(
+            "validation_dataset: a dataset cannot be given to several tasks; each has its own, in its "
+            "task_config.validation_data"
+        )
+
     def _joint_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
         from official_trainer.multi_task_model import sub_model
 
@@ -273,6 +280,16 @@ class MultiTask(Task):
             if own.metrics:
                 self.parts[name].task.process_metrics(own.metrics, split_inputs(inputs[name])[1], outputs[name])
         return {self.loss: loss}
+
+
+def parts_in(task: Any) -> list[Part]:
+    """Returns the tasks that `task` is made of; none if it is a single one."""
+    return list(task.parts.values()) if isinstance(task, MultiTask) else []
+
+
+def train_section(task: Any, config: Any) -> Any:
+    """Returns what `task.build_inputs` is called with to train: of an experiment's config, or of several tasks'."""
+    return task.train_data if isinstance(task, MultiTask) else getattr(config.task, "train_data", None)
 
 
 def _check(parts: Sequence[Part]) -> None:

@@ -131,10 +131,16 @@ KINDS: Mapping[str, Kind] = {
 own, are guarded. A new field of the engine gets its line here; `*` stands for sections and names of one purpose."""
 
 
-def kind_of(path: str) -> Kind:
-    """Returns the class of a change of the field at `path`; fields of one of several tasks count as those of one."""
+def pattern_of(path: str) -> str | None:
+    """Returns the line of the table for the field at `path`; fields of one of several tasks count as those of one."""
     path = _OF_ONE_TASK.sub("task.", path)
-    return next((kind for pattern, kind in KINDS.items() if fnmatch.fnmatchcase(path, pattern)), "guarded")
+    return next((pattern for pattern in KINDS if fnmatch.fnmatchcase(path, pattern)), None)
+
+
+def kind_of(path: str) -> Kind:
+    """Returns the class of a change of the field at `path`."""
+    pattern = pattern_of(path)
+    return "guarded" if pattern is None else KINDS[pattern]
 
 
 _OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")

@@ -21,7 +21,7 @@ from official_trainer.feed import Feed, TrainingFeed
 from official_trainer.input_mark import InputMark, is_waiting
 from official_trainer.lazy import keras, tf
 from official_trainer.matching import RestoreReport
-from official_trainer.multi_task import MultiTask, Part
+from official_trainer.multi_task import MultiTask, Part, parts_in, train_section
 from official_trainer.multi_task_model import is_built, sub_model
 from official_trainer.random_streams import RandomStreams
 from official_trainer.replicas import HeldValues, ReplicaValues, own_sum, share_out
@@ -77,8 +77,6 @@ class Trainer(AsyncStepper, Evaluator):
           SubTasksError: the model has no part for one of several tasks.
           DeviceError: XLA cannot compile a step of this strategy.
         """
-        if isinstance(task, MultiTask):
-            task.configure(config.trainer)
         _check_config(config, task, train and train_dataset is None, evaluate and validation_dataset is None)
         self._strategy = tf.distribute.get_strategy()
         self._config, self._task, self._model = config, task, model
@@ -99,17 +97,19 @@ class Trainer(AsyncStepper, Evaluator):
         self._average = None if ema is None else optimization.WeightAverage(model, ema)
         if optimizer is not None and is_built(model):
             optimization.build_slots(self._optimizer, model.trainable_variables)
-        settings = optimization.hyperparameters(self._optimizer) if optimizer is not None else []
-        self._configured = [(variable, variable.numpy()) for variable in settings]
+        self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(self._optimizer)]
         self._rate_scale: optimization.RateScale | None = None
         if self._optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
             self.scale_learning_rate(1.0)  # before anything is traced
-        train_data = task.train_data if isinstance(task, MultiTask) else getattr(config.task, "train_data", None)
-        self._init_training(self._feed_of(task, train_data, training=True), train_dataset, train=train)
-        own = ValidationSet(task, model, self._feed_of(task, getattr(config.task, "validation_data", None)))
-        own.dataset = validation_dataset
-        self._init_evaluation(own, [self._named_set(part) for part in _parts(task, eval_tasks)], evaluate=evaluate)
+        self._init_training(train_dataset, train=train)
+        self._init_sets(validation_dataset, [*parts_in(task), *eval_tasks], evaluate=evaluate)
         self._checkpoint = self._build_checkpoint()
+
+    def _init_sets(self, validation_dataset: Any, parts: Sequence[Part], *, evaluate: bool) -> None:
+        params = getattr(self._config.task, "validation_data", None)
+        own = ValidationSet(self._task, self._model, self._feed_of(self._task, params))
+        own.dataset = validation_dataset
+        self._init_evaluation(own, [self._named_set(part) for part in parts], evaluate=evaluate)
 
     def _feed_of(self, task: Any, params: Any, *, training: bool = False) -> Feed:
         seed = _runtime(self._config, "seed", 0)
@@ -121,8 +121,9 @@ class Trainer(AsyncStepper, Evaluator):
         model = sub_model(self._model, part.name)
         return ValidationSet(part.task, model, feed, name=part.name, steps=part.eval_steps)
 
-    def _init_training(self, feed: Feed, train_dataset: Any, *, train: bool) -> None:
+    def _init_training(self, train_dataset: Any, *, train: bool) -> None:
         trainer = self._config.trainer
+        feed = self._feed_of(self._task, train_section(self._task, self._config), training=True)
         self.init_async()
         self._train_loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         of_model = list(getattr(self._model, "metrics", []))
@@ -384,17 +385,13 @@ def _runtime(config: Any, name: str, default: Any) -> Any:
     return getattr(getattr(config, "runtime", None), name, default)
 
 
-def _parts(task: Any, eval_tasks: Sequence[Part]) -> list[Part]:
-    """Returns what is evaluated under a name."""
-    return [*(task.parts.values() if isinstance(task, MultiTask) else ()), *eval_tasks]
-
-
 def _check_config(config: Any, task: Any, needs_train_data: bool, needs_validation_data: bool) -> None:
     for name in ("trainer", "task"):
         if not hasattr(config, name):
             raise AttributeError(f"the config has no section {name!r}, which the Trainer needs")
     if isinstance(task, MultiTask):
-        return  # whose tasks have sections of their own
+        task.configure(config.trainer)
+        return  # its tasks have sections of their own
     for name, needed in (("train_data", needs_train_data), ("validation_data", needs_validation_data)):
         if needed and not hasattr(config.task, name):
             raise AttributeError(f"the config has no section 'task.{name}'; add it, or pass a dataset to the Trainer")
