@@ -2,7 +2,10 @@
 
 import functools
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +188,34 @@ def test_killed_runs_end_as_unbroken_ones(sets, kills, tmp_path):
     assert train(tmp_path, "broken", *sets).wait().code == 0
     assert killed > kills / 2
     assert compare.differences(tmp_path / "broken", tmp_path / "whole") == {}
+
+
+# Several processes.
+
+
+def launch(model_dir, *words):
+    options, sets = [w for w in words if not w.startswith("--set")], [w for w in words if w.startswith("--set")]
+    argv = [sys.executable, "-m", "official_trainer", "launch", "local", *options, "--", "--experiment=digits_tasks"]
+    argv += [f"--model_dir={model_dir}", *(f"--set={word}" for word in SETS), *sets]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sets", [(), (JOINT,)], ids=["interleaved", "joint"])
+def test_two_workers_train_as_two_replicas_of_one_process_do(sets, tmp_path):
+    """T21, T16: weights, rows and evaluations of every task, bit by bit."""
+    words = [f"--set={word}" for word in sets]
+    launch(tmp_path / "workers", "--workers=2", *words)
+    assert train(tmp_path, "replicas", *sets, MIRRORED).wait().code == 0
+    assert differences(tmp_path / "workers", tmp_path / "replicas") == []
+
+
+@pytest.mark.full
+def test_workers_under_a_coordinator_train_several_tasks(tmp_path):
+    """T21, T7: interleaved, in exactly as many steps; every task is evaluated."""
+    launch(tmp_path / "run", "--workers=2", "--ps=1")
+    assert committed_steps(str(tmp_path / "run"))[-1] == 30
+    (*_, last) = (row for row in read_rows(f"{tmp_path}/run/metrics.jsonl") if row["split"] == "validation")
+    assert {"digit/accuracy", "parity/accuracy"} <= last.keys()
