@@ -19,6 +19,7 @@ CHOSEN, BATCHES = "chosen", "batches"
 """Keys of an element that is one task's: its number, once for each example; batches by name, of the others empty."""
 
 _CHOICES_AT_ONCE = 128
+_PREFETCHED = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ def batches_of(
         return sampler.choose(numbers // per_step, seed)
 
     chosen = elements.map(choose).unbatch()
-    return tf.data.Dataset.choose_from_datasets(_labelled(datasets), chosen)
+    return tf.data.Dataset.choose_from_datasets(_labelled(datasets), chosen).prefetch(_PREFETCHED)
 
 
 def _begun(task: Any, section: Any, context: InputContext) -> tf.data.Dataset:

@@ -501,3 +501,10 @@ def test_what_cannot_be_left_empty_is_refused_when_interleaved():
         DataError, match=r"holds a RaggedTensorSpec, which interleaving cannot leave empty; use trainer"
     ):
         several.build(task_cls=Ragged).train(1)
+
+
+def test_a_dataset_given_for_an_evaluation_is_refused():
+    """T21: nothing says which task's it would be."""
+    trainer = several.build(validation_dataset=toy.examples(40).batch(10))
+    with pytest.raises(NotImplementedError, match=r"validation_dataset: a dataset cannot be given to several tasks"):
+        trainer.evaluate(-1)
