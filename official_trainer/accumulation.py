@@ -118,11 +118,11 @@ class Accumulator:
         """Runs `step(part of inputs)` for each micro-batch; returns the mean of the losses that it returns."""
         self.is_used = True
         count = self.num_micro_batches
-        size = _micro_batch_size(inputs, count)
+        sizes = tf.nest.map_structure(lambda whole: _micro_batch_size(whole, count), inputs)  # tasks may have others
         variables = list(self._model.trainable_variables)
 
         def call(number: Any, sums: Sequence[tf.Tensor], scale: float | None) -> tuple[list[tf.Tensor], tf.Tensor]:
-            part = tf.nest.map_structure(lambda whole: _part(whole, number, size), inputs)
+            part = tf.nest.map_structure(lambda whole, size: _part(whole, number, size), inputs, sizes)
             with _MicroBatch(variables, sums, scale) as micro_batch, entered(tf.cast(number, tf.int64)):
                 loss = step(part)
             _check_calls(micro_batch)
@@ -190,17 +190,16 @@ def _check_calls(micro_batch: _MicroBatch) -> None:
         )
 
 
-def _micro_batch_size(inputs: Any, count: int) -> Any:
+def _micro_batch_size(whole: Any, count: int) -> Any:
     """Returns the examples of a micro-batch: an int where the batch's size is known, else a tensor that is checked."""
-    first = tf.nest.flatten(inputs)[0]
-    if isinstance(first, tf.SparseTensor):
+    if isinstance(whole, tf.SparseTensor):
         raise AccumulationError(f"{_FIELD}: sparse tensors cannot be cut into micro-batches; make them dense")
-    size = first.shape[0]
+    size = whole.shape[0]
     if size is not None:
         if size % count:
             raise AccumulationError(_does_not_divide(size, count))
         return size // count
-    size = first.nrows(tf.int32) if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
+    size = whole.nrows(tf.int32) if isinstance(whole, tf.RaggedTensor) else tf.shape(whole)[0]
     check = tf.debugging.assert_equal(size % count, 0, _does_not_divide("a replica's batch", count))
     with tf.control_dependencies([check] if check is not None else []):
         return size // count
@@ -215,8 +214,6 @@ def _does_not_divide(size: Any, count: int) -> str:
 
 def _part(whole: Any, number: Any, size: Any) -> Any:
     """Returns micro-batch `number` of a tensor."""
-    if isinstance(whole, tf.SparseTensor):
-        raise AccumulationError(f"{_FIELD}: sparse tensors cannot be cut into micro-batches; make them dense")
     if isinstance(size, int) and isinstance(whole, tf.Tensor):  # XLA wants to know the size before
         begin = tf.concat([[number * size], tf.zeros([whole.shape.rank - 1], tf.int32)], 0)
         return tf.slice(whole, begin, [size, *(-1 if length is None else length for length in whole.shape[1:])])

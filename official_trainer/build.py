@@ -20,6 +20,7 @@ from official_trainer.config import ConfigError
 from official_trainer.garden.live import as_read
 from official_trainer.job import Job, batch_size_problems
 from official_trainer.lease import LeasedSteps
+from official_trainer.multi_task import parts_of
 from official_trainer.schedule import Schedule
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Place, Tracker, Trackers
@@ -68,7 +69,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         model = task.build_model()
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime) if trains else None
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
-        trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best)
+        named = parts_of(getattr(config, "eval_tasks", ()), job.model_dir)
+        trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, eval_tasks=named)
     if stop is not None:
         trainer.stop = stop
     return trainer

@@ -17,9 +17,6 @@ import orbit
 
 from official_trainer import metrics, monitoring, windows
 from official_trainer.autograph import as_written, rewritten
-from official_trainer.config import nearest
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.feed import Feed
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
@@ -28,21 +25,9 @@ from official_trainer.replicas import HeldValues, own_sum, share_out
 from official_trainer.stopping import StopRequest
 from official_trainer.together import Company, together
 from official_trainer.traces import Traces
+from official_trainer.validation_sets import MonitoredMetricError, ValidationSet, direction_of, overrides
 
 _logger = logging.getLogger(__name__)
-
-
-class MonitoredMetricError(UserError, LookupError):
-    """A metric that something depends on is none that evaluation produces."""
-
-    exit_code = ExitCode.CONFIG
-
-    def __init__(self, name: str, wanted_by: str, produced: Sequence[str]) -> None:
-        near = nearest(name, produced)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        super().__init__(
-            f"{wanted_by}: evaluation does not produce {name!r}; it produces {', '.join(sorted(produced))}{hint}"
-        )
 
 
 class Evaluator(orbit.StandardEvaluator):
@@ -63,22 +48,20 @@ class Evaluator(orbit.StandardEvaluator):
     _streams: RandomStreams
     _checkpoint: tf.train.Checkpoint
     _checkpoint_exporter: Any
-    _eval_loop_fn: Callable[[Any, int, Any], Any] | None
-    _eval_dataset: Any
     _traces: Traces
 
-    def _init_evaluation(self, feed: Feed, validation_dataset: Any, *, evaluate: bool) -> None:
+    def _init_evaluation(self, own: ValidationSet, named: Sequence[ValidationSet], *, evaluate: bool) -> None:
+        """Takes the sets: the task's own, which is left out if it has no data, and those that have names."""
         trainer = self._config.trainer
-        self._validation_feed = feed
-        self._validation_loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
-        of_model = list(getattr(self._model, "metrics", []))
-        self._validation_metrics = [*self._task.build_metrics(training=False), *of_model] if evaluate else []
+        self._own_set, self._named_sets, self._set = own, list(named), own
+        for each in self._sets if evaluate else ():
+            each.build_metrics()
         self._examples_evaluated = metrics.example_counter()
         self._held: list[HeldValues] = []
-        metrics.check_names([*self._validation_metrics, self._validation_loss], "evaluation")
+        metrics.check_names([*own.metrics, own.loss, *named], "evaluation")
         orbit.StandardEvaluator.__init__(
             self,
-            validation_dataset,
+            None,
             orbit.StandardEvaluatorOptions(
                 use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
             ),
@@ -91,53 +74,87 @@ class Evaluator(orbit.StandardEvaluator):
 
     @property
     def validation_loss(self) -> keras.metrics.Metric:
-        """Mean loss over the examples of the last evaluation."""
-        return self._validation_loss
+        """Mean loss over the examples of the last evaluation of the task's own set."""
+        return self._own_set.loss
 
     @property
     def validation_metrics(self) -> list[keras.metrics.Metric]:
         """The task's and the model's evaluation metrics."""
-        return self._validation_metrics
+        return self._own_set.metrics
+
+    @property
+    def eval_dataset(self) -> Any:
+        """The dataset of the task's own set; None until it is built, or given."""
+        return self._own_set.dataset
+
+    @eval_dataset.setter
+    def eval_dataset(self, dataset: Any) -> None:
+        self._own_set.dataset = dataset
+
+    @property
+    def _sets(self) -> list[ValidationSet]:
+        """All sets there are, in the order in which they are evaluated."""
+        return [*self._named_sets, *([self._own_set] if self._own_set.has_data else [])]
 
     @together
     def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
         """Evaluates `num_steps` batches (-1: all), with averaged weights if there are any; returns `eval_end`'s logs.
+
+        A validation set with a name may have a number of steps of its own, which then counts for it.
 
         Raises:
           DataError: the validation data holds no batch, or cannot be read.
           PreemptedError: the run was asked to stop; nothing came of the evaluation.
           RetraceError: batches have ever new shapes.
         """
+        return self._evaluate_sets(int(num_steps), own_steps=True)
+
+    def _evaluate_sets(self, num_steps: int, *, own_steps: bool) -> dict[str, Any]:
         self.synchronize()
         with self.weights_averaged(), self.stop.leaving(self._rescue):
             state = self.eval_begin()
-            self._examples_evaluated.assign(0)
-            with self._validation_feed.errors_explained():
-                state = self._run_evaluation(int(num_steps), state)
-            self._traces.check("eval")
-            counts = type(self).eval_step is Evaluator.eval_step  # a subclass's own step may count nothing
-            if counts and sum(self.company.exchange(int(own_sum(self._examples_evaluated)))) == 0:
-                raise DataError(
-                    f"{self._validation_feed.source}: the validation data holds no example; check input_path, and "
-                    "global_batch_size if drop_remainder is set"
-                )
-            with self.company.reading(metrics.variables_of([*self._validation_metrics, self._validation_loss])):
+            for each in self._named_sets:
+                steps = each.steps if own_steps and each.steps is not None else num_steps
+                self._named_states[each.name] = self._evaluate_set(each, steps, None)
+            if self._own_set.has_data:
+                state = self._evaluate_set(self._own_set, num_steps, state)
+            self._traces.check("eval", functions=len(self._sets))
+            with self.company.reading(self._metric_variables()):
                 return self.eval_end(state) if state is not None else self.eval_end()
 
-    def evaluate_aside(self, num_steps: int) -> dict[str, Any]:
-        """Evaluates like `evaluate`, but for somebody else than the run: its best checkpoint and its values stay."""
+    def _evaluate_set(self, each: ValidationSet, num_steps: int, state: Any) -> Any:
+        """Returns the folded logs of one set, whose metrics hold the rest."""
+        self._set = each
+        self._examples_evaluated.assign(0)
+        with each.feed.errors_explained():
+            state = self._run_evaluation(num_steps, state)
+        counts = type(self).eval_step is Evaluator.eval_step  # a subclass's own step may count nothing
+        if counts and sum(self.company.exchange(int(own_sum(self._examples_evaluated)))) == 0:
+            raise DataError(
+                f"{each.feed.source}: the validation data {f'of {each.name!r} ' if each.name else ''}holds no example; "
+                "check input_path, and global_batch_size if drop_remainder is set"
+            )
+        return state
+
+    def evaluate_aside(self, num_steps: int, *, own_steps: bool = True) -> dict[str, Any]:
+        """Evaluates like `evaluate`, but for somebody else than the run: its best checkpoint and its values stay.
+
+        Args:
+          num_steps: batches; -1 for all.
+          own_steps: whether a set with a number of steps of its own has as many.
+        """
         weights = None if self.company.is_alone else [variable.numpy() for variable in self._model.variables]
-        return self._evaluate_aside(num_steps, weights)
+        return self._evaluate_aside(num_steps, own_steps, weights)
 
     @together
-    def _evaluate_aside(self, num_steps: int, weights: Sequence[Any] | None) -> dict[str, Any]:
+    def _evaluate_aside(self, num_steps: int, own_steps: bool, weights: Sequence[Any] | None) -> dict[str, Any]:
         """Evaluates the chief's weights, which may be others than those that all are training."""
         exporter, self._checkpoint_exporter = self._checkpoint_exporter, None
         try:
             with self.given_back():
                 for variable, value in zip(self._model.variables, weights or (), strict=weights is not None):
                     variable.assign(value)
-                return self.evaluate(num_steps)
+                return self._evaluate_sets(num_steps, own_steps=own_steps)
         finally:
             self._checkpoint_exporter = exporter
 
@@ -164,10 +181,9 @@ class Evaluator(orbit.StandardEvaluator):
         Raises:
           MonitoredMetricError: lists what evaluations do produce.
         """
-        known = {metric.name for metric in [*self._validation_metrics, self._validation_loss]}
-        if not wanted.keys() - known:
+        if not wanted.keys() - {name for each in self._sets for name in each.metric_names()}:
             return
-        logs = self.evaluate_aside(1)
+        logs = self.evaluate_aside(1, own_steps=False)
         for name, wanted_by in wanted.items():
             if monitoring.find_metric(logs, name) is None:
                 raise MonitoredMetricError(name, wanted_by, monitoring.names(logs))
@@ -175,28 +191,9 @@ class Evaluator(orbit.StandardEvaluator):
     def metric_direction(self, name: str) -> monitoring.Direction:
         """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.
 
-        It is never guessed by the name: the task says so (`metric_directions`), or the metric does, or its class is
-        known. A loss of the engine's own is better when it is lower.
-
-        Raises:
-          MetricDirectionError: nobody says so, or in no word there is.
+        See `validation_sets.direction_of`.
         """
-        task = type(self._task).__name__
-        declared = getattr(self._task, "metric_directions", {})  # Model Garden's tasks have none
-        for key in (name, name.rpartition("|")[2]):
-            if key in declared:
-                return metrics.checked_direction(declared[key], f"{task}.metric_directions[{key!r}]")
-        if name == self._validation_loss.name:
-            return "min"
-        found = next((metric for metric in self._validation_metrics if metric.name == name), None)
-        direction = None if found is None else metrics.direction_of(found)
-        if direction is None:
-            who = f"it is no metric object of {task}" if found is None else f"{type(found).__name__} does not say"
-            raise metrics.MetricDirectionError(
-                f"it cannot be told whether a higher or a lower {name!r} is better: {who}; set mode to max or min, or "
-                f'declare it in the code: {task}.metric_directions = {{"{name}": "max"}}'
-            )
-        return direction
+        return direction_of(name, self._sets)
 
     @together
     def synchronize(self) -> None:
@@ -224,18 +221,18 @@ class Evaluator(orbit.StandardEvaluator):
         return self.stop.save_state(lambda: True)
 
     def _run_evaluation(self, num_steps: int, state: Any) -> Any:
-        if self._eval_loop_fn is None:
-            self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
-        if self._eval_dataset is None:
-            self._eval_dataset = self._validation_feed.build()
-        iterator = tf.nest.map_structure(iter, self._eval_dataset)
-        return self._eval_loop_fn(iterator, num_steps, state)
+        each = self._set
+        if each.loop_fn is None:
+            each.loop_fn = self.create_eval_loop_fn(has_state=state is not None)
+        if each.dataset is None:
+            each.dataset = each.feed.build()
+        return each.loop_fn(tf.nest.map_structure(iter, each.dataset), num_steps, state)
 
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
         """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
         options = self._eval_options
         watched = functools.partial(self._traces.watched, "eval")
-        folds = type(self).eval_reduce is not Evaluator.eval_reduce or overrides(self._task, "aggregate_logs")
+        folds = type(self).eval_reduce is not Evaluator.eval_reduce or overrides(self._set.task, "aggregate_logs")
         if options.use_tf_while_loop and not (has_state or folds):  # the host has its part in each step of a fold
             run = windows.stepping_loop(self.eval_step, traced_step=True, traced_loop=True, watched=watched)
 
@@ -260,16 +257,21 @@ class Evaluator(orbit.StandardEvaluator):
 
     def _reduce_outputs(self, state: Any, outputs: Any) -> Any:
         """Hands a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
-        if not self.company.is_alone and overrides(self._task, "aggregate_logs"):
+        if not self.company.is_alone and overrides(self._set.task, "aggregate_logs"):
             own = {name: tf.nest.map_structure(_on_host, value) for name, value in outputs.items()}
             outputs = _joined(self.company.exchange(own))
         return self.eval_reduce(state, _drop_idle_replicas(outputs))
 
     def eval_begin(self) -> Any:
         """Resets the metrics; returns the first state of `eval_reduce`. Called eagerly."""
-        for metric in [*self._validation_metrics, self._validation_loss]:
-            metric.reset_states()
+        self._named_states: dict[str, Any] = {}
+        for each in self._sets:
+            for metric in [*each.metrics, each.loss]:
+                metric.reset_states()
         return None
+
+    def _metric_variables(self) -> list[tf.Variable]:
+        return metrics.variables_of([metric for each in self._sets for metric in [*each.metrics, each.loss]])
 
     @as_written
     def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:
@@ -280,7 +282,7 @@ class Evaluator(orbit.StandardEvaluator):
     def eval_step(self, iterator: Any) -> dict[str, Any]:
         """Evaluates one batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
         inputs, passthrough_logs = rewritten(self.next_eval_inputs)(iterator)
-        step = functools.partial(self._replica_eval_step, step_of_task=rewritten(self._task.validation_step))
+        step = functools.partial(self._replica_eval_step, step_of_task=rewritten(self._set.task.validation_step))
         outputs = self._strategy.run(step, args=(inputs,))
         logs = {
             name: tf.nest.map_structure(self._strategy.experimental_local_results, value)
@@ -309,24 +311,23 @@ class Evaluator(orbit.StandardEvaluator):
         return {**tf.cond(num_examples > 0, evaluate, idle), _IS_BUSY: num_examples > 0}
 
     def _evaluate_batch(self, inputs: Any, num_examples: tf.Tensor, step_of_task: Callable[..., Any]) -> dict[str, Any]:
+        each = self._set
         with self._streams.named("validation", self._examples_evaluated):
-            logs = step_of_task(inputs, model=self._model, metrics=self._validation_metrics)
-        if self._task.loss in logs:
-            loss = tf.reduce_mean(tf.cast(logs[self._task.loss], tf.float32))
-            self._validation_loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
+            logs = step_of_task(inputs, model=each.model, metrics=each.metrics)
+        if each.task.loss in logs:
+            loss = tf.reduce_mean(tf.cast(logs[each.task.loss], tf.float32))
+            each.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
         return tf.nest.map_structure(tf.convert_to_tensor, dict(logs))
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
         """Folds one step's logs into the state of the evaluation; called eagerly on the host."""
-        return self._task.aggregate_logs(state, step_outputs)
+        return self._set.task.aggregate_logs(state, step_outputs)
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         """Returns the results of the evaluation; called eagerly, while averaged weights are still in the model."""
-        logs: dict[str, Any] = {metric.name: metric.result() for metric in self._validation_metrics}
-        if self._validation_loss.count.numpy() > 0:
-            logs[self._validation_loss.name] = self._validation_loss.result()
-        if aggregated_logs is not None:
-            logs.update(self._task.reduce_aggregated_logs(aggregated_logs, global_step=self._global_step))
+        logs = self._own_set.results(aggregated_logs, self._global_step)
+        for each in self._named_sets:
+            logs[each.name] = each.results(self._named_states.get(each.name), self._global_step)
         if self._checkpoint_exporter is not None:
             logs.update(self._export_best(logs))
         return logs
@@ -387,9 +388,3 @@ def _num_examples(inputs: Any) -> tf.Tensor:
 def _empty_like(value: tf.Tensor) -> tf.Tensor:
     """Returns a tensor of the same type with no elements where the shape leaves that open, else zeros."""
     return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
-
-
-def overrides(task: Any, method: str) -> bool:
-    """Whether `task` defines `method` itself, beyond the base class (ours or Model Garden's) that declares it."""
-    owner = next(cls for cls in type(task).__mro__ if method in vars(cls))
-    return owner.__name__ != "Task"

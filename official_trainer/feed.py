@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import logging
 import math
 import time
@@ -32,7 +31,7 @@ class Feed:
         self, task: Any, params: Any, *, training: bool, seed: int, service_timeout_seconds: float = 600.0
     ) -> None:
         self._task = task
-        self._params = _with_training_flag(params, training)
+        self._params = inputs.with_training_flag(params, training)
         self._training = training
         self._strategy = tf.distribute.get_strategy()
         self._seed = seed
@@ -57,6 +56,11 @@ class Feed:
 
         orbit.utils.make_distributed_dataset(self._strategy, build)
         return max(counts, default=1)
+
+    @property
+    def has_section(self) -> bool:
+        """Whether there is a data section to build from."""
+        return self._params is not None
 
     @property
     def context(self) -> InputContext | None:
@@ -85,8 +89,7 @@ class Feed:
                 window_steps=window_steps,
             )
             context.served_by = self._params.tf_data_service_address if is_served else ""
-            dataset = _call(self._task.build_inputs, self._params, context)
-            inputs.check_element_structure(dataset, self.source)
+            dataset = self._dataset_of(context)
             if self._training and isinstance(self._strategy, tf.distribute.TPUStrategy):
                 tpu.check_static(dataset, self.source)
             self._built = dataset, context
@@ -106,13 +109,16 @@ class Feed:
         `repeats` is whether data that ends begins again.
         """
         context = InputContext(start_step=first, seed=self._seed).with_stride(num_workers)
-        dataset = _call(self._task.build_inputs, self._params, context)
-        inputs.check_element_structure(dataset, self.source)
+        dataset = self._dataset_of(context)
         if not context.starts_at_step:
             dataset = inputs.skip(dataset.repeat() if repeats else dataset, first)
         if not context.strides:
             dataset = dataset.shard(num_workers, 0)
         return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
+
+    def _dataset_of(self, context: InputContext) -> Any:
+        with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
+            return inputs.call_build_inputs(self._task, self._params, context)
 
     def element_spec(self) -> Any:
         """Returns what a batch of one replica looks like; for the run, it is as if nothing had been built."""
@@ -130,7 +136,7 @@ class Feed:
     def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
         """Does what the pipeline did not do itself: skip to the start, group batches into blocks."""
         if start_step and not context.starts_at_step and not context.served_by:
-            dataset = inputs.skip(dataset, start_step * _elements_per_step(context))
+            dataset = inputs.skip(dataset, start_step * context.elements_per_step)
         if window_steps is not None and not context.yields_windows:
             dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
         if context.served_by:
@@ -159,7 +165,7 @@ class Feed:
         )
         if cardinality == tf.data.UNKNOWN_CARDINALITY:
             return None
-        return math.inf if cardinality == tf.data.INFINITE_CARDINALITY else cardinality // _elements_per_step(context)
+        return math.inf if cardinality == tf.data.INFINITE_CARDINALITY else cardinality // context.elements_per_step
 
     @contextlib.contextmanager
     def errors_explained(self) -> Iterator[None]:
@@ -372,25 +378,3 @@ class TrainingFeed:
 def _read_here(strategy: Any, build: Callable[[Any], Any]) -> Any:
     """Stands for distributing where this process reads alone, beside workers that have streams of their own."""
     return build(InputContext())
-
-
-def _elements_per_step(context: InputContext) -> int:
-    """Returns how many elements of a pipeline a step takes: one for each replica that it feeds."""
-    return max(1, context.num_replicas_in_sync // context.num_input_pipelines)
-
-
-def _call(build_inputs: Callable[..., Any], params: Any, context: InputContext) -> Any:
-    """Calls `build_inputs`, which may leave out `input_context`."""
-    options = {"input_context": context} if "input_context" in inspect.signature(build_inputs).parameters else {}
-    try:
-        with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
-            return build_inputs(params, **options)
-    except FileNotFoundError as error:
-        raise DataError(f"{build_inputs.__qualname__}: {error}") from error
-
-
-def _with_training_flag(params: Any, training: bool) -> Any:
-    """Returns `params` with `is_training` filled in where it was left open."""
-    if getattr(params, "is_training", training) is None and hasattr(params, "replace"):
-        return params.replace(is_training=training)
-    return params

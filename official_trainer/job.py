@@ -134,7 +134,8 @@ def check_ready(job: Job) -> None:
       UserError: the mode is unknown, or the config lacks what the mode needs.
     """
     modes.check(job.mode)
-    registry.get_task_cls(job.config.task)
+    for path, task in _tasks(job.config):
+        registry.get_task_cls(task, path)
     problems = [*_cluster_problems(job), *_least_batch_size_problems(job)]
     problems += list(_training_problems(job)) if job.mode not in ("eval", "continuous_eval") else []
     if job.mode != "eval":
@@ -189,18 +190,33 @@ def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
     """Yields what is wrong with batches that are shared by `count` replicas, or whatever `what` calls them."""
     context = InputContext(num_replicas_in_sync=count)
     micro_batches = job.config.trainer.gradient_accumulation_steps
-    for section in ("train_data", "validation_data"):
-        size = getattr(job.config.task, section).global_batch_size
+    for path, section in _data_sections(job.config):
         try:
-            each = context.get_per_replica_batch_size(size)
+            each = context.get_per_replica_batch_size(section.global_batch_size)
         except BatchSizeError as error:
             said = f"{error.global_batch_size} does not divide over {count} {what}"
-            yield _problem(job, f"task.{section}.global_batch_size", said, f"use {error.choices}")
+            yield _problem(job, f"{path}.global_batch_size", said, f"use {error.choices}")
             continue
-        if section == "train_data" and each % micro_batches:
+        if path.endswith("train_data") and each % micro_batches:
             said = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
             fix = f"use a global_batch_size that divides by {micro_batches * count}"
             yield _problem(job, "trainer.gradient_accumulation_steps", said, fix)
+
+
+def _tasks(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the sections that a Task is built from, each with its path: the task, or several and those inside."""
+    yield "task", config.task
+    for path, routines in (("task.task_routines", config.task), ("eval_tasks", config)):
+        for number, routine in enumerate(getattr(routines, path.rpartition(".")[2], ())):
+            yield f"{path}[{number}].task_config", routine.task_config
+
+
+def _data_sections(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the sections of the data that is read, each with its path."""
+    for path, task in _tasks(config):
+        names = ["validation_data"] if path.startswith("eval_tasks") else ["train_data", "validation_data"]
+        found = ((f"{path}.{name}", getattr(task, name, None)) for name in names)
+        yield from ((place, section) for place, section in found if section is not None)
 
 
 def _training_problems(job: Job) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """Metrics the engine keeps without being asked: loss of the last step, its moving average, examples evaluated.
 
-Owns: these variables, the rule that names differ, and which values of a metric are better. Does not own: a task's
-metrics, names of results (`monitoring.py`), where numbers go (`tracking/`).
+Owns: these variables, a task's metrics among those of several, the rule that names differ, and which values of a metric
+are better. Does not own: a task's metrics, names of results (`monitoring.py`), where numbers go (`tracking/`).
 """
 
 from __future__ import annotations
@@ -48,6 +48,48 @@ class LossTrace(tf.Module):
         """
         seen = 1.0 - (1.0 - SMOOTHING_WEIGHT) ** num_steps
         return {"batch_loss": float(self.last.numpy()), "smoothed_loss": float(self.average.numpy()) / max(seen, 1e-12)}
+
+
+class TaskMetrics(tf.Module):
+    """What is measured of one of several tasks while they train; stands for a metric in the engine.
+
+    Attributes:
+      loss: mean over the steps of the task.
+      metrics: the task's own.
+    """
+
+    def __init__(self, name: str, metrics: Sequence[Any]) -> None:
+        """Takes the task's name and its metrics.
+
+        Raises:
+          ValueError: two of them share a name.
+        """
+        super().__init__()
+        self._task_name = name  # a module's own name must be an identifier
+        self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
+        self.metrics = list(metrics)
+        check_names([*self.metrics, self.loss], f"training ({name})")
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self._task_name
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What the metrics add up."""
+        return variables_of([*self.metrics, self.loss])
+
+    def result(self) -> dict[str, Any]:
+        """Returns the results by name; none if there was no step of the task since the last reset."""
+        if self.loss.count.numpy() == 0:
+            return {}
+        return {metric.name: metric.result() for metric in [*self.metrics, self.loss]}
+
+    def reset_states(self) -> None:
+        """Starts again."""
+        for metric in [*self.metrics, self.loss]:
+            metric.reset_states()
 
 
 def example_counter() -> tf.Variable:

@@ -56,7 +56,7 @@ def problems(config: Any) -> Iterator[tuple[str, str, str]]:
         yield "runtime.enable_xla", "is true, but XLA cannot compile a step whose variables are elsewhere", "set it off"
     if runtime.run_eagerly:
         yield "runtime.run_eagerly", "is true, but only traced steps can be sent to workers", "set it off"
-    if getattr(config.task.train_data, "enable_tf_data_service", False):
+    if getattr(getattr(config.task, "train_data", None), "enable_tf_data_service", False):
         why = "is true, but workers under a coordinator read streams of their own"
         yield "task.train_data.enable_tf_data_service", why, "leave it out"
     for name in ("train_tf_function", "train_tf_while_loop"):

@@ -20,6 +20,7 @@ from official_trainer.garden.differences import differences
 from official_trainer.garden.mirror import garden_class
 from official_trainer.job import Job, check_ready
 from official_trainer.record import claim
+from official_trainer.tracking import flatten
 
 if TYPE_CHECKING:
     from official_trainer.trainer import Trainer
@@ -112,7 +113,7 @@ class _Session:
         return f"one step, loss {float(logs['training_loss']):.4g}"
 
     def _evaluate(self) -> str:
-        logs = self.trainer.evaluate(1)
+        logs = flatten(self.trainer.evaluate_aside(1, own_steps=False))
         return "one step, " + ", ".join(sorted(logs))
 
     def _monitored_metric(self) -> str:

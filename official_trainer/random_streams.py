@@ -17,6 +17,7 @@ from typing import Any
 from official_trainer import keyed_draws
 from official_trainer.errors import UserError
 from official_trainer.lazy import keras, load, tf
+from official_trainer.variables import layers_of
 
 
 def enable(seed: int) -> None:
@@ -157,8 +158,7 @@ _STRIDE = 1_000_003
 def find_generators(model: Any) -> list[tf.random.Generator]:
     """Returns the generators of all layers of `model`, each once, in the order of its layers."""
     found: dict[int, tf.random.Generator] = {}
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else [model]
-    for layer in layers:
+    for layer in layers_of(model):
         for value in list(vars(layer).values()):
             generator = getattr(value, "_generator", value)  # Keras wraps the generators of its random layers
             if isinstance(generator, tf.random.Generator):

@@ -108,10 +108,14 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
     return register
 
 
-def get_task_cls(task_config: Config) -> Callable[..., Any]:
+def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
     """Returns the Task class registered for the class of `task_config`, or for its nearest base.
 
     For a task of Model Garden it is what finds the class there.
+
+    Args:
+      task_config: the section.
+      path: where it is in the config.
 
     Raises:
       ConfigError: there is none; names the config class.
@@ -124,7 +128,7 @@ def get_task_cls(task_config: Config) -> Callable[..., Any]:
     name = type(task_config).__name__
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
     known = ", ".join(sorted(cls.__name__ for cls in _tasks)) or "none"
-    raise ConfigError([Problem(what, "task", fix=f"put @register_task_cls({name}) on the Task; registered: {known}")])
+    raise ConfigError([Problem(what, path, fix=f"put @register_task_cls({name}) on the Task; registered: {known}")])
 
 
 def gin_modules(task_config: Config) -> Sequence[str]:

@@ -72,6 +72,8 @@ KINDS: Mapping[str, Kind] = {
     "trainer.validation_*": "safe",
     "trainer.continuous_eval_timeout": "safe",
     "task.validation_data.*": "safe",
+    "task.task_routines*.eval_steps": "safe",
+    "eval_tasks*": "safe",
     # The same steps, traced or not.
     "trainer.train_tf_*": "safe",
     "trainer.eval_tf_*": "safe",
@@ -82,6 +84,8 @@ KINDS: Mapping[str, Kind] = {
     "task.train_data.prefetch_buffer_size": "safe",
     "task.train_data.tf_data_service_*": "safe",
     # Which variables there are: the model's, the optimizer's slots, averages, the loss scale.
+    "task.task_routines": "variables",
+    "task.task_routines*.task_name": "variables",
     "task.model": "variables",
     "task.model.*": "variables",
     "trainer.optimizer_config.optimizer.type": "variables",
@@ -96,6 +100,9 @@ KINDS: Mapping[str, Kind] = {
     # How the weights are updated.
     "trainer.optimizer_config.*": "guarded",
     "trainer.gradient_accumulation_steps": "guarded",
+    "task.task_routines*.task_weight": "guarded",
+    "trainer.trainer_type": "guarded",
+    "trainer.task_sampler*": "guarded",
     # Which examples, in which order, in which batches.
     "task.train_data.input_path": "guarded",
     "task.train_data.tfds_*": "guarded",
@@ -129,9 +136,19 @@ KINDS: Mapping[str, Kind] = {
 own, are guarded. A new field of the engine gets its line here; `*` stands for sections and names of one purpose."""
 
 
+def pattern_of(path: str) -> str | None:
+    """Returns the line of the table for the field at `path`; fields of one of several tasks count as those of one."""
+    path = _OF_ONE_TASK.sub("task.", path)
+    return next((pattern for pattern in KINDS if fnmatch.fnmatchcase(path, pattern)), None)
+
+
 def kind_of(path: str) -> Kind:
     """Returns the class of a change of the field at `path`."""
-    return next((kind for pattern, kind in KINDS.items() if fnmatch.fnmatchcase(path, pattern)), "guarded")
+    pattern = pattern_of(path)
+    return "guarded" if pattern is None else KINDS[pattern]
+
+
+_OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

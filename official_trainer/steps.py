@@ -20,6 +20,7 @@ from official_trainer.autograph import as_written, rewritten
 from official_trainer.feed import TrainingFeed
 from official_trainer.input_mark import InputMark
 from official_trainer.lazy import keras, tf
+from official_trainer.multi_task import MultiTask
 from official_trainer.random_streams import RandomStreams
 from official_trainer.replicas import own_sum
 from official_trainer.stopping import StopRequest
@@ -52,6 +53,7 @@ class Stepper(orbit.StandardTrainer):
     _traces: Traces
     _mean_loss: float = 0.0
     _publishing_step_fn: Callable[[Any], publish.Tensors] | None = None
+    _publishing_run: Callable[[Any], publish.Tensors | None] | None = None
 
     published: Mapping[str, float | Histogram | Image] | None = None
     """What was published from inside the last step, by name; None if nobody wanted it of that window."""
@@ -135,6 +137,8 @@ class Stepper(orbit.StandardTrainer):
         if isinstance(self._train_loop_fn, windows.CompiledLoop):
             return self._train_loop_fn.returning(publish.returning(self._train_on_batch))
         step = publish.returning(self.train_step)
+        if self._dispatches:
+            return step  # traced for one task, because nothing leaves a branch
         return tf.function(self._traces.watched("train", step)) if self._train_options.use_tf_function else step
 
     def _set_published(self, values: Mapping[str, float | Histogram | Image] | None) -> None:
@@ -170,6 +174,7 @@ class Stepper(orbit.StandardTrainer):
             self._enable_xla
             and self._strategy.num_replicas_in_sync == 1
             and self._train_options.use_tf_while_loop
+            and not self._dispatches  # whose batches have several shapes
             and type(self).train_step is Stepper.train_step
             and type(self).next_train_inputs is Stepper.next_train_inputs
         )
@@ -218,16 +223,33 @@ class Stepper(orbit.StandardTrainer):
     @as_written
     def _train_on_batch(self, inputs: Any) -> None:
         with self._traces.of_own("train", self._task.train_step, inputs):
-            # Bound, not passed: a TPU would make a tensor of it.
-            step = functools.partial(
-                self._replica_train_step,
-                # Here, because AutoGraph does not know in the threads of replicas that it is at work.
-                step_of_task=rewritten(self._step_of_task()),
-                publishes=publish.is_requested(),
-            )
-            publish.deliver(self._strategy.run(step, args=(inputs,)))
+            publish.deliver(self._dispatched(inputs) if self._dispatches else self._run_replicas(inputs))
         if self._average is not None:
             self._average.update(self._global_step)
+
+    @as_written
+    def _run_replicas(self, inputs: Any) -> publish.Tensors | None:
+        # Bound, not passed: a TPU would make a tensor of it.
+        step = functools.partial(
+            self._replica_train_step,
+            # Here, because AutoGraph does not know in the threads of replicas that it is at work.
+            step_of_task=rewritten(self._step_of_task()),
+            publishes=publish.is_requested(),
+        )
+        return self._strategy.run(step, args=(inputs,))
+
+    def _dispatched(self, inputs: Any) -> publish.Tensors | None:
+        """Runs the step of one of several tasks; one that publishes is called eagerly, and traced for its task."""
+        if not publish.is_requested() or not self._train_options.use_tf_function:
+            return self._task.dispatch(self._strategy, inputs, self._run_replicas)
+        if self._publishing_run is None:
+            self._publishing_run = tf.function(self._traces.watched("train", self._run_replicas))
+        return self._task.dispatch(self._strategy, inputs, self._publishing_run)
+
+    @property
+    def _dispatches(self) -> bool:
+        """Whether a step is that of one of several tasks, chosen by the batch."""
+        return isinstance(self._task, MultiTask) and self._task.dispatches
 
     def _step_of_task(self) -> Callable[..., Any]:
         """Returns the task's step, over micro-batches if the run accumulates gradients."""

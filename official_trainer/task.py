@@ -136,19 +136,9 @@ class Task:
         features, labels = split_inputs(inputs)
         with tf.GradientTape() as tape:
             outputs = model(features, training=True)
-            loss = self._total_loss(labels, outputs, model)
-            # Gradients are summed over replicas, so each brings its share of the mean.
-            replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            share = loss if replicas == 1 else loss / replicas
-            scaled = optimizer.get_scaled_loss(share) if hasattr(optimizer, "get_scaled_loss") else share
-        variables = model.trainable_variables
-        gradients = tape.gradient(scaled, variables)
-        if hasattr(optimizer, "get_unscaled_gradients"):
-            gradients = optimizer.get_unscaled_gradients(gradients)
-        if publish.is_wanted():
-            _publish_gradients(model, variables, gradients)
-        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-        if accumulation.is_update():
+            loss = total_loss(self, labels, outputs, model)
+            scaled = scaled_loss(loss, optimizer)
+        if update(tape, scaled, model, optimizer):
             self.after_step(model)
         if metrics:
             self.process_metrics(metrics, labels, outputs)
@@ -164,7 +154,7 @@ class Task:
         """
         features, labels = split_inputs(inputs)
         outputs = self.inference_step(features, model)
-        loss = self._total_loss(labels, outputs, model)
+        loss = total_loss(self, labels, outputs, model)
         if metrics:
             self.process_metrics(metrics, labels, outputs)
         return {self.loss: loss}
@@ -212,17 +202,42 @@ class Task:
 
         return export.default_signatures(self, model)
 
-    def _total_loss(self, labels: Any, outputs: Any, model: keras.Model) -> tf.Tensor:
-        """Returns the mean of the task's loss plus everything the model added, scalar float32."""
-        loss = self.build_losses(labels, outputs)
-        terms = [] if loss is None else [tf.reduce_mean(tf.cast(loss, tf.float32))]
-        terms += [tf.cast(term, tf.float32) for term in model.losses]
-        if not terms:
-            raise ValueError(
-                f"{type(self).__name__} has no loss: build_losses() returned None and no layer called add_loss(). "
-                "Return a loss from build_losses()."
-            )
-        return tf.add_n(terms)
+
+def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.Tensor:
+    """Returns the mean of a task's loss plus everything the model added in its last call, scalar float32.
+
+    Raises:
+      ValueError: there is neither.
+    """
+    loss = task.build_losses(labels, outputs)
+    terms = [] if loss is None else [tf.reduce_mean(tf.cast(loss, tf.float32))]
+    terms += [tf.cast(term, tf.float32) for term in model.losses]
+    if not terms:
+        raise ValueError(
+            f"{type(task).__name__} has no loss: build_losses() returned None and no layer called add_loss(). "
+            "Return a loss from build_losses()."
+        )
+    return tf.add_n(terms)
+
+
+def scaled_loss(loss: tf.Tensor, optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """Returns what the gradients of an update are taken of, for one replica's mean `loss`."""
+    # Gradients are summed over replicas, so each brings its share of the mean.
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    share = loss if replicas == 1 else loss / replicas
+    return optimizer.get_scaled_loss(share) if hasattr(optimizer, "get_scaled_loss") else share
+
+
+def update(tape: tf.GradientTape, scaled: tf.Tensor, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> bool:
+    """Updates a model by the gradients of what `scaled_loss` returned; returns whether it is one, or only added up."""
+    variables = model.trainable_variables
+    gradients = tape.gradient(scaled, variables)
+    if hasattr(optimizer, "get_unscaled_gradients"):
+        gradients = optimizer.get_unscaled_gradients(gradients)
+    if publish.is_wanted():
+        _publish_gradients(model, variables, gradients)
+    optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+    return accumulation.is_update()
 
 
 def _publish_gradients(model: keras.Model, variables: Sequence[tf.Variable], gradients: Sequence[Any]) -> None:

@@ -106,20 +106,21 @@ class Traces:
         self._num_taken = len(self._traces)
         return new
 
-    def check(self, kind: Kind) -> None:
-        """Refuses to go on after more traces than there may be.
+    def check(self, kind: Kind, *, functions: int = 1) -> None:
+        """Refuses to go on after more traces than there may be of each of so many functions.
 
         Raises:
           RetraceError: with the batches that they were for.
         """
-        if self.count(kind) <= self._max_traces:
+        if self.count(kind) <= self._max_traces * functions:
             return
         seen = collections.Counter(trace.signature for trace in self._traces if trace.kind == kind)
         shown = [f"\n  {text}" + (f" ({times} times)" if times > 1 else "") for text, times in seen.most_common(_SHOWN)]
         more = f"\n  and {len(seen) - _SHOWN} more" if len(seen) > _SHOWN else ""
         what, data = _WHAT[kind]
         raise RetraceError(
-            f"{what} was traced {self.count(kind)} times, more often than trainer.max_traces={self._max_traces}. "
+            f"{what} was traced {self.count(kind)} times, more often than trainer.max_traces={self._max_traces}"
+            f"{f' for each of {functions} validation sets' if functions > 1 else ''}. "
             "TensorFlow makes a new graph for batches of a new shape, which takes as long as many steps. It was given:"
             f"{''.join(shown)}{more}\n"
             f"Give the batches of task.{data} few shapes: pad them or bucket them by length, and use drop_remainder; "

@@ -21,11 +21,14 @@ from official_trainer.feed import Feed, TrainingFeed
 from official_trainer.input_mark import InputMark, is_waiting
 from official_trainer.lazy import keras, tf
 from official_trainer.matching import RestoreReport
+from official_trainer.multi_task import MultiTask, Part, check_sections, parts_in, train_section
+from official_trainer.multi_task_model import is_built, sub_model
 from official_trainer.random_streams import RandomStreams
 from official_trainer.replicas import HeldValues, ReplicaValues, own_sum, share_out
 from official_trainer.stopping import StopRequest
 from official_trainer.together import Company, together
 from official_trainer.traces import Traces
+from official_trainer.validation_sets import ValidationSet
 
 _MAX_TRACES = 20  # for configs without the field
 
@@ -51,6 +54,7 @@ class Trainer(AsyncStepper, Evaluator):
         train_dataset: Any = None,
         validation_dataset: Any = None,
         checkpoint_exporter: Any = None,
+        eval_tasks: Sequence[Part] = (),
     ) -> None:
         """Builds metrics, slots and the checkpoint; data is read at the first step.
 
@@ -65,13 +69,15 @@ class Trainer(AsyncStepper, Evaluator):
           validation_dataset: used instead of `task.build_inputs(config.task.validation_data)`.
           checkpoint_exporter: has `maybe_export_checkpoint(checkpoint, logs, global_step)` and `best_ckpt_logs`;
             asked after each evaluation, while averaged weights are in the model.
+          eval_tasks: named validation sets, which are evaluated with the same weights.
 
         Raises:
           AttributeError: the config lacks a section that is needed.
           ValueError: two metrics share a name.
+          SubTasksError: the model has no part for one of several tasks.
           DeviceError: XLA cannot compile a step of this strategy.
         """
-        _check_config(config, train and train_dataset is None, evaluate and validation_dataset is None)
+        check_sections(config, task, train and train_dataset is None, evaluate and validation_dataset is None)
         self._strategy = tf.distribute.get_strategy()
         self._config, self._task, self._model = config, task, model
         self._optimizer = optimization.without_averaging(optimizer)
@@ -85,45 +91,49 @@ class Trainer(AsyncStepper, Evaluator):
         self._input_mark = InputMark()
         self._traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
         self._global_step = orbit.utils.create_global_step()
-        self._create_variables(train_dataset if train else validation_dataset, is_training=train)
+        self._create_waiting_variables(train, train_dataset, validation_dataset)
         self._streams = RandomStreams(model, _runtime(config, "seed", 0))
         ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
         self._average = None if ema is None else optimization.WeightAverage(model, ema)
-        if optimizer is not None and model.built:
+        if optimizer is not None and is_built(model):
             optimization.build_slots(self._optimizer, model.trainable_variables)
-        settings = optimization.hyperparameters(self._optimizer) if optimizer is not None else []
-        self._configured = [(variable, variable.numpy()) for variable in settings]
+        self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(self._optimizer)]
         self._rate_scale: optimization.RateScale | None = None
         if self._optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
             self.scale_learning_rate(1.0)  # before anything is traced
-        self._init_training(self._feed_of("train_data"), train_dataset, train=train)
-        self._init_evaluation(self._feed_of("validation_data"), validation_dataset, evaluate=evaluate)
+        self._init_training(train_dataset, train=train)
+        self._init_sets(validation_dataset, [*parts_in(task), *eval_tasks], evaluate=evaluate)
         self._checkpoint = self._build_checkpoint()
 
-    def _create_variables(self, given: Any, *, is_training: bool) -> None:
-        """Creates what layers create when they are called first, so that there is all that a checkpoint may hold.
+    def _init_sets(self, validation_dataset: Any, parts: Sequence[Part], *, evaluate: bool) -> None:
+        params = getattr(self._config.task, "validation_data", None)
+        own = ValidationSet(self._task, self._model, self._feed_of(self._task, params))
+        own.dataset = validation_dataset
+        self._init_evaluation(own, [self._named_set(part) for part in parts], evaluate=evaluate)
 
-        Traces a step of an evaluation, which never runs; for models that were built with all their inputs, nothing.
-        """
-        if not variables.is_waiting_for_a_call(self._model):
-            return
-        section = "train_data" if is_training else "validation_data"
-        spec = given.element_spec if given is not None else self._feed_of(section).element_spec()
-        metrics_of_task = self._task.build_metrics(training=False)
+    def _create_waiting_variables(self, training: bool, *given: Any) -> None:
+        if not isinstance(self._task, MultiTask):
+            variables.create_waiting(self._model, self._task, lambda: self._spec_of_batch(training, *given))
 
-        def step(inputs: Any) -> None:
-            self._task.validation_step(inputs, model=self._model, metrics=metrics_of_task)
+    def _spec_of_batch(self, training: bool, *given: Any) -> Any:
+        """Returns what a batch looks like, of the data given by the caller or of the task's."""
+        found = next((dataset.element_spec for dataset in given if dataset is not None), None)
+        params = getattr(self._config.task, "train_data" if training else "validation_data", None)
+        return found or self._feed_of(self._task, params, training=training).element_spec()
 
-        tf.function(step).get_concrete_function(spec)
+    def _feed_of(self, task: Any, params: Any, *, training: bool = False) -> Feed:
+        seed = _runtime(self._config, "seed", 0)
+        timeout = _runtime(self._config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
+        return Feed(task, params, training=training, seed=seed, service_timeout_seconds=timeout)
 
-    def _feed_of(self, section: str) -> Feed:
-        params = getattr(self._config.task, section, None)
-        timeout = getattr(self._config.runtime, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
-        seed, training = _runtime(self._config, "seed", 0), section == "train_data"
-        return Feed(self._task, params, training=training, seed=seed, service_timeout_seconds=timeout)
+    def _named_set(self, part: Part) -> ValidationSet:
+        feed = self._feed_of(part.task, part.task.task_config.validation_data)
+        model = sub_model(self._model, part.name)
+        return ValidationSet(part.task, model, feed, name=part.name, steps=part.eval_steps)
 
-    def _init_training(self, feed: Feed, train_dataset: Any, *, train: bool) -> None:
+    def _init_training(self, train_dataset: Any, *, train: bool) -> None:
         trainer = self._config.trainer
+        feed = self._feed_of(self._task, train_section(self._task, self._config), training=True)
         self.init_async()
         self._train_loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         of_model = list(getattr(self._model, "metrics", []))
@@ -336,6 +346,13 @@ class Trainer(AsyncStepper, Evaluator):
 
     # Looking at it.
 
+    def examples_of(self, num_steps: int) -> int:
+        """Returns how many examples the last `num_steps` steps were for."""
+        if not isinstance(self._task, MultiTask):
+            return num_steps * self._config.task.train_data.global_batch_size
+        stop = self._feed.position.start_step(int(self._global_step.numpy()))
+        return self._task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
+
     def progress(self) -> dict[str, Any]:
         """Returns what changes while steps run, by the names that a watchdog's `Reading` has; any thread may ask."""
         count = self._input_mark.count
@@ -380,12 +397,3 @@ class Trainer(AsyncStepper, Evaluator):
 def _runtime(config: Any, name: str, default: Any) -> Any:
     """Returns a field of the runtime section, which configs built by hand may lack."""
     return getattr(getattr(config, "runtime", None), name, default)
-
-
-def _check_config(config: Any, needs_train_data: bool, needs_validation_data: bool) -> None:
-    for name in ("trainer", "task"):
-        if not hasattr(config, name):
-            raise AttributeError(f"the config has no section {name!r}, which the Trainer needs")
-    for name, needed in (("train_data", needs_train_data), ("validation_data", needs_validation_data)):
-        if needed and not hasattr(config.task, name):
-            raise AttributeError(f"the config has no section 'task.{name}'; add it, or pass a dataset to the Trainer")

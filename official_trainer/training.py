@@ -197,7 +197,7 @@ class _Session:
 
     def _waits_for_input(self, trainer: Trainer) -> Callable[[], bool | None]:
         """Returns what tells whether a step waits for data; a tf.data service that does not deliver is reported."""
-        data = self._job.config.task.train_data
+        data: Any = getattr(self._job.config.task, "train_data", None)  # several tasks have sections of their own
         if not data_service.is_used(data):
             return trainer.waits_for_input
         return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.waits_for_input)
@@ -290,7 +290,8 @@ class _Session:
         self._watchdog.beat(state.step)
         if self._lock.lost_to is not None:
             raise LockedError(self._lock.lost_to)
-        examples = num_steps * self._job.config.task.train_data.global_batch_size
+        assert self._trainer is not None
+        examples = self._trainer.examples_of(num_steps)
         self._account.window(num_steps, seconds, examples=examples, has_traced=self._has_traced())
         self._console.end_step = state.end_step
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))

@@ -1,15 +1,17 @@
 """What variables a model has: by path, as a table, counted.
 
 Owns: paths that tell variables apart, and the form in which their shapes are shown.
-Does not own: the keys of a checkpoint (`matching.py`). Reads no values; imports no TensorFlow.
+Does not own: the keys of a checkpoint (`matching.py`). Reads no values.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+from official_trainer.lazy import tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +107,16 @@ def summary(tree: Any) -> str:
     return "\n".join(lines)
 
 
+def layers_of(model: Any) -> Iterator[Any]:
+    """Yields the layers of a Keras model, or of all models and layers inside a module; some more than once."""
+    if hasattr(model, "_flatten_layers"):
+        yield from model._flatten_layers()
+        return
+    yield model
+    for part in (*getattr(model, "sub_tasks", {}).values(), *getattr(model, "submodules", ())):
+        yield from part._flatten_layers() if hasattr(part, "_flatten_layers") else [part]
+
+
 def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, Mapping):
         for key, value in tree.items():
@@ -171,3 +183,23 @@ def is_waiting_for_a_call(model: Any) -> bool:
 
 
 _BUILDS_NOTHING = ("tf_keras.src.engine.base_layer", "tf_keras.src.engine.training")
+
+
+def create_waiting(model: Any, task: Any, spec: Callable[[], Any]) -> None:
+    """Creates what layers of a model create when they are called first, so that checkpoints may hold all of it.
+
+    Traces a step of an evaluation, which never runs; does nothing for a model that was built with all its inputs.
+
+    Args:
+      model: the model.
+      task: its task.
+      spec: gives what a batch of the task's data looks like.
+    """
+    if not is_waiting_for_a_call(model):
+        return
+    metrics = task.build_metrics(training=False)
+
+    def step(inputs: Any) -> None:
+        task.validation_step(inputs, model=model, metrics=metrics)
+
+    tf.function(step).get_concrete_function(spec())

@@ -32,7 +32,7 @@ for name in (
 
 TRACED = (
     (task, "Task.train_step Task.validation_step Task.inference_step Task.after_step Task.process_metrics"),
-    (task, "Task._total_loss"),
+    (task, "total_loss scaled_loss update"),
     (export, "_by_name"),
 )
 """What most runs trace. AutoGraph rewrites each function first, which takes longer than all the rest of a short run,

@@ -28,7 +28,7 @@ LONG_MODULES = {
 MANY_PARAMETERS = {
     "driver.py run_experiment": (14, "the signature is Model Garden's"),
     "run.py run": (10, "the public entry: one keyword for each flag of the command line, and who stops it"),
-    "trainer.py Trainer.__init__": (9, "the signature is Model Garden's"),
+    "trainer.py Trainer.__init__": (10, "the signature is Model Garden's, and the named validation sets"),
 }
 
 
@@ -102,6 +102,7 @@ EXPERIMENTS_IMPORT = {
     "config/",
     "inputs/",
     "lazy.py",
+    "multi_task.py",
     "publish.py",
     "random_streams.py",
     "registry.py",

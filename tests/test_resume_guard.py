@@ -1,7 +1,6 @@
 """N9: a run that goes on with another config. What has changed, how bad that is, and how to get out of it."""
 
 import dataclasses
-import fnmatch
 import json
 import logging
 import os
@@ -45,11 +44,14 @@ def paths(tp, path=""):
             yield from paths(hint, fields.join(path, name))
 
 
-ENGINE_FIELDS = list(paths(ExperimentConfig))
-
-
-def first_pattern(path):
-    return next((pattern for pattern in KINDS if fnmatch.fnmatchcase(path, pattern)), None)
+ENGINE_FIELDS = [
+    *paths(ExperimentConfig),
+    *paths(configuration.MultiTaskExperimentConfig),
+    *paths(configuration.MultiEvalExperimentConfig),
+    *paths(configuration.TaskRoutine, "task.task_routines[0]"),
+    *paths(configuration.TaskRoutine, "eval_tasks[0]"),
+]
+first_pattern = resume.pattern_of
 
 
 def test_the_walk_sees_every_section():

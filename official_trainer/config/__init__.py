@@ -21,6 +21,14 @@ from official_trainer.config.dump import digest, dump, flat
 from official_trainer.config.errors import ConfigError, Origin, Problem, nearest
 from official_trainer.config.explain import explain
 from official_trainer.config.layers import resolve
+from official_trainer.config.multitask import (
+    MultiEvalExperimentConfig,
+    MultiTaskConfig,
+    MultiTaskExperimentConfig,
+    MultiTaskTrainerConfig,
+    TaskRoutine,
+    TaskSamplingConfig,
+)
 from official_trainer.config.optimization import OptimizationConfig
 from official_trainer.config.overrides import format_override
 from official_trainer.config.provenance import Resolved
@@ -46,6 +54,10 @@ __all__ = [
     "ExportConfig",
     "Fraction",
     "FrozenDict",
+    "MultiEvalExperimentConfig",
+    "MultiTaskConfig",
+    "MultiTaskExperimentConfig",
+    "MultiTaskTrainerConfig",
     "NonNegative",
     "NonNegativeFloat",
     "OneOf",
@@ -57,6 +69,8 @@ __all__ = [
     "Resolved",
     "RuntimeConfig",
     "TaskConfig",
+    "TaskRoutine",
+    "TaskSamplingConfig",
     "TrackerConfig",
     "TrainerConfig",
     "When",

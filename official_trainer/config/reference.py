@@ -13,6 +13,7 @@ from typing import Any, Literal
 from official_trainer.config import fields, values
 from official_trainer.config.components import ActionConfig, Component, TrackerConfig
 from official_trainer.config.declaration import Config, spelling
+from official_trainer.config.multitask import MultiEvalExperimentConfig, MultiTaskExperimentConfig, TaskRoutine
 from official_trainer.config.schema import ExperimentConfig
 from official_trainer.config.text import flow
 from official_trainer.config.when import ExponentialWhen, When
@@ -88,8 +89,30 @@ def page() -> str:
     for path, cls in _sections(ExperimentConfig, ""):
         places.setdefault(cls, []).append(path)
     blocks = ["\n".join(_section(cls, paths)) for cls, paths in places.items() if cls is not ExperimentConfig]
+    several = ["\n".join(_section(cls, [path], only)) for path, cls, only in _of_several()]
     families = ["\n\n".join(_family(root, path)) for root, path in _FAMILIES.items()]
-    return "\n\n".join([_HEAD.rstrip(), *blocks, *families]) + "\n"
+    return "\n\n".join([_HEAD.rstrip(), *blocks, _SEVERAL, *several, *families]) + "\n"
+
+
+_SEVERAL = """\
+## Several tasks
+
+A `MultiTaskExperimentConfig` has these in place of `task` and beside the rest of `trainer`, and a
+`MultiEvalExperimentConfig` has `eval_tasks`: [several.md](several.md)."""
+
+
+def _of_several() -> Iterator[tuple[str, type[Config], list[str] | None]]:
+    """Yields the sections that only experiments with several tasks have, and which of their fields."""
+    yield "eval_tasks", MultiEvalExperimentConfig, ["eval_tasks"]
+    known = {path for path, _ in _sections(ExperimentConfig, "")}
+    for path, cls in _sections(MultiTaskExperimentConfig, ""):
+        if path.startswith("task") and not path.startswith("task.model"):
+            yield path, cls, None
+        elif path == "trainer":
+            yield path, cls, sorted(fields.hints(cls).keys() - fields.hints(fields.hints(ExperimentConfig)[path]))
+        elif path not in known:
+            yield path, cls, None
+    yield "task.task_routines[…], eval_tasks[…]", TaskRoutine, None
 
 
 _FAMILIES = {ActionConfig: "trainer.actions", TrackerConfig: "trainer.trackers"}

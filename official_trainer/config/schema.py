@@ -368,25 +368,31 @@ class ExperimentConfig(Config):
     trainer: TrainerConfig = TrainerConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
+    def tasks(self) -> Iterator[tuple[str, TaskConfig]]:
+        """Yields each task that is trained, with its path."""
+        if isinstance(self.task, TaskConfig):  # or else that is said elsewhere
+            yield "task", self.task
+
     def problems(self) -> Iterator[tuple[str, str]]:
-        if not isinstance(self.task, TaskConfig):
-            return  # which is said elsewhere
-        partial = getattr(self.task.train_data, "drop_remainder", None) is False
-        accumulates = self.trainer.gradient_accumulation_steps > 1
-        if partial and (accumulates or self.runtime.distribution_strategy == "tpu"):
-            why = "trainer.gradient_accumulation_steps" if accumulates else "runtime.distribution_strategy=tpu"
-            yield "task.train_data.drop_remainder", f"{why} needs batches that are all of one size; leave it out"
+        for path, task in self.tasks():
+            yield from self._problems_of_data(path, task)
         if self.runtime.distribution_strategy == "tpu":
             for name in ("train_tf_function", "eval_tf_function"):
                 if not getattr(self.trainer, name):
                     yield f"trainer.{name}", "TPUs run traced steps only; leave it on, or debug on a CPU"
+
+    def _problems_of_data(self, path: str, task: TaskConfig) -> Iterator[tuple[str, str]]:
+        partial = getattr(task.train_data, "drop_remainder", None) is False
+        accumulates = self.trainer.gradient_accumulation_steps > 1
+        if partial and (accumulates or self.runtime.distribution_strategy == "tpu"):
+            why = "trainer.gradient_accumulation_steps" if accumulates else "runtime.distribution_strategy=tpu"
+            yield f"{path}.train_data.drop_remainder", f"{why} needs batches that are all of one size; leave it out"
         service = "enable_tf_data_service"
-        if self.task.validation_data.enable_tf_data_service:
+        if task.validation_data.enable_tf_data_service:
             what = "is for training data only: a service may lose examples of an evaluation; leave it out here"
-            yield f"task.validation_data.{service}", what
-        if not self.task.train_data.enable_tf_data_service:
-            return
+            yield f"{path}.validation_data.{service}", what
         trainer = self.trainer
-        if trainer.recovery_max_trials > 0 and trainer.recovery_data == "skip_batch":
-            what = f"skip_batch needs batches that come again in the same order, with task.train_data.{service} none do"
-            yield "trainer.recovery_data", f"{what}; set it to skip"
+        is_repeated = trainer.recovery_max_trials > 0 and trainer.recovery_data == "skip_batch"
+        if task.train_data.enable_tf_data_service and is_repeated:
+            what = "skip_batch needs batches that come again in the same order"
+            yield "trainer.recovery_data", f"{what}, with {path}.train_data.{service} none do; set it to skip"

@@ -9,7 +9,14 @@ Does not own: devices (`distribute.py`), the loop over batches (`feed.py`, `loop
 """
 
 from official_trainer.inputs.arrays import from_arrays
-from official_trainer.inputs.context import BatchSizeError, DataError, InputContext, check_element_structure
+from official_trainer.inputs.context import (
+    BatchSizeError,
+    DataError,
+    InputContext,
+    call_build_inputs,
+    check_element_structure,
+    with_training_flag,
+)
 from official_trainer.inputs.damage import explain_data_error
 from official_trainer.inputs.order import stack_windows, without_tuning
 from official_trainer.inputs.records import from_tfrecords
@@ -20,6 +27,7 @@ __all__ = [
     "BatchSizeError",
     "DataError",
     "InputContext",
+    "call_build_inputs",
     "check_element_structure",
     "explain_data_error",
     "from_arrays",
@@ -27,5 +35,6 @@ __all__ = [
     "from_tfrecords",
     "skip",
     "stack_windows",
+    "with_training_flag",
     "without_tuning",
 ]

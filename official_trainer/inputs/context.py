@@ -1,12 +1,13 @@
 """What the engine tells an input pipeline, and what it demands of the result.
 
-Owns: `InputContext`, the errors of this package, the check of a dataset's elements.
+Owns: `InputContext`, calling `build_inputs`, the errors of this package, the check of a dataset's elements.
 Does not own: how any pipeline orders its examples (`order.py`).
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,8 @@ class InputContext:
     Attributes:
       order_depends_on_pipelines: whether which examples are in a global batch depends on the number of pipelines. A
         pipeline that knows better says so.
+      holds_several_batches: whether an element holds batches of several tasks, of sizes of their own. A pipeline that
+        says so has checked them.
       served_by: address of the tf.data service that the batches come from; empty for none.
       sharing: tells how the data is shared out over the pipelines, if the pipeline says so; calling it may look at
         every file.
@@ -79,6 +82,7 @@ class InputContext:
         assert window_steps is None or num_replicas_in_sync == 1, "a block of batches is for one replica"
         self.seed = seed
         self.order_depends_on_pipelines = True
+        self.holds_several_batches = False
         self.served_by = ""
         self.sharing: Callable[[], Sharing] | None = None
         self._start_step = start_step
@@ -94,6 +98,16 @@ class InputContext:
         context = copy.copy(self)
         context._batch_stride = batch_stride
         return context
+
+    def at(self, start_step: int) -> InputContext:
+        """Returns the context of another pipeline at the same place of the job, for plain batches from a step on."""
+        return InputContext(
+            num_input_pipelines=self.num_input_pipelines,
+            input_pipeline_id=self.input_pipeline_id,
+            num_replicas_in_sync=self.num_replicas_in_sync,
+            start_step=start_step,
+            seed=self.seed,
+        )
 
     @classmethod
     def adopt(cls, input_context: Any) -> InputContext:
@@ -117,6 +131,11 @@ class InputContext:
         if global_batch_size % self.num_replicas_in_sync:
             raise BatchSizeError(global_batch_size, self.num_replicas_in_sync)
         return global_batch_size // self.num_replicas_in_sync
+
+    @property
+    def elements_per_step(self) -> int:
+        """Elements of the pipeline that a step takes: one for each replica that it feeds."""
+        return max(1, self.num_replicas_in_sync // self.num_input_pipelines)
 
     @property
     def start_step(self) -> int:
@@ -169,6 +188,30 @@ class InputContext:
     def examples_counted(self) -> int | None:
         """The same, but None as long as it would take counting."""
         return None if callable(self._examples_per_epoch) else self._examples_per_epoch
+
+
+def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
+    """Returns what `task.build_inputs` does, which may leave out `input_context`.
+
+    Raises:
+      DataError: it is no dataset of batches, or a file is not there.
+    """
+    build_inputs = task.build_inputs
+    options = {"input_context": context} if "input_context" in inspect.signature(build_inputs).parameters else {}
+    try:
+        dataset = build_inputs(params, **options)
+    except FileNotFoundError as error:
+        raise DataError(f"{build_inputs.__qualname__}: {error}") from error
+    if not context.holds_several_batches:
+        check_element_structure(dataset, f"{type(task).__name__}.build_inputs")
+    return dataset
+
+
+def with_training_flag(params: Any, training: bool) -> Any:
+    """Returns a data section with `is_training` filled in where it was left open."""
+    if getattr(params, "is_training", training) is None and hasattr(params, "replace"):
+        return params.replace(is_training=training)
+    return params
 
 
 def check_element_structure(dataset: Any, where: str) -> None:

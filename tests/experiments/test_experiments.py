@@ -10,10 +10,13 @@ import tensorflow as tf
 import tf_keras
 import yaml
 
-from official_trainer import config, inputs, registry
+from official_trainer import config, inputs, random_streams, registry
+from official_trainer.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(registry.experiments(ROOT))
+SEVERAL = ["digits_tasks"]  # whose tasks are tested below, as one
+SINGLE = [name for name in NAMES if name not in SEVERAL]
 METRICS = {
     "breast_cancer": ["accuracy", "auc"],
     "diabetes": ["mae"],
@@ -41,7 +44,7 @@ def data(task, training, context=None, **changes):
 
 
 def test_all_are_listed_with_what_they_are():
-    assert sorted(METRICS) == NAMES
+    assert sorted([*METRICS, *SEVERAL]) == NAMES
     assert all(experiment.summary for experiment in registry.experiments(ROOT).values())
 
 
@@ -88,7 +91,7 @@ def test_intervals_and_schedule_fit_the_length(name):
         assert trainer.train_steps % interval == 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SINGLE)
 def test_metrics_have_the_names_that_the_config_uses(name):
     """T9: distinct names, and the monitored metric is one that evaluation produces."""
     task = small_task(name)
@@ -98,7 +101,7 @@ def test_metrics_have_the_names_that_the_config_uses(name):
     assert registry.get_config(name, ROOT).trainer.best_checkpoint_eval_metric in names
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SINGLE)
 def test_training_lowers_the_loss_and_changes_every_weight(name):
     task = small_task(name)
     tf_keras.utils.set_random_seed(0)
@@ -116,7 +119,7 @@ def test_training_lowers_the_loss_and_changes_every_weight(name):
     assert all(np.isfinite(metric.result()) for metric in metrics)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SINGLE)
 def test_validation_step(name):
     """G9: evaluation takes every batch of the held-out data, also a last, smaller one."""
     task = small_task(name)
@@ -132,7 +135,7 @@ def test_validation_step(name):
     assert all(np.isfinite(metric.result()) for metric in metrics)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "python_docs_lm"])  # sixteen bytes may be alike
+@pytest.mark.parametrize("name", [name for name in SINGLE if name != "python_docs_lm"])  # sixteen bytes may be alike
 def test_held_out_data_is_not_trained_on(name):
     task = small_task(name)
 
@@ -145,6 +148,35 @@ def test_held_out_data_is_not_trained_on(name):
     train, validation = rows(True), rows(False)
     assert not train & validation
     assert len(validation) > len(train) / 5
+
+
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_tasks_lower_each_loss_and_change_every_weight(name, trainer_type):
+    """T21: the monitored metric is one of a task's; held-out data is not trained on."""
+    base = registry.get_config(name, ROOT)
+    params = base.replace(trainer=base.trainer.replace(trainer_type=trainer_type))
+    random_streams.enable(0)
+    task = registry.get_task_cls(params.task)(params.task)
+    optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    trainer = Trainer(params, task, task.build_model(), optimizer)
+    before, weights = trainer.evaluate(-1), [variable.numpy() for variable in trainer.model.trainable_variables]
+    trainer.check_monitored({params.trainer.best_checkpoint_eval_metric: "the config"})
+    trainer.train(100)
+    after = trainer.evaluate(-1)
+    assert before.keys() == after.keys() == task.parts.keys()
+    for part in task.parts:
+        assert float(after[part]["validation_loss"]) < float(before[part]["validation_loss"])
+    assert not [
+        v.name for v, w in zip(trainer.model.trainable_variables, weights, strict=True) if (v == w).numpy().all()
+    ]
+    for part in task.parts.values():
+        rows = [
+            {image.tobytes() for image, _ in data(part.task, training, global_batch_size=1).unbatch().take(300)
+             .as_numpy_iterator()}
+            for training in (True, False)
+        ]  # fmt: skip
+        assert not rows[0] & rows[1]
 
 
 def test_digits_models_by_type():

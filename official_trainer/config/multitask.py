@@ -1,0 +1,185 @@
+"""The sections of experiments with several tasks: trained together, or evaluated beside the one that is trained.
+
+Owns: Model Garden's names for them, and what is wrong with them by themselves.
+Does not own: how tasks are sampled or trained together (`multi_task.py`, `task_sampler.py` of the engine).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+from official_trainer.config.declaration import Between, Config, OneOf, Positive, PositiveFloat
+from official_trainer.config.schema import ExperimentConfig, TaskConfig, TrainerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskRoutine(Config):
+    """One of several tasks.
+
+    Attributes:
+      task_name: its name, in logs, in `best_checkpoint_eval_metric` (`name|metric`) and among the model's `sub_tasks`.
+      task_config: the task: data, losses, metrics.
+      eval_steps: batches of an evaluation; -1 means all data, unset the same as `trainer.validation_steps`.
+      task_weight: the weight of its loss in joint training; how often it comes when tasks are interleaved, beside the
+        weights of the others, as `trainer.task_sampler` says.
+    """
+
+    task_name: str = ""
+    task_config: TaskConfig = TaskConfig()
+    eval_steps: Annotated[int, Between(-1)] | None = None
+    task_weight: PositiveFloat = 1.0
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.task_name:
+            yield "task_name", "is not set; name the task"
+        if any(mark in self.task_name for mark in "|/"):
+            yield "task_name", f"{self.task_name!r} holds '|' or '/', which stand between the name and a metric's"
+        if self.eval_steps == 0:
+            yield "eval_steps", "must be -1 (all data) or at least 1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiTaskConfig(Config):
+    """Several tasks that share a model. A multi-task experiment declares a subclass with its own `model`.
+
+    Attributes:
+      init_checkpoint: checkpoint (or directory with one) whose model weights a fresh run starts from.
+      init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` need not hold.
+      model: the section of the shared model.
+      task_routines: the tasks.
+    """
+
+    init_checkpoint: str = ""
+    init_checkpoint_allow_missing: tuple[str, ...] = ()
+    model: Config = Config()
+    task_routines: tuple[TaskRoutine, ...] = ()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.task_routines:
+            yield "task_routines", "names no task; add at least one TaskRoutine"
+        yield from _twice("task_routines", self.task_routines)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProportionalSampleConfig(Config):
+    """A task comes as often as its weight to a power says.
+
+    Attributes:
+      alpha: the power of `task_weight`; 1 takes weights as they are, 0 makes all tasks equal. With numbers of examples
+        for weights, 0.5 is square-root sampling.
+    """
+
+    alpha: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnnealingSampleConfig(Config):
+    """From proportional sampling towards uniform (Stickland and Murray, 2019, arXiv:1902.02671).
+
+    The power of `task_weight` falls by one equal part from epoch to epoch; it is 0.2 at the end, and stays there.
+
+    Attributes:
+      steps_per_epoch: steps between two changes.
+      total_steps: steps until it does not change any more.
+    """
+
+    steps_per_epoch: Positive = 5
+    total_steps: Positive = 20
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.total_steps <= self.steps_per_epoch:
+            yield "total_steps", f"must be more than steps_per_epoch={self.steps_per_epoch}: there is one epoch only"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskSamplingConfig(OneOf):
+    """Which task comes next, when they are interleaved.
+
+    Attributes:
+      type: how it is drawn, anew for each step; the same task comes at the same step after every restart.
+      uniform: all tasks equally often.
+      proportional: as often as their weights say.
+      annealing: as often as their weights say, at first.
+    """
+
+    type: Literal["uniform", "proportional", "annealing"] | None = "proportional"
+    uniform: Config = Config()
+    proportional: ProportionalSampleConfig = ProportionalSampleConfig()
+    annealing: AnnealingSampleConfig = AnnealingSampleConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiTaskTrainerConfig(TrainerConfig):
+    """How several tasks are trained together; all else is as for one.
+
+    Attributes:
+      trainer_type: `joint` takes a batch of every task in each step and updates by the weighted sum of their losses;
+        `interleaving` has each step be one task's.
+      task_sampler: which task comes next, with `interleaving`.
+    """
+
+    trainer_type: Literal["interleaving", "joint"] = "interleaving"
+    task_sampler: TaskSamplingConfig = TaskSamplingConfig()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if self.trainer_type == "interleaving" and self.task_sampler.type is None:
+            yield "task_sampler.type", "is not set, and trainer_type=interleaving needs one, for example uniform"
+        if self.trainer_type == "joint" and self.task_sampler != TaskSamplingConfig():
+            yield "task_sampler", "has no effect with trainer_type=joint; leave it out, or set that to interleaving"
+        if self.train_epochs is not None:
+            yield "train_epochs", "means nothing for several tasks, each with epochs of its own; set train_steps"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiTaskExperimentConfig(ExperimentConfig):
+    """An experiment that trains several tasks together and evaluates each.
+
+    Attributes:
+      task: the tasks and their model.
+      trainer: how they are trained.
+    """
+
+    task: MultiTaskConfig = MultiTaskConfig()  # type: ignore[assignment]
+    trainer: MultiTaskTrainerConfig = MultiTaskTrainerConfig()
+
+    def tasks(self) -> Iterator[tuple[str, TaskConfig]]:
+        if isinstance(self.task, MultiTaskConfig):
+            for number, routine in enumerate(self.task.task_routines):
+                yield f"task.task_routines[{number}].task_config", routine.task_config
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        for path, task in self.tasks():
+            if task.train_data.enable_tf_data_service:
+                what = "batches of several tasks do not come from a tf.data service; leave it out"
+                yield f"{path}.train_data.enable_tf_data_service", what
+        if self.runtime.distribution_strategy == "tpu" and self.trainer.trainer_type == "interleaving":
+            what = "interleaving has batches of several shapes, and a TPU takes one; set it to joint"
+            yield "trainer.trainer_type", what
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiEvalExperimentConfig(ExperimentConfig):
+    """An experiment that trains one task, and evaluates its weights on named validation sets too.
+
+    Attributes:
+      eval_tasks: these sets, each with a Task of its own for its data, losses and metrics. Only what is for evaluation
+        counts of them.
+    """
+
+    eval_tasks: tuple[TaskRoutine, ...] = ()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        yield from _twice("eval_tasks", self.eval_tasks)
+
+
+def _twice(field: str, routines: Sequence[TaskRoutine]) -> Iterator[tuple[str, str]]:
+    names = [routine.task_name for routine in routines]
+    for number, name in enumerate(names):
+        if name and name in names[:number]:
+            first = f"{field}[{names.index(name)}]"
+            yield f"{field}[{number}].task_name", f"{name!r} is the name of {first} too; give one another name"
