@@ -7,6 +7,7 @@ package knows contracts only. Does not own: what happens with the parts.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,8 @@ from official_trainer.tracking.ledger import LedgerTrackers
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import Threaded
 from official_trainer.trainer import Trainer
+
+_logger = logging.getLogger(__name__)
 
 
 def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: StopRequest | None = None) -> Trainer:
@@ -217,5 +220,11 @@ def export_last(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) 
     directory = job.path("export", "saved_model")
     if export.exported_step(directory) == step:
         return
-    with trainer.weights_averaged():
-        export.save(directory, trainer.task, trainer.model, step=step, metrics=tracking.flatten(logs))
+    try:
+        with trainer.weights_averaged():
+            export.save(directory, trainer.task, trainer.model, step=step, metrics=tracking.flatten(logs))
+    except export.NoSignaturesError as error:
+        if hasattr(trainer.task, "build_signatures"):
+            raise
+        # Model Garden's tasks have none, nor its drivers an export at the end: nothing is missing for its users.
+        _logger.warning("nothing is exported at the end (trainer.export.at_end): %s", error)

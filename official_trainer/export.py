@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
+from official_trainer.errors import UserError
 from official_trainer.garden import serving
 from official_trainer.lazy import tf
 
@@ -22,10 +23,14 @@ _logger = logging.getLogger(__name__)
 _WRITING = ".writing"
 
 
+class NoSignaturesError(UserError, ValueError):
+    """Nobody says what a SavedModel of this task takes."""
+
+
 def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     """Returns `serving_default`: the model's inputs by name, any batch size, to the model's outputs by name."""
     if not getattr(model, "inputs", None):
-        raise ValueError(
+        raise NoSignaturesError(
             f"{type(task).__name__}: the model was not built with tf_keras.Input, so the engine cannot tell what it "
             "takes; define build_signatures(model)"
         )

@@ -349,7 +349,8 @@ class Trainer(AsyncStepper, Evaluator):
     def examples_of(self, num_steps: int) -> int:
         """Returns how many examples the last `num_steps` steps were for."""
         if not isinstance(self._task, MultiTask):
-            return num_steps * self._config.task.train_data.global_batch_size
+            data = getattr(self._config.task, "train_data", None)  # None where the caller gave a dataset
+            return num_steps * getattr(data, "global_batch_size", 0)
         stop = self._feed.position.start_step(int(self._global_step.numpy()))
         return self._task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
 

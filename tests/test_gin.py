@@ -637,7 +637,7 @@ def test_a_run_that_is_ended_from_outside_leaves_what_it_used(number, code, work
     """T17, N5: preempted or killed; the first checkpoint has it at the latest."""
     started = command(workspace, model_dir, "--gin_params=width.units=9", "trainer.train_steps=1000000")
     deadline = time.monotonic() + 120
-    while not committed_steps(model_dir) or record(model_dir, "status.json")["last_checkpoint_step"] is None:
+    while not committed_steps(model_dir) or record(model_dir)["gin"] is None:  # told of after the checkpoint
         assert time.monotonic() < deadline
         assert started.process.is_alive(), started.wait()
         time.sleep(0.01)

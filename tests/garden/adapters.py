@@ -8,12 +8,13 @@ from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
 from official_trainer.garden import run_experiment
 from official_trainer.input_mark import InputMark
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.steps import Stepper
 from official_trainer.stopping import StopRequest
 from official_trainer.task import Task
 from official_trainer.together import Company
 from official_trainer.traces import Traces
+from official_trainer.validation_sets import ValidationSet
 
 
 class Exporter(BestCheckpoint):
@@ -57,7 +58,8 @@ class OrbitEvaluator(Evaluator):
         self._strategy = tf.distribute.get_strategy()
         self.stop, self.company = StopRequest(), Company(self._strategy)
         self._task, self._model, self._average, self._traces = Task(None), tf.Module(), None, Traces(20)
-        self._validation_feed = Feed(self._task, None, training=False, seed=0, service_timeout_seconds=1)
-        self._validation_metrics, self._validation_loss = [], keras.metrics.Mean("validation_loss")
+        feed = Feed(self._task, None, training=False, seed=0, service_timeout_seconds=1)
+        self._own_set = self._set = ValidationSet(self._task, self._model, feed)
+        self._own_set.dataset, self._named_sets = eval_dataset, []
         self._examples_evaluated, self._held = metrics.example_counter(), []
         orbit.StandardEvaluator.__init__(self, eval_dataset, options)

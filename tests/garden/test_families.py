@@ -140,3 +140,13 @@ def test_data_are_the_same_each_time_and_small(tmp_path):
     for path in written:
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
         assert (tmp_path / "a" / path).stat().st_size < 200_000
+
+
+@pytest.mark.full
+def test_what_nobody_can_export_is_said_and_the_run_is_whole(folder):
+    """T19: a task without signatures, under Model Garden's defaults, ends with a warning, not with an error."""
+    family = FAMILIES["electra"]
+    completed = run_command(command(family, folder / "not_exported"), cwd=folder, folder=folder)
+    assert completed.code == 0, completed.err
+    assert "warning: nothing is exported at the end (trainer.export.at_end): " in completed.err
+    assert committed_steps(str(folder / "not_exported"))
