@@ -67,8 +67,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)
     with strategy.scope():
-        task = registry.get_task_cls(config.task)(config.task, logging_dir=job.model_dir)
         config = as_read(config)
+        task = registry.get_task_cls(job.config.task)(config.task, logging_dir=job.model_dir)
         model = task.build_model()
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime) if trains else None
         best = best_checkpoint(job) if keeps_best and job.is_chief else None

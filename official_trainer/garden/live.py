@@ -14,6 +14,7 @@ from typing import Any
 
 from official_trainer.config import Config, fields
 from official_trainer.garden.mirror import garden_class
+from official_trainer.garden.spec import is_config_class
 from official_trainer.lazy import load
 
 
@@ -24,6 +25,7 @@ def as_read(config: Any) -> Any:
     """
     if not garden_class(config):
         return config
+    _register(config.MODULE)
     trainer = config.trainer.replace(optimizer_config=build(config.trainer.optimizer_config))
     return config.replace(task=build(config.task), trainer=trainer)
 
@@ -31,18 +33,27 @@ def as_read(config: Any) -> Any:
 def build_task(config: Any, *, logging_dir: str) -> Any:
     """Returns the Task of Model Garden for a task config of theirs, live or mirrored."""
     live = build(config)
-    _import_driver(type(live).__module__)
     from official.core import task_factory
 
     return task_factory.get_task(live, logging_dir=logging_dir)
 
 
-def _import_driver(module: str) -> None:
-    """Imports the driver of a project of theirs, which imports the tasks and the parts of models that it registers."""
-    package, project, *_ = f"{module}...".removeprefix("official.").split(".")
-    name = f"official.projects.{project}.train"
-    if package == "projects" and importlib.util.find_spec(name) is not None:
-        importlib.import_module(name)
+def _register(module: str) -> None:
+    """Imports what registers the tasks of a project of theirs, and the parts of models, as its driver does."""
+    parts = module.split(".")
+    packages = [".".join(parts[:length]) for length in range(3, len(parts))] if parts[1] == "projects" else []
+    for package in packages:
+        for name in (f"{package}.registry_imports", f"{package}.common.registry_imports", f"{package}.train"):
+            if _is_there(name):
+                importlib.import_module(name)
+                break
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # nor is the package around it
+        return False
 
 
 def build(section: Any) -> Any:
@@ -70,8 +81,13 @@ def _value(value: Any, before: Any) -> Any:
     """Returns a value as Model Garden holds it: lists, and mappings as sections without a class."""
     if garden_class(value):
         return _section(value)
-    if isinstance(value, dict):
-        held = _class("official.modeling.hyperparams.base_config:Config")()
+    if isinstance(value, dict):  # of a section whose keys are no names of fields, the class is known by its default
+        own = (
+            type(before)
+            if is_config_class(type(before))
+            else _class("official.modeling.hyperparams.base_config:Config")
+        )
+        held = own()
         vars(held).update({key: _value(part, None) for key, part in value.items()})
         return held
     if isinstance(value, tuple):

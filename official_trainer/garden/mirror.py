@@ -49,11 +49,12 @@ class GardenExperiment(ExperimentConfig):
 
     Attributes:
       RESTRICTIONS: what its values have to fulfil, in Model Garden's words.
-      OWN: fields of trainer and runtime that Model Garden has, by section.
+      MODULE: the module that registers it there.
     """
 
     GARDEN: ClassVar[str] = ""
     RESTRICTIONS: ClassVar[tuple[str, ...]] = ()
+    MODULE: ClassVar[str] = ""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
@@ -111,9 +112,10 @@ def garden_class(config: Any) -> str:
     return getattr(type(config), "GARDEN", "")
 
 
-def mirror(description: Mapping[str, Any]) -> GardenExperiment:
-    """Returns the experiment that a description says."""
-    return _Mirrors(description["classes"]).experiment(description["config"], description["restrictions"])
+def mirror(description: Mapping[str, Any], module: str) -> GardenExperiment:
+    """Returns the experiment that a description says; `module` registers it there."""
+    constants = {"RESTRICTIONS": tuple(description["restrictions"]), "MODULE": module}
+    return _Mirrors(description["classes"]).experiment(description["config"], constants)
 
 
 class _Mirrors:
@@ -123,8 +125,8 @@ class _Mirrors:
         self._described = described
         self._made: dict[str, type[Config]] = {}
 
-    def experiment(self, described: Value, restrictions: Sequence[str]) -> GardenExperiment:
-        """Returns the experiment whose value and restrictions are described."""
+    def experiment(self, described: Value, constants: Mapping[str, Any]) -> GardenExperiment:
+        """Returns the experiment whose value is described, with what else is known of it."""
         name, held = described["section"], described["fields"]
         told = self._described[name]["fields"]
         made: dict[str, Any] = {}
@@ -132,7 +134,7 @@ class _Mirrors:
         for key, part in held.items():
             made[key] = self._ours(_SECTIONS[key], part) if key in _SECTIONS else self.value(part)
             types[key] = type(made[key]) if fields.is_section(made[key]) else self.type(told[key]["type"])
-        cls = self._class(name, types, made, (GardenExperiment,), RESTRICTIONS=tuple(restrictions))
+        cls = self._class(name, types, made, (GardenExperiment,), **constants)
         experiment: GardenExperiment = cls(**made)
         return experiment
 

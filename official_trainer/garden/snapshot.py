@@ -32,7 +32,7 @@ def experiment(name: str) -> GardenExperiment:
     Raises:
       ConfigError: the installed release cannot import it, or its factory fails.
     """
-    return mirror(description(name))
+    return mirror(description(name), entries()[name].module)
 
 
 def description(name: str) -> Mapping[str, Any]:

@@ -48,7 +48,8 @@ def attempt(name, path):
 
 def _steps(name):
     from official_trainer import config as configuration
-    from official_trainer import registry
+    from official_trainer import registry, variables
+    from official_trainer.garden.live import as_read
 
     base = registry.get_config(name)
     needed = NEEDED.get(name, [])
@@ -60,9 +61,12 @@ def _steps(name):
         again = configuration.resolve(base, experiment=name, config_files=[file.name])
     yield {"round trip": again.config == resolved.config}
     with tempfile.TemporaryDirectory() as folder:
-        task = registry.get_task_cls(resolved.config.task)(resolved.config.task, logging_dir=folder)
-        model = task.build_model()
-        count = sum(int(weight.shape.num_elements()) for weight in model.trainable_variables)
+        read = as_read(resolved.config)
+        model = registry.get_task_cls(resolved.config.task)(read.task, logging_dir=folder).build_model()
+        try:
+            count = variables.count(model).trainable
+        except ValueError:  # it has none before it is called
+            count = 0
         yield {"built": f"{count / 1e6:.1f} M" if count else "yes"}
     yield from _trained(name)
 
