@@ -17,6 +17,8 @@ from official_trainer.garden.mirror import garden_class
 from official_trainer.garden.spec import is_config_class
 from official_trainer.lazy import load
 
+_FREE = "official.modeling.hyperparams.base_config:Config"
+
 
 def as_read(config: Any) -> Any:
     """Returns an experiment as its Task, and the Trainer, are to read it.
@@ -41,7 +43,8 @@ def build_task(config: Any, *, logging_dir: str) -> Any:
 def _register(module: str) -> None:
     """Imports what registers the tasks of a project of theirs, and the parts of models, as its driver does."""
     parts = module.split(".")
-    packages = [".".join(parts[:length]) for length in range(3, len(parts))] if parts[1] == "projects" else []
+    depths = range(3, len(parts)) if module.startswith("official.projects.") else ()
+    packages = [".".join(parts[:depth]) for depth in depths]
     for package in packages:
         for name in (f"{package}.registry_imports", f"{package}.common.registry_imports", f"{package}.train"):
             if _is_there(name):
@@ -82,12 +85,8 @@ def _value(value: Any, before: Any) -> Any:
     if garden_class(value):
         return _section(value)
     if isinstance(value, dict):  # of a section whose keys are no names of fields, the class is known by its default
-        own = (
-            type(before)
-            if is_config_class(type(before))
-            else _class("official.modeling.hyperparams.base_config:Config")
-        )
-        held = own()
+        cls = type(before) if is_config_class(type(before)) else _class(_FREE)
+        held = cls()
         vars(held).update({key: _value(part, None) for key, part in value.items()})
         return held
     if isinstance(value, tuple):

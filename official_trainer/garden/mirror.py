@@ -112,8 +112,8 @@ def garden_class(config: Any) -> str:
     return getattr(type(config), "GARDEN", "")
 
 
-def mirror(description: Mapping[str, Any], module: str) -> GardenExperiment:
-    """Returns the experiment that a description says; `module` registers it there."""
+def mirror(description: Mapping[str, Any], module: str = "") -> GardenExperiment:
+    """Returns the experiment that a description says; `module` is the one that registers it there, if any does."""
     constants = {"RESTRICTIONS": tuple(description["restrictions"]), "MODULE": module}
     return _Mirrors(description["classes"]).experiment(description["config"], constants)
 
