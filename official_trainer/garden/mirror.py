@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from official_trainer.config import Config, ConfigError, ExperimentConfig, FrozenDict, OneOf, Problem, fields, values
@@ -63,10 +63,11 @@ class GardenExperiment(ExperimentConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GardenTrainer(TrainerConfig):
-    """The trainer section of an experiment of Model Garden.
+class _Shared(Config):
+    """A section that both have, with fields of both.
 
     Attributes:
+      GARDEN: their class, `module:qualname`.
       NOT_OURS: fields that only Model Garden has.
     """
 
@@ -74,22 +75,19 @@ class GardenTrainer(TrainerConfig):
     NOT_OURS: ClassVar[tuple[str, ...]] = ()
 
     def ignored(self) -> Iterator[tuple[str, str]]:
-        yield from _ignored(self.NOT_OURS)
+        for name in self.NOT_OURS:
+            if name != "optimizer_config":
+                yield name, _ALWAYS_SO.get(name, "has no effect here, nor is it read by Model Garden's own Trainer")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GardenRuntime(RuntimeConfig):
-    """The runtime section of an experiment of Model Garden.
+class GardenTrainer(_Shared, TrainerConfig):
+    """The trainer section of an experiment of Model Garden."""
 
-    Attributes:
-      NOT_OURS: fields that only Model Garden has.
-    """
 
-    GARDEN: ClassVar[str] = ""
-    NOT_OURS: ClassVar[tuple[str, ...]] = ()
-
-    def ignored(self) -> Iterator[tuple[str, str]]:
-        yield from _ignored(self.NOT_OURS)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GardenRuntime(_Shared, RuntimeConfig):
+    """The runtime section of an experiment of Model Garden."""
 
 
 _GARDENS: Mapping[type[Config], type[Config]] = {TrainerConfig: GardenTrainer, RuntimeConfig: GardenRuntime}
@@ -98,13 +96,6 @@ _ALWAYS_SO = {
     "preemption_on_demand_checkpoint": "has no effect here, where a run that is preempted always saves",
     "allow_tpu_summary": "has no effect here: summaries are written by the host, on every device",
 }
-
-
-def _ignored(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields fields that nothing reads here."""
-    for name in names:
-        if name != "optimizer_config":
-            yield name, _ALWAYS_SO.get(name, "has no effect here, nor is it read by Model Garden's own Trainer")
 
 
 def garden_class(config: Any) -> str:
