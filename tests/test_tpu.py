@@ -399,13 +399,13 @@ def test_steps_can_be_put_into_a_tpus_program(micro_batches):
 
     def train(features, labels):
         def replica(*inputs):
-            return trainer._replica_train_step(inputs, publishes=False)
+            return trainer._replica_train_step(inputs, trainer._step_of_task(), publishes=False)
 
         tf.compat.v1.tpu.replicate(replica, [[features, labels]])
 
     def evaluate(features, labels):
         def replica(*inputs):
-            return trainer._replica_eval_step(inputs)
+            return trainer._replica_eval_step(inputs, trainer.task.validation_step)
 
         shapes = [tf.TensorShape([None, None]), tf.TensorShape([None])]
         tf.compat.v1.tpu.replicate(replica, [[features, labels]], maximum_shapes=shapes)

@@ -70,12 +70,10 @@ class Decoder:
             return self._union(node, bare, current, path)
         if fields.is_section_type(bare):
             return self._section(node, bare, current, path)
-        if fields.is_list(bare):
-            return self._list(node, bare, current, path)
+        if fields.is_list(bare) or (bare is Any and node.kind == "list"):
+            return self._list(node, tuple if bare is Any else bare, current, path)
         if fields.is_mapping(bare) or (bare is Any and node.kind == "mapping"):
             return self._mapping(node, bare, current, path)
-        if bare is Any and node.kind == "list":
-            return self._list(node, tuple, current, path)
         return self._scalar(node, bare, limits, path)
 
     def _scalar(self, node: Node, tp: Any, limits: tuple[Any, ...], path: str, narrow: bool = False) -> Any:
@@ -134,7 +132,9 @@ class Decoder:
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=f"{len(node.value)} items")
         self.trail.replace(path)
         pairs = enumerate(zip(node.value, types, strict=True))
-        items = [self.value(item, _kept(tp, current, i), None, fields.join(path, i)) for i, (item, tp) in pairs]
+        now = dict(fields.children(current))
+        kept = [(item, _kept(tp, current, i), values.blank(now.get(i))) for i, (item, tp) in pairs]
+        items = [self.value(item, tp, blank, fields.join(path, i)) for i, (item, tp, blank) in enumerate(kept)]
         return FAILED if any(item is FAILED for item in items) else tuple(items)
 
     def _mapping(self, node: Node, tp: Any, current: Any, path: str) -> Any:

@@ -28,6 +28,22 @@ def _class_default(cls: Any) -> Config | None:
     return None if fields.required(cls) else normalise(cls(), cls, "", lambda problem: None)
 
 
+def blank(value: Any) -> Config | None:
+    """Returns a section as its class declares it, but with sections in it of the classes that they are of now.
+
+    None if these are what the class declares too, and for what is no section.
+    """
+    default = class_default(type(value)) if fields.is_section(value) else None
+    if default is None:
+        return None
+    changes = {}
+    for name in fields.hints(type(value)):
+        part, declared = getattr(value, name), getattr(default, name)
+        if fields.is_section(part) and type(part) is not type(declared):
+            changes[name] = blank(part) or class_default(type(part))
+    return fields.rebuild(type(value), default, changes) if changes and all(changes.values()) else None
+
+
 def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
     """Returns a Python value in the one form its type has (tuples, frozen mappings, floats that are floats).
 

@@ -1,5 +1,6 @@
 """N8, N23: configurations as text. What is written is read back equal, by this package and by any YAML reader."""
 
+import dataclasses
 import hashlib
 import math
 import re
@@ -9,7 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_trainer.config import ExperimentConfig, FrozenDict, digest, dump, flow, resolve
+from official_trainer.config import Config, ExperimentConfig, FrozenDict, TaskConfig, digest, dump, flow, resolve
+from official_trainer.config.multitask import TaskRoutine
 from official_trainer.config.optimization import AdamConfig, OptimizerConfig, SGDConfig
 from tests.config.sample import Block, Model, Shape, Strict, WideBlock, base, resolved
 
@@ -201,3 +203,22 @@ def test_the_digest_does_not_drift():
 def _with(optimizer):
     trainer = ExperimentConfig().trainer
     return trainer.replace(optimizer_config=trainer.optimizer_config.replace(optimizer=optimizer))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Derived(TaskConfig):
+    extra: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Several(Config):
+    tasks: tuple[TaskRoutine, ...] = (TaskRoutine(task_name="a", task_config=Derived(extra=7)),)
+
+
+def test_a_list_that_is_read_back_keeps_the_classes_of_sections_in_its_items(tmp_path):
+    """N23: an item's section may be of a class derived from the declared one; its values are not kept."""
+    file = tmp_path / "params.yaml"
+    file.write_text(dump(Several()))
+    assert resolve(Several(), config_files=[str(file)]).config == Several()
+    again = resolve(Several(), params_overrides=["{tasks: [{task_name: b}]}"]).config
+    assert again.tasks == (TaskRoutine(task_name="b", task_config=Derived(extra=1)),)

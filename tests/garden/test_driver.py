@@ -291,9 +291,8 @@ def test_what_the_caller_writes_into_the_run_directory_stays(tmp_path):
 
 def test_a_strategy_of_the_caller(tmp_path, capsys):
     """T1: the model is built under it, and steps run on its replicas."""
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     params = params_of()
-    _, logs = call(tmp_path, params=params, strategy=strategy, run_post_eval=True)
+    _, logs = call(tmp_path, params=params, strategy=toy.strategy_of("mirrored2"), run_post_eval=True)
     assert "accuracy" in logs
     assert "on 2 replicas (CPU), starting" in capsys.readouterr().out
 
