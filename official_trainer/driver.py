@@ -241,7 +241,7 @@ def _with_summary_of_each_loop(config: ExperimentConfig) -> ExperimentConfig:
 
 def _as_read(config: ExperimentConfig, params: Any) -> Any:
     """Returns the config that task and Trainer read: the caller's own task and optimizer sections, all else ours."""
-    if params is config or isinstance(params, ExperimentConfig):
+    if isinstance(params, ExperimentConfig):
         return config
     trainer = config.trainer.replace(optimizer_config=params.trainer.optimizer_config)
     return config.replace(task=params.task, trainer=trainer)

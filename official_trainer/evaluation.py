@@ -58,7 +58,7 @@ class Evaluator(orbit.StandardEvaluator):
             each.build_metrics()
         self._examples_evaluated = metrics.example_counter()
         self._held: list[HeldValues] = []
-        metrics.check_names([*own.metrics, own.loss, *named], "evaluation")
+        metrics.check_names([*own.measures, *named], "evaluation")
         orbit.StandardEvaluator.__init__(
             self,
             None,
@@ -265,13 +265,14 @@ class Evaluator(orbit.StandardEvaluator):
     def eval_begin(self) -> Any:
         """Resets the metrics; returns the first state of `eval_reduce`. Called eagerly."""
         self._named_states: dict[str, Any] = {}
-        for each in self._sets:
-            for metric in [*each.metrics, each.loss]:
+        measures = [metric for each in self._sets for metric in each.measures]
+        with self.company.reading(metrics.variables_of(measures)):  # TensorFlow's assignments read, too
+            for metric in measures:
                 metric.reset_states()
         return None
 
     def _metric_variables(self) -> list[tf.Variable]:
-        return metrics.variables_of([metric for each in self._sets for metric in [*each.metrics, each.loss]])
+        return metrics.variables_of([metric for each in self._sets for metric in each.measures])
 
     @as_written
     def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:

@@ -19,12 +19,12 @@ from typing import Any
 
 from official_trainer import gin_syntax
 from official_trainer.config import Config, ConfigError, Origin, Problem, nearest
+from official_trainer.garden.spec import is_config_class
 from official_trainer.gin_syntax import Macro, Reference, Source
 
 _logger = logging.getLogger(__name__)
 
 _MACRO = "gin.macro"
-_GARDEN_CONFIG = "official.modeling.hyperparams.base_config", "Config"
 _SHOWN_ARGUMENTS = 12
 
 Key = tuple[str, str, str]
@@ -255,7 +255,7 @@ def _said(error: BaseException) -> str:
 
 
 def _is_config(cls: type) -> bool:
-    return any(each is Config or (each.__module__, each.__qualname__) == _GARDEN_CONFIG for each in cls.__mro__)
+    return issubclass(cls, Config) or is_config_class(cls)
 
 
 def operative() -> dict[tuple[str, str], dict[str, Any]]:

@@ -68,7 +68,8 @@ class TaskMetrics(tf.Module):
         self._task_name = name  # a module's own name must be an identifier
         self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         self.metrics = list(metrics)
-        check_names([*self.metrics, self.loss], f"training ({name})")
+        self._measures = [*self.metrics, self.loss]
+        check_names(self._measures, f"training ({name})")
 
     @property
     def name(self) -> str:
@@ -78,17 +79,17 @@ class TaskMetrics(tf.Module):
     @property
     def variables(self) -> list[tf.Variable]:
         """What the metrics add up."""
-        return variables_of([*self.metrics, self.loss])
+        return variables_of(self._measures)
 
     def result(self) -> dict[str, Any]:
         """Returns the results by name; none if there was no step of the task since the last reset."""
         if self.loss.count.numpy() == 0:
             return {}
-        return {metric.name: metric.result() for metric in [*self.metrics, self.loss]}
+        return {metric.name: metric.result() for metric in self._measures}
 
     def reset_states(self) -> None:
         """Starts again."""
-        for metric in [*self.metrics, self.loss]:
+        for metric in self._measures:
             metric.reset_states()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import registry
-from official_trainer.config import ConfigError, Problem, nearest
+from official_trainer.config import ConfigError, Problem, not_a_choice
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.multi_task_data import BATCHES, CHOSEN, TrainData, batches_of
@@ -93,9 +93,7 @@ class MultiTask(Task):
         """
         kind = getattr(trainer_config, "trainer_type", _TRAINER_TYPES[0])
         if kind not in _TRAINER_TYPES:
-            near, allowed = nearest(str(kind), _TRAINER_TYPES), ", ".join(_TRAINER_TYPES)
-            what = "not one of the choices"
-            raise ConfigError([Problem(what, "trainer.trainer_type", repr(kind), allowed, "".join(near[:1]))])
+            raise ConfigError([not_a_choice("trainer.trainer_type", kind, _TRAINER_TYPES)])
         weights = {name: part.weight for name, part in self.parts.items()}
         sampling = getattr(trainer_config, "task_sampler", None)
         if kind == "joint":
@@ -209,16 +207,12 @@ class MultiTask(Task):
         if tf.executing_eagerly():
             return run(self._chosen(batch, strategy.experimental_local_results(batch[CHOSEN])[0]))
         chosen = strategy.experimental_local_results(batch[CHOSEN])[0][0]
-        calls = [functools.partial(run, {name: batch[BATCHES][name]}) for name in self.parts]
 
-        def branch(call: Callable[[], Any]) -> Callable[[], tf.Tensor]:
-            def traced() -> tf.Tensor:
-                call()
-                return tf.constant(0)
+        def step_of(name: str) -> tf.Tensor:
+            run({name: batch[BATCHES][name]})
+            return tf.constant(0)  # a branch has to return something
 
-            return traced
-
-        tf.switch_case(tf.cast(chosen, tf.int32), [branch(call) for call in calls])
+        tf.switch_case(tf.cast(chosen, tf.int32), [functools.partial(step_of, name) for name in self.parts])
         return None
 
     def _chosen(self, batch: Mapping[str, Any], chosen: tf.Tensor) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from official_trainer import gin_bindings, parameter_server, registry
 from official_trainer.cluster import EVALUATOR, cluster_env
@@ -60,9 +60,16 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     cluster = cluster_env(os.environ, resolved.config.runtime)
     if cluster is not None and cluster.role == EVALUATOR:
         mode, cluster = "continuous_eval", None  # it follows the run, and takes no part in it
-    settings: dict[str, Any] = {"quiet": quiet, "argv": tuple(argv), "allow_config_change": allow_config_change}
     job = Job(
-        experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, cluster=cluster, gin=gin, **settings
+        experiment=experiment,
+        resolved=resolved,
+        model_dir=model_dir,
+        mode=mode,
+        quiet=quiet,
+        argv=tuple(argv),
+        allow_config_change=allow_config_change,
+        cluster=cluster,
+        gin=gin,
     )
     check_startable(job)
     runtime = resolved.config.runtime

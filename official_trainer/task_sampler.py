@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import ConfigError, Problem, nearest
+from official_trainer.config import ConfigError, not_a_choice
 from official_trainer.inputs.order import epoch_seed
 from official_trainer.lazy import tf
 
@@ -48,9 +48,7 @@ class TaskSampler:
           ConfigError: the section chooses none of these.
         """
         if config.type not in _TYPES:
-            near, allowed = nearest(str(config.type), _TYPES), ", ".join(_TYPES)
-            what = "not one of the choices"
-            raise ConfigError([Problem(what, _FIELD, repr(config.type), allowed, "".join(near[:1]))])
+            raise ConfigError([not_a_choice(_FIELD, config.type, _TYPES)])
         chosen = getattr(config, config.type)
         if config.type == "uniform":
             return cls((_shares(weights, 0.0),))

@@ -62,7 +62,12 @@ class ValidationSet:
         """
         name = self.name
         self.metrics = [*self.task.build_metrics(training=False), *getattr(self.model, "metrics", [])]
-        metrics.check_names([*self.metrics, self.loss], f"evaluation ({name})" if name else "evaluation")
+        metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")
+
+    @property
+    def measures(self) -> list[Any]:
+        """All that an evaluation adds to: the metrics, and the loss."""
+        return [*self.metrics, self.loss]
 
     @property
     def has_data(self) -> bool:
@@ -72,7 +77,7 @@ class ValidationSet:
     def metric_names(self) -> set[str]:
         """Returns the names of its metrics among all results: `accuracy`, or `dev|accuracy` of the set `dev`."""
         prefix = f"{self.name}|" if self.name else ""
-        return {prefix + metric.name for metric in [*self.metrics, self.loss]}
+        return {prefix + metric.name for metric in self.measures}
 
     def results(self, aggregated_logs: Any, global_step: tf.Variable) -> dict[str, Any]:
         """Returns what came of an evaluation; called eagerly."""

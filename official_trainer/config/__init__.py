@@ -18,7 +18,7 @@ from official_trainer.config.declaration import (
     PositiveFloat,
 )
 from official_trainer.config.dump import digest, dump, flat
-from official_trainer.config.errors import ConfigError, Origin, Problem, nearest
+from official_trainer.config.errors import ConfigError, Origin, Problem, nearest, not_a_choice
 from official_trainer.config.explain import explain
 from official_trainer.config.layers import resolve
 from official_trainer.config.multitask import (
@@ -81,5 +81,6 @@ __all__ = [
     "flow",
     "format_override",
     "nearest",
+    "not_a_choice",
     "resolve",
 ]

@@ -53,10 +53,9 @@ class Config:
     WORDS: ClassVar[tuple[str, ...]] = ()
     """Fields that are true or false of which one alone, as a word, stands for the section."""
     IS_WHOLE: ClassVar[bool] = False
+    """Whether a mapping replaces the section that is there instead of being merged into it."""
     OURS: ClassVar[frozenset[str]] = frozenset()
     """Fields that Model Garden's class of this name lacks, where a section stands for one."""
-
-    """Whether a mapping replaces the section that is there instead of being merged into it."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yields `(field, what is wrong and how to mend it)` for rules that one field's type cannot say."""

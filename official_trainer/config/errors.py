@@ -106,6 +106,12 @@ class Problem:
         return [f"{number:>5} | {line}", f"{'':>5} | {' ' * column}{carets}"]
 
 
+def not_a_choice(path: str, value: object, choices: Sequence[str]) -> Problem:
+    """Returns the problem that a value which Python code has set is none of the choices."""
+    near = nearest(str(value), choices)
+    return Problem("not one of the choices", path, repr(value), ", ".join(choices), near[0] if near else "")
+
+
 class ConfigError(UserError, ValueError):
     """Everything that is wrong with a configuration, at once."""
 

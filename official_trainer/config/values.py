@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from official_trainer.config import fields
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
-from official_trainer.config.errors import Problem, nearest
+from official_trainer.config.errors import Problem, not_a_choice
 
 Report = Callable[[Problem], Any]
 
@@ -91,9 +91,7 @@ def _check_choice(value: OneOf, path: str, report: Report) -> None:
         what = f"{type(value).__name__}.type allows '{value.type}', for which the class has no field"
         report(Problem(what, fields.join(path, "type"), fix=f"declare the field {value.type}"))
     elif value.type is not None and value.type not in branches:
-        near = nearest(str(value.type), branches)
-        place = fields.join(path, "type")
-        report(Problem("not one of the choices", place, repr(value.type), ", ".join(branches), near[0] if near else ""))
+        report(not_a_choice(fields.join(path, "type"), value.type, branches))
 
 
 def _has_type(value: Any, tp: Any) -> bool:

@@ -14,10 +14,8 @@ from typing import Any
 
 from official_trainer.config import Config, fields
 from official_trainer.garden.mirror import garden_class
-from official_trainer.garden.spec import is_config_class
+from official_trainer.garden.spec import CONFIG, is_config_class
 from official_trainer.lazy import load
-
-_FREE = "official.modeling.hyperparams.base_config:Config"
 
 
 def as_read(config: Any) -> Any:
@@ -85,7 +83,7 @@ def _value(value: Any, before: Any) -> Any:
     if garden_class(value):
         return _section(value)
     if isinstance(value, dict):  # of a section whose keys are no names of fields, the class is known by its default
-        cls = type(before) if is_config_class(type(before)) else _class(_FREE)
+        cls = type(before) if is_config_class(type(before)) else _class(CONFIG)
         held = cls()
         vars(held).update({key: _value(part, None) for key, part in value.items()})
         return held

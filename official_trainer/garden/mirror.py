@@ -163,11 +163,11 @@ class _Mirrors:
     def _ours(self, base: type[Config], described: Value) -> Config:
         """Returns a section of ours with what theirs sets, and with the fields that only theirs has."""
         name, held = described["section"], described["fields"]
-        known, start = fields.hints(base), base()
+        theirs, known, start = self._described[name]["fields"], fields.hints(base), base()
         types: dict[str, Any] = {}
         defaults: dict[str, Any] = {}
         changes: dict[str, Any] = {}
-        for key, field in self._described[name]["fields"].items():
+        for key, field in theirs.items():
             value = self.value(held[key])
             if key not in known or fields.is_section(value):
                 types[key] = type(value) if fields.is_section(value) else self.type(field["type"])
@@ -176,7 +176,6 @@ class _Mirrors:
                 changes[key] = value
                 if _refuses(known[key], value):
                     types[key], defaults[key] = _either(known[key], self.type(field["type"])), getattr(start, key)
-        theirs = self._described[name]["fields"]
         sides = {
             "NOT_OURS": tuple(key for key in types if key not in known),
             "OURS": frozenset(key for key in known if key not in theirs),

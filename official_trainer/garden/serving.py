@@ -6,7 +6,6 @@ Owns: which export module goes with which task. Does not own: writing SavedModel
 from __future__ import annotations
 
 import importlib
-import operator
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +47,7 @@ def signatures(module: Any) -> Mapping[str, Any]:
 
 def _vision(place: str, task: Any, model: Any) -> Any:
     module, _, name = place.partition(":")
-    make = operator.attrgetter(name)(importlib.import_module(f"official.vision.serving.{module}"))
+    make = getattr(importlib.import_module(f"official.vision.serving.{module}"), name)
     size = list(task.task_config.model.input_size)[:2]
     experiment = types.SimpleNamespace(task=task.task_config)
     return make(params=experiment, batch_size=None, input_image_size=size, model=model)

@@ -27,7 +27,10 @@ from typing import Any, Literal, Union
 FORMAT = 1
 """Rises when descriptions change their shape or what they say."""
 
-_CONFIG, _ONE_OF = "official.modeling.hyperparams.base_config:Config", "official.modeling.hyperparams.oneof:OneOfConfig"
+CONFIG = "official.modeling.hyperparams.base_config:Config"
+"""The base of their sections, and the class of one that is no more than a mapping."""
+
+_ONE_OF = "official.modeling.hyperparams.oneof:OneOfConfig"
 _SCALARS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
 _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
 _MAPPINGS = (dict, collections.abc.Mapping)
@@ -52,12 +55,12 @@ def id_of(cls: type) -> str:
 
 def is_config_class(tp: Any) -> bool:
     """Whether `tp` is Model Garden's `Config` or derived from it."""
-    return isinstance(tp, type) and any(id_of(base) == _CONFIG for base in tp.__mro__)
+    return isinstance(tp, type) and any(id_of(base) == CONFIG for base in tp.__mro__)
 
 
 def is_free(config: Any) -> bool:
     """Whether a live section is no more than a mapping: of no class of its own, or with keys that name no field."""
-    return id_of(type(config)) == _CONFIG or not all(str(name).isidentifier() for name in held(config))
+    return id_of(type(config)) == CONFIG or not all(str(name).isidentifier() for name in held(config))
 
 
 def held(config: Any) -> dict[str, Any]:
@@ -94,7 +97,7 @@ class _Classes:
         if id_of(cls) in self.found:
             return
         fields: dict[str, Any] = {}
-        bases = [base for base in cls.__bases__ if is_config_class(base) and id_of(base) not in (_CONFIG, _ONE_OF)]
+        bases = [base for base in cls.__bases__ if is_config_class(base) and id_of(base) not in (CONFIG, _ONE_OF)]
         self.found[id_of(cls)] = {
             "doc": inspect.cleandoc(cls.__dict__.get("__doc__") or ""),
             "bases": [id_of(base) for base in bases],
@@ -134,7 +137,7 @@ class _Classes:
         if hint in _MAPPINGS or origin in _MAPPINGS:
             return ["dict", self.type(arguments[1]) if len(arguments) == 2 else "any"]
         if is_config_class(hint):
-            if id_of(hint) == _CONFIG:
+            if id_of(hint) == CONFIG:
                 return ["dict", "any"]
             self.add(hint)
             return ["section", id_of(hint)]
