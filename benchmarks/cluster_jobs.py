@@ -50,7 +50,6 @@ for _name in ("sklearn.datasets", "official_trainer.training", "official_trainer
 MIRRORED_2 = "mirrored over two logical CPUs"
 LEARNING_RATE = 1e-3
 ACCELERATOR_MICROSECONDS = 12_500  # twice in a step: the end of the data takes as long as its only element
-WINDOWS_PER_SUMMARY = 2
 BATCH = steps.BATCH
 EXPERIMENT = "benchmark_of_strategies"
 
@@ -65,6 +64,7 @@ class Assignment:
       model: one of `MODELS`.
       window_steps: steps per loop.
       num_windows: loops; training ends after them.
+      windows_per_summary: loops from one summary to the next.
       folder: for the run directory and the times.
       tf_config: the cluster and this process's place in it; None for a process alone.
       core: the only one that it may use; None for all.
@@ -75,6 +75,7 @@ class Assignment:
     model: str
     window_steps: int
     num_windows: int
+    windows_per_summary: int
     folder: str
     tf_config: dict[str, Any] | None = None
     core: int | None = None
@@ -202,7 +203,7 @@ def our_config(assignment: Assignment) -> schema.ExperimentConfig:
         trainer=schema.TrainerConfig(
             train_steps=last,
             steps_per_loop=assignment.window_steps,
-            summary_interval=WINDOWS_PER_SUMMARY * assignment.window_steps,
+            summary_interval=assignment.windows_per_summary * assignment.window_steps,
             checkpoint_interval=last,
             export=schema.ExportConfig(at_end=False),
             optimizer_config=schema.OptimizationConfig(optimizer=adam, learning_rate=constant),
@@ -258,7 +259,7 @@ def garden_config(assignment: Assignment) -> cfg.ExperimentConfig:
         trainer=cfg.TrainerConfig(
             train_steps=last,
             steps_per_loop=assignment.window_steps,
-            summary_interval=WINDOWS_PER_SUMMARY * assignment.window_steps,
+            summary_interval=assignment.windows_per_summary * assignment.window_steps,
             checkpoint_interval=last,
             optimizer_config=optimization.OptimizationConfig(
                 {

@@ -4,10 +4,11 @@ Owns: which processes a variant has, how they are started, and which of their ti
 (`cluster_jobs.py`), the tables (`report.py`).
 
 Both sides run as their users run them, driver and all, for the same steps on the same batches; what counts is the time
-between the ends of loops, after some that trace and warm up. So a summary every other loop counts, checkpoints at
-the end do not. Processes are real and talk over loopback. Each worker of a cluster may use one core of its own, as if
-it were a machine, or the one that Model Garden's coordinator keeps busy would have the idle one's core too; chief and
-parameter server take what they find. A process alone has all cores.
+between summaries, each with the loops up to it, after some that trace and warm up; the median of these, because a
+machine that others use too stands still at times. Checkpoints at the end do not count. Processes are real and talk over
+loopback. Each worker of a cluster may use one core of its own, as if it were a machine, or the one that Model Garden's
+coordinator keeps busy would have the idle one's core too; chief and parameter server take what they find. A process
+alone has all cores.
 
 Run as a process of its own (`python -m benchmarks.clusters FILE --rounds=N`), because its fork server imports
 TensorFlow once for all.
@@ -20,6 +21,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,8 +73,9 @@ WINDOW_STEPS = {
 """Steps per loop, so that a loop takes some tenths of a second; those not listed have `MEDIUM_WINDOW_STEPS`."""
 
 MEDIUM_WINDOW_STEPS = 20
-WARM_WINDOWS = 6  # TensorFlow traces, trackers open their files, and ours learns how long a worker's closure may be
-TIMED_WINDOWS = 6
+WINDOWS_PER_SUMMARY = 2
+WARM_SUMMARIES = 3  # TensorFlow traces, trackers open their files, and ours learns how long a worker's closure may be
+TIMED_SUMMARIES = 5
 
 TIMEOUT_SECONDS = 120
 
@@ -96,7 +99,8 @@ def milliseconds_per_step(side: str, strategy: str, model: str) -> dict[str, flo
             "strategy": strategy,
             "model": model,
             "window_steps": window_steps,
-            "num_windows": WARM_WINDOWS + TIMED_WINDOWS,
+            "num_windows": (WARM_SUMMARIES + TIMED_SUMMARIES) * WINDOWS_PER_SUMMARY,
+            "windows_per_summary": WINDOWS_PER_SUMMARY,
             "folder": folder,
         }
         _run(settings, ROLES[strategy], Path(folder))
@@ -104,17 +108,19 @@ def milliseconds_per_step(side: str, strategy: str, model: str) -> dict[str, flo
 
 
 def _timed(path: Path, window_steps: int) -> float:
-    """Returns milliseconds per step of the last loops.
+    """Returns milliseconds per step between two of the last summaries, the median.
 
     Raises:
       RuntimeError: not all loops were timed, each once and in order.
     """
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    expected = [number * window_steps for number in range(1, WARM_WINDOWS + TIMED_WINDOWS + 1)]
+    num_windows = (WARM_SUMMARIES + TIMED_SUMMARIES) * WINDOWS_PER_SUMMARY
+    expected = [number * window_steps for number in range(1, num_windows + 1)]
     if [step for step, _ in rows] != expected:
         raise RuntimeError(f"loops ended at steps {[step for step, _ in rows]}, expected {expected}")
-    seconds = rows[-1][1] - rows[WARM_WINDOWS - 1][1]
-    return seconds / (TIMED_WINDOWS * window_steps) * 1e3
+    times = [time for _, time in rows[WARM_SUMMARIES * WINDOWS_PER_SUMMARY - 1 :: WINDOWS_PER_SUMMARY]]
+    seconds = statistics.median(end - start for start, end in itertools.pairwise(times))
+    return seconds / (WINDOWS_PER_SUMMARY * window_steps) * 1e3
 
 
 def _run(settings: Mapping[str, Any], roles: Mapping[str, int], folder: Path) -> None:

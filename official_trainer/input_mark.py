@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 from official_trainer.lazy import tf
@@ -19,8 +20,8 @@ class InputMark:
     """A counter on the host, odd while a step waits for its data. It costs a step about a microsecond."""
 
     def __init__(self) -> None:
-        with tf.device("CPU:0"):
-            self._count = tf.Variable(0, dtype=tf.int64, trainable=False, name="input_mark")
+        with futures.ThreadPoolExecutor(1) as outside:  # of the strategy in scope, which would mirror the counter
+            self._count = outside.submit(_create_count).result()
         self._is_used = self._is_in_window = False
 
     def next(self, get_inputs: Callable[[], Any]) -> Any:
@@ -65,6 +66,11 @@ class InputMark:
     def count(self) -> int:
         """How often steps have begun and ended to wait since the window began; any thread may ask."""
         return int(self._count.numpy())
+
+
+def _create_count() -> tf.Variable:
+    with tf.device("CPU:0"):
+        return tf.Variable(0, dtype=tf.int64, trainable=False, name="input_mark")
 
 
 def is_waiting(count: int) -> bool:

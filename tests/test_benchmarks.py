@@ -276,8 +276,8 @@ def preloaded():
 @pytest.mark.usefixtures("preloaded")
 def test_loops_on_clusters_are_timed(monkeypatch, side, strategy):
     """Real processes train, of both sides."""
-    monkeypatch.setattr(clusters, "WARM_WINDOWS", 1)
-    monkeypatch.setattr(clusters, "TIMED_WINDOWS", 1)
+    monkeypatch.setattr(clusters, "WARM_SUMMARIES", 1)
+    monkeypatch.setattr(clusters, "TIMED_SUMMARIES", 1)
     monkeypatch.setattr(clusters, "WINDOW_STEPS", {("small", strategy): 4})
     assert clusters.milliseconds_per_step(side, strategy, "small")["milliseconds"] > 0
 
@@ -290,8 +290,9 @@ def test_a_job_on_a_strategy_that_fails_says_why():
 
 def test_loops_that_were_not_all_timed_are_refused(tmp_path):
     times = tmp_path / "times.jsonl"
-    num_loops = clusters.WARM_WINDOWS + clusters.TIMED_WINDOWS
-    times.write_text("".join(f"[{10 * number}, {0.5 * number}]\n" for number in range(1, num_loops + 1)))
+    num_loops = (clusters.WARM_SUMMARIES + clusters.TIMED_SUMMARIES) * clusters.WINDOWS_PER_SUMMARY
+    stood_still = num_loops - clusters.WINDOWS_PER_SUMMARY  # once, for a minute
+    times.write_text("".join(f"[{10 * n}, {0.5 * n + 60 * (n > stood_still)}]\n" for n in range(1, num_loops + 1)))
     assert clusters._timed(times, 10) == pytest.approx(50)
     with pytest.raises(RuntimeError, match="loops ended at steps"):
         clusters._timed(times, 5)
@@ -300,7 +301,7 @@ def test_loops_that_were_not_all_timed_are_refused(tmp_path):
 def test_jobs_on_strategies_are_the_same_for_both_sides():
     from benchmarks import cluster_jobs
 
-    settings = {"model": "small", "window_steps": 5, "num_windows": 4, "folder": "."}
+    settings = {"model": "small", "window_steps": 5, "num_windows": 4, "windows_per_summary": 2, "folder": "."}
     for strategy in clusters.ROLES:
         ours = cluster_jobs.our_config(cluster_jobs.Assignment(side="ours", strategy=strategy, **settings))
         theirs = cluster_jobs.garden_config(cluster_jobs.Assignment(side="garden", strategy=strategy, **settings))
