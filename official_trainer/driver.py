@@ -147,10 +147,17 @@ def _run(job: Job) -> Mapping[str, Any]:
 # Arguments.
 
 
+_NOT_HERE = {
+    "continuous_train_and_eval": "it builds a model for each checkpoint",
+    "predict": "it has files to write, of which no argument says where they go",
+}
+"""Modes that this function has no arguments for, and why."""
+
+
 def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, controller_cls: Any) -> None:
     check_mode(mode)
-    if mode == "continuous_train_and_eval":
-        raise ArgumentError(f"mode {mode}: it builds a model for each checkpoint; use official-trainer --mode={mode}")
+    if mode in _NOT_HERE:
+        raise ArgumentError(f"mode {mode}: {_NOT_HERE[mode]}; use official-trainer train --mode={mode}")
     if not model_dir:
         raise ArgumentError(f"model_dir is {model_dir!r}; name the directory of the run")
     if controller_cls is not orbit.Controller:

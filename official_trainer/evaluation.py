@@ -17,6 +17,7 @@ import orbit
 
 from official_trainer import metrics, monitoring, windows
 from official_trainer.autograph import as_written, rewritten
+from official_trainer.inference import empty_like, num_examples_of
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
@@ -295,7 +296,7 @@ class Evaluator(orbit.StandardEvaluator):
 
     @as_written
     def _replica_eval_step(self, inputs: Any, step_of_task: Callable[..., Any]) -> dict[str, Any]:
-        num_examples = _num_examples(inputs)
+        num_examples = num_examples_of(inputs)
         self._examples_evaluated.assign_add(tf.cast(num_examples, tf.int64))
         if self._strategy.num_replicas_in_sync == 1:
             return self._evaluate_batch(inputs, num_examples, step_of_task)
@@ -307,7 +308,7 @@ class Evaluator(orbit.StandardEvaluator):
             return logs_of_batch
 
         def idle() -> dict[str, Any]:  # traced after `evaluate`: returns nothing of the same structure
-            return tf.nest.map_structure(_empty_like, logs_of_batch)
+            return tf.nest.map_structure(empty_like, logs_of_batch)
 
         return {**tf.cond(num_examples > 0, evaluate, idle), _IS_BUSY: num_examples > 0}
 
@@ -378,14 +379,3 @@ def _joined_value(values: Sequence[Any]) -> Any:
     if any(isinstance(part, Mapping | tuple | list) for part in first):
         return type(first)(_joined_value(list(parts)) for parts in zip(*values, strict=True))
     return tuple(part for value in values for part in value)
-
-
-def _num_examples(inputs: Any) -> tf.Tensor:
-    """Returns the size of a batch's first dimension, scalar int32; 1 for a batch of scalars."""
-    first = tf.nest.flatten(inputs)[0]
-    return tf.constant(1) if first.shape.rank == 0 else tf.shape(first)[0]
-
-
-def _empty_like(value: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor of the same type with no elements where the shape leaves that open, else zeros."""
-    return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -40,7 +40,7 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     @tf.function(input_signature=[specs])
     def serve(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         values = [features[name] for name in names]
-        return _by_name(task.inference_step(tf.nest.pack_sequence_as(model.input, values), model), model)
+        return by_name(task.inference_step(tf.nest.pack_sequence_as(model.input, values), model), model)
 
     return {"serving_default": serve}
 
@@ -120,12 +120,23 @@ def _batch_of(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=tensor.name.split(":")[0])
 
 
-def _by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:
-    """Returns outputs as a flat dict: a model's dict as it is, otherwise by output layer."""
+def by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:
+    """Returns outputs as a flat dict: by their names in a dict of the model, `a/b` inside of another, else by layer.
+
+    What is `None` is left out.
+    """
     if isinstance(outputs, Mapping):
-        return {str(name): tf.convert_to_tensor(value) for name, value in outputs.items()}
+        return dict(_leaves(outputs, ""))
     values = tf.nest.flatten(outputs)
     names = getattr(model, "output_names", [])
     if len(names) != len(values) or len(set(names)) != len(names):
         names = [f"output_{i}" for i in range(len(values))]
-    return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True)}
+    return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def _leaves(outputs: Any, path: str) -> Iterator[tuple[str, tf.Tensor]]:
+    if isinstance(outputs, Mapping | list | tuple):
+        for name, value in outputs.items() if isinstance(outputs, Mapping) else enumerate(outputs):
+            yield from _leaves(value, f"{path}/{name}" if path else str(name))
+    elif outputs is not None:
+        yield path, tf.convert_to_tensor(outputs)

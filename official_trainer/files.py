@@ -7,12 +7,14 @@ Does not own: what the files mean. Local paths use `os` and never import TensorF
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import posixpath
 import re
 import shutil
+from collections.abc import Iterator
 from typing import IO, Any
 
 from official_trainer.errors import ExitCode, UserError
@@ -113,10 +115,19 @@ def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -
       durable: whether to wait until the disk has it, so that a power failure cannot take it back. That can take long;
         files that are written often and say nothing that cannot be found out again do without.
     """
+    with written_atomically(path, durable=durable) as temporary, open_file(temporary, "wb") as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def written_atomically(path: str, *, durable: bool = True) -> Iterator[str]:
+    """Yields a path beside `path` to write to; when the block ends well, what is there takes the place of `path`.
+
+    For what others write, or what is too large to hold as bytes; all else is as in `write_bytes_atomically`.
+    """
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
-        with open_file(temporary, "wb") as file:
-            file.write(content)
+        yield temporary
         if durable:
             sync(temporary)
         if is_url(path):

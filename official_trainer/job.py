@@ -137,8 +137,8 @@ def check_ready(job: Job) -> None:
     for path, task in _tasks(job.config):
         registry.get_task_cls(task, path)
     problems = [*_cluster_problems(job), *_least_batch_size_problems(job)]
-    problems += list(_training_problems(job)) if job.mode not in ("eval", "continuous_eval") else []
-    if job.mode != "eval":
+    problems += list(_training_problems(job)) if job.mode in _LEADS_TO_TRAINING else []
+    if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
     if problems:
         raise ConfigError(problems)
@@ -157,7 +157,7 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
         if name in ("off", "one_device", "mirrored"):
             what = f"{name} is for one process, and by {cluster.source} this is {cluster.name} of {_members(cluster)}"
             fix = f"use auto, or start it without {cluster.source}"
-        elif job.mode == "continuous_train_and_eval" or (job.serves and job.mode not in modes.TRAINING_MODES):
+        elif job.mode in _ALONE or (job.serves and job.mode not in modes.TRAINING_MODES):
             what, fix = f"mode {job.mode} runs in one process, and this is {cluster.name}", "start it alone"
         elif name == "parameter_server" and (missing := parameter_server.missing_roles(cluster)):
             what = f"{name} needs a chief, workers and parameter servers, and {cluster.source} has no"
@@ -252,5 +252,10 @@ def _tracker_problems(job: Job) -> Iterator[Problem]:
             what = f"is there twice, as trainer.trackers[{trackers.index(same[0])}] too: both would write the same"
             yield Problem(what, path, fix="remove one", origin=job.resolved.origin(f"{path}.type"))
 
+
+_LEADS_TO_TRAINING = (*modes.TRAINING_MODES, "continuous_train_and_eval")
+
+_ALONE = ("continuous_train_and_eval", "predict")
+"""Modes that one process does."""
 
 _EXAMPLES = {"optimizer": "adam", "learning_rate": "constant"}

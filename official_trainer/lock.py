@@ -69,6 +69,7 @@ class DirectoryLock:
       directory: local path or URL that exists and can be written.
       name: of the lock; locks of different names do not know each other.
       description: what else a process that is refused is told about this one; `command` replaces the command line.
+      flag: by which the directory was named.
       clock: tells the time in seconds from any origin.
       sleep: waits; what it raises ends the wait, and nothing is held then.
     """
@@ -79,6 +80,7 @@ class DirectoryLock:
         *,
         name: str = "lock",
         description: Mapping[str, str] | None = None,
+        flag: str = "--model_dir",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -86,6 +88,7 @@ class DirectoryLock:
         self._path = lock_path(directory, name)
         self._flock_path = files.join(directory, f".{name}")
         self._description = dict(description or {})
+        self._flag = flag
         self._clock = clock
         self._sleep = sleep
         self._mutex = threading.Lock()  # between the renewing thread and `release`
@@ -143,9 +146,9 @@ class DirectoryLock:
             # Somebody may have come and gone while this process was stopped, so silence without its file is a loss.
             if owner != self._values["owner"] and (owner is not None or was_silent):
                 self._lost_to = (
-                    f"--model_dir={self._directory} was taken over by {_described(text)}, because this process showed "
+                    f"{self._flag}={self._directory} was taken over by {_described(text)}, because this process showed "
                     f"no life for {LEASE_SECONDS:g} seconds or both started at once. Start it again when the other one "
-                    "has ended, or name another --model_dir."
+                    f"has ended, or name another {self._flag}."
                 )
                 return
             self._write()
@@ -287,7 +290,7 @@ class DirectoryLock:
             stop += f" on {holder.get('host')}"
         fixes = ", ".join(["Wait until it has ended", *filter(None, [stop])])
         return LockedError(
-            f"--model_dir={self._directory} is in use by {_described(text)}. {fixes}, or name another --model_dir."
+            f"{self._flag}={self._directory} is in use by {_described(text)}. {fixes}, or name another {self._flag}."
         )
 
 

@@ -1,6 +1,7 @@
-"""The modes of a run, Model Garden's words for them, and when each evaluates.
+"""The modes of a run, Model Garden's words for them and one more, and when each evaluates.
 
-Owns: the names and the refusal of others. Does not own: what a mode does (`training.py`, `following.py`).
+Owns: the names and the refusal of others. Does not own: what a mode does (`training.py`, `following.py`,
+`predicting.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TRAINING_MODES: Mapping[str, Evaluates] = {
 }
 """Modes that train, and when each evaluates."""
 
-MODES = (*TRAINING_MODES, "eval", "continuous_eval", "continuous_train_and_eval")
+MODES = (*TRAINING_MODES, "eval", "continuous_eval", "continuous_train_and_eval", "predict")
 
 DEFAULT_MODE = "train_and_eval"
 

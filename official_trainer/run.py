@@ -2,7 +2,7 @@
 
 Owns: the public functions behind the command line. Importing this does not import TensorFlow, so everything that can be
 refused without it is refused first.
-Does not own: how any of it is done (`training.py`, `following.py`, `preflight.py`).
+Does not own: how any of it is done (`training.py`, `following.py`, `predicting.py`, `preflight.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from official_trainer import gin_bindings, parameter_server, registry
+from official_trainer import gin_bindings, parameter_server, predicting, registry
 from official_trainer.cluster import EVALUATOR, cluster_env
 from official_trainer.config import Resolved
 from official_trainer.gin_bindings import Bindings
 from official_trainer.job import Job, check_ready
 from official_trainer.lazy import load
 from official_trainer.modes import TRAINING_MODES
+from official_trainer.prediction_shards import PredictionSettings
 from official_trainer.record import claim
 from official_trainer.stopping import StopRequest
 
@@ -39,6 +40,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     allow_config_change: bool = False,
     gin: Bindings | None = None,
     stop: StopRequest | None = None,
+    prediction: PredictionSettings | None = None,
 ) -> dict[str, float]:
     """Does what `mode` says and returns the metrics.
 
@@ -48,11 +50,12 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
       mode: one of `modes.MODES`.
       model_dir: the run directory.
       quiet: whether nothing is printed while it runs.
-      checkpoint: for `eval`: `latest`, `best` or a step.
+      checkpoint: for `eval` and `predict`: `latest`, `best` or a step.
       argv: the command line, for the record.
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
       gin: what the gin flags bind; None leaves gin alone.
       stop: who tells when to stop; None handles signals from here on.
+      prediction: for `predict`: what is predicted, and where it goes; None means the defaults.
 
     Raises:
       UserError: with the exit code that says what kind of failure it was.
@@ -71,7 +74,8 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         cluster=cluster,
         gin=gin,
     )
-    check_startable(job)
+    prediction = prediction or PredictionSettings()
+    check_startable(job, prediction)
     runtime = resolved.config.runtime
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
@@ -81,7 +85,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
 
             if not job.serves:  # what serves builds nothing
                 held.enter_context(_gin_in_force(job))
-        return _run_in_mode(job, stop, checkpoint)
+        return _run_in_mode(job, stop, checkpoint, prediction)
 
 
 def _gin_in_force(job: Job) -> AbstractContextManager[None]:
@@ -89,7 +93,7 @@ def _gin_in_force(job: Job) -> AbstractContextManager[None]:
     return gin_bindings.in_force(job.gin, registry.gin_modules(job.config.task), reports=job.is_chief)
 
 
-def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str) -> dict[str, float]:
+def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: PredictionSettings) -> dict[str, float]:
     from official_trainer import following, training, worker
 
     if job.cluster is not None and job.serves:
@@ -103,13 +107,20 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str) -> dict[str, floa
     if job.mode == "eval":
         with stop.interruptible():
             return following.evaluate(job, checkpoint, stop)
+    if job.mode == "predict":
+        with stop.interruptible():
+            return predicting.predict(job, checkpoint, prediction, stop)
     if job.mode == "continuous_eval":
         return following.continuous_eval(job, stop)
     return following.continuous_train_and_eval(job, stop)
 
 
-def check_startable(job: Job) -> None:
+def check_startable(job: Job, prediction: PredictionSettings | None = None) -> None:
     """Refuses what can be refused without TensorFlow: a job that is not ready, a directory that is not this run's.
+
+    Args:
+      job: the run.
+      prediction: for mode `predict`: what is predicted, and where it goes; None means the defaults.
 
     Raises:
       UserError: as `run` would.
@@ -118,6 +129,8 @@ def check_startable(job: Job) -> None:
     if job.mode in TRAINING_MODES and not job.serves:
         claim(job.model_dir, job.experiment)  # training does both again; here they cost no import of TensorFlow
         job.check_changes()
+    if job.mode == "predict":
+        predicting.check(job, prediction or PredictionSettings())
 
 
 def export(

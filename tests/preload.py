@@ -33,7 +33,7 @@ for name in (
 TRACED = (
     (task, "Task.train_step Task.validation_step Task.inference_step Task.after_step Task.process_metrics"),
     (task, "total_loss scaled_loss update"),
-    (export, "_by_name"),
+    (export, "by_name"),
 )
 """What most runs trace. AutoGraph rewrites each function first, which takes longer than all the rest of a short run,
 needs no runtime, and is kept: here for every child. A name that is gone costs time only."""

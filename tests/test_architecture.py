@@ -27,7 +27,7 @@ LONG_MODULES = {
 }
 MANY_PARAMETERS = {
     "driver.py run_experiment": (14, "the signature is Model Garden's"),
-    "run.py run": (10, "the public entry: one keyword for each flag of the command line, and who stops it"),
+    "run.py run": (11, "the public entry: one keyword for each flag of the command line, and who stops it"),
     "trainer.py Trainer.__init__": (10, "the signature is Model Garden's, and the named validation sets"),
 }
 
@@ -110,7 +110,7 @@ EXPERIMENTS_IMPORT = {
     "task.py",
 }
 COMMANDS = {"__main__.py", "cli/", "run.py"}
-COMPOSITION = {"driver.py", "following.py", "preflight.py", "training.py", "worker.py", "build.py"}
+COMPOSITION = {"driver.py", "following.py", "predicting.py", "preflight.py", "training.py", "worker.py", "build.py"}
 
 
 def test_arrows_point_down():

@@ -165,9 +165,11 @@ def test_commands_can_be_given(words, place, document, workspace, monkeypatch):
     if verb in ("train", "check", "launch"):
         flags.read_mode(arguments)
         target.from_flags(arguments)
-    if verb in ("eval", "export"):
+    if verb in ("eval", "export", "predict"):
         flags.read_checkpoint(arguments)
-    if verb in ("eval", "export", "show") and (arguments.name or arguments.experiment):
+    if verb == "predict":
+        flags.read_prediction(arguments)
+    if verb in ("eval", "export", "predict", "show") and (arguments.name or arguments.experiment):
         if (arguments.name or "").startswith("runs/"):
             return None
         resolved = target.resolve(target.named_experiment(arguments), arguments)

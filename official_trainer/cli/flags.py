@@ -1,16 +1,19 @@
 """The flags that several verbs share, and the parser every verb declares its own with.
 
-Owns: Model Garden's flags of a run, the names of the modes.
+Owns: Model Garden's flags of a run, the names of the modes, the flags of predictions.
 Does not own: other spellings of a flag (`spelling.py`), what becomes of the values (`target.py` and each verb).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from official_trainer import modes
 from official_trainer.cli.spelling import UsageError, Words, did_you_mean
+from official_trainer.prediction_shards import DATA_SECTIONS, FORMATS, PredictionSettings
 
 GIN_FLAGS = ("gin_file", "gin_params")
 
@@ -173,6 +176,50 @@ def read_checkpoint(arguments: argparse.Namespace) -> str:
         near = did_you_mean(which, ("latest", "best"))
         raise UsageError(f"--checkpoint={which}: expected `latest`, `best` or the number of a step{near}")
     return which
+
+
+def add_prediction_flags(parser: Parser) -> None:
+    """Declares what is predicted, and where it goes."""
+    parser.value("output", "DIR", "where predictions go (default: predictions in the run directory)")
+    parser.value("format", "FORMAT", f"of predictions, one of {', '.join(FORMATS)} (default: {FORMATS[0]})")
+    parser.value("data", "SECTION", f"whose examples, one of {', '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})")
+    parser.value("shard_size", "ROWS", "predictions in a file (default: as many as make about 32 MiB)")
+
+
+def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:
+    """Returns what is predicted, and where it goes.
+
+    Raises:
+      UsageError: a flag has a value that it cannot have.
+    """
+    given: dict[str, Any] = {}
+    for name, choices in (("format", FORMATS), ("data", DATA_SECTIONS)):
+        if (value := getattr(arguments, name)) is None:
+            continue
+        if value not in choices:
+            near = did_you_mean(value, choices)
+            raise UsageError(f"--{name}={value}: expected one of {', '.join(choices)}{near}")
+        given[name] = value
+    if (size := arguments.shard_size) is not None:
+        if not size.isdecimal() or not int(size):
+            raise UsageError(f"--shard_size={size}: expected a number of predictions, at least 1")
+        given["shard_size"] = int(size)
+    if arguments.output == "":
+        raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")
+    return PredictionSettings(output_dir=os.path.expanduser(arguments.output or ""), **given)
+
+
+def refuse_idle_prediction(arguments: argparse.Namespace, mode: str) -> None:
+    """Refuses flags of predictions in a mode that makes none.
+
+    Raises:
+      UsageError: such a flag is given.
+    """
+    if given := [f"--{name}" for name in _PREDICTION_FLAGS if getattr(arguments, name) is not None]:
+        raise UsageError(f"{' and '.join(given)} would have no effect with --mode={mode}; leave it out, or use predict")
+
+
+_PREDICTION_FLAGS = ("checkpoint", "output", "format", "data", "shard_size")
 
 
 def add_idle_gin_flags(parser: Parser) -> None:

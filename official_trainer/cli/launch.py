@@ -132,7 +132,7 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
     )
     check(startable)
     parser = flags.Parser("train", usage="", description="")
-    train.add_flags(parser)
+    train.add_flags(parser, modes.TRAINING_MODES)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
     job = training_job(counts, parser.words(arguments), grace_seconds=grace)
     if ports:  # not where an earlier service kept its journal, with addresses that are somebody else's by now

@@ -37,11 +37,18 @@ def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) 
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser, offered_modes)
     flags.add_config_change_flag(parser)
+    if "predict" in offered_modes:
+        flags.add_checkpoint_flag(parser)
+        flags.add_prediction_flags(parser)
+        parser.note("Those from --checkpoint on are for --mode=predict.")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the experiment in the mode asked for."""
     mode = flags.read_mode(arguments)
+    if mode != "predict":
+        flags.refuse_idle_prediction(arguments, mode)
+    checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
     with StopRequest() as stop:
         with stop.interruptible():
             experiment, resolved, model_dir, gin = target.from_flags(arguments)
@@ -56,5 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             allow_config_change=arguments.allow_config_change,
             gin=gin,
             stop=stop,
+            checkpoint=checkpoint,
+            prediction=prediction,
         )
     return 0

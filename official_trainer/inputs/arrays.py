@@ -54,7 +54,7 @@ def from_arrays(
     context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
     if plan.training:
         return _endless(source, plan, context, transform_fn)
-    return _one_pass(source, plan, transform_fn)
+    return _one_pass(source, plan, context, transform_fn)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,9 @@ def _endless(
     )
 
 
-def _one_pass(source: _Source, plan: order.BatchPlan, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+def _one_pass(
+    source: _Source, plan: order.BatchPlan, context: InputContext, transform_fn: order.TransformFn | None
+) -> tf.data.Dataset:
     if plan.drop_remainder and source.num_examples < plan.global_batch_size:
         raise DataError(
             f"from_arrays(): the {plan.use} have {source.num_examples} examples, fewer than one batch of "
@@ -148,8 +150,9 @@ def _one_pass(source: _Source, plan: order.BatchPlan, transform_fn: order.Transf
             positions = positions[: source.num_examples - start]
         return source.gather(source.indices(positions))
 
-    batches = _map(element, tf.data.Dataset.range(plan.num_elements(source.num_examples)))
-    return order.finish(batches, plan, transform_fn=transform_fn, first_element=0, window_steps=None)
+    first = context.start_step * plan.replicas
+    batches = _map(element, tf.data.Dataset.range(first, plan.num_elements(source.num_examples)))
+    return order.finish(batches, plan, transform_fn=transform_fn, first_element=first, window_steps=None)
 
 
 def _map(function: Callable[[tf.Tensor], Any], numbers: tf.data.Dataset) -> tf.data.Dataset:

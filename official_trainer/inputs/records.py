@@ -71,7 +71,7 @@ def from_files(
     context.examples_per_epoch = lambda: _examples_per_epoch(files, plan, params)
     context.sharing = share.sharing
     share.warn()
-    start_step = context.start_step if plan.training else 0
+    start_step = context.start_step
     window_steps = context.window_steps if plan.training else None
     first_example = start_step * plan.pipeline_batch_size
     if params.cache:
@@ -223,9 +223,10 @@ class _Share:
           first: where to begin.
           whole_epochs: whether to begin with the epoch that it lies in instead.
         """
-        first_epoch, skip = divmod(first, self.count()) if first else (0, 0)
+        repeats = self.plan.training
+        first_epoch, skip = divmod(first, self.count()) if first and repeats else (0, first)
         skip = 0 if whole_epochs else skip
-        epochs = tf.data.Dataset.range(first_epoch, 2**62 if self.plan.training else 1)
+        epochs = tf.data.Dataset.range(first_epoch, 2**62 if repeats else 1)
         return epochs.flat_map(self._epoch).skip(skip)
 
     def cached_records(self, first: int) -> tf.data.Dataset:

@@ -13,7 +13,7 @@ def stop_after_step(step):
     os.environ["CHAOS_STOP_AFTER_STEP"] = str(step)
 
 
-def kill_at_write(number, folder, counter=None):
+def kill_at_write(number, folder, counter=None, by=signal.SIGKILL):
     """SIGKILL just before write operation `number` (from 1) below `folder`; None only counts, in the file `counter`."""
     done = 0
     descriptor = None if counter is None else os.open(counter, os.O_WRONLY | os.O_CREAT)
@@ -24,7 +24,7 @@ def kill_at_write(number, folder, counter=None):
             return
         done += 1
         if done == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), by)
         if descriptor is not None:
             os.pwrite(descriptor, str(done).encode(), 0)
 

@@ -146,6 +146,19 @@ def test_a_pipeline_that_hangs_does_not_keep_a_stopped_process(tmp_path):
     assert b"stopped: SIGTERM at step 30, which is saved" in process.stderr.read()
 
 
+def test_predictions_that_wait_for_data_are_stopped(unbroken, tmp_path):
+    """N18, N5: at once, with what is written; the same command continues."""
+    shutil.copytree(unbroken, tmp_path / "run" / "run")
+    run = HeldRun(tmp_path / "run", "evaluate_input", "--mode=predict", HOLD_HARD="1")
+    run.wait_until_held()
+    run.send(signal.SIGTERM)
+    done = run.command.wait()
+    assert done.code == 143
+    assert "stopped: SIGTERM after 0 predictions; the same command continues" in done.err
+    done = HeldRun(tmp_path / "run", None, "--mode=predict").command.wait()
+    assert (done.code, "64 predictions of ckpt-60 in 1 files" in done.err) == (0, True), done.err
+
+
 def test_a_run_directory_has_one_writer(unbroken, tmp_path):
     """N11, N6: a second process is told who is there, and touches nothing; a dead one's place is free."""
     first = HeldRun(tmp_path / "run", "input", "--set=trainer.async_checkpoint=false")

@@ -5,6 +5,7 @@ import pytest
 from official_trainer import modes
 from official_trainer.cli import flags
 from official_trainer.cli.spelling import UsageError
+from official_trainer.prediction_shards import PredictionSettings
 
 
 def parser(*, overrides=True):
@@ -257,7 +258,7 @@ def test_help_shows_flags_and_defaults():
 
 @pytest.mark.parametrize("mode", modes.MODES)
 def test_modes(mode):
-    """T10: the six modes, by Model Garden's names."""
+    """T10: the six modes, by Model Garden's names, and ours."""
     assert flags.read_mode(read(f"--mode={mode}")) == mode
 
 
@@ -299,6 +300,47 @@ def test_gin_flags_are_refused_where_they_would_do_nothing(flag):
         idle(f"--{flag}=x")
     idle(f"--{flag}=")
     idle()
+
+
+def prediction(*argv):
+    made = flags.Parser("predict", usage="", description="")
+    flags.add_checkpoint_flag(made)
+    flags.add_prediction_flags(made)
+    return made.read(argv)
+
+
+def test_flags_of_predictions(monkeypatch):
+    """N18: a home is expanded; what is not given has its default."""
+    monkeypatch.setenv("HOME", "/home/someone")
+    given = ["--output=~/out", "--format=npy", "--data=train_data", "--shard_size=7"]
+    wanted = PredictionSettings(output_dir="/home/someone/out", format="npy", data="train_data", shard_size=7)
+    assert flags.read_prediction(prediction(*given)) == wanted
+    assert flags.read_prediction(prediction()) == PredictionSettings()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--format=json", r"--format=json: expected one of tfrecord, jsonl, npy; did you mean .*jsonl"),
+        ("--data=test_data", r"--data=test_data: expected one of validation_data, train_data"),
+        ("--shard_size=0", r"--shard_size=0: expected a number of predictions, at least 1"),
+        ("--shard_size=many", r"--shard_size=many: expected a number"),
+        ("--output=", r"--output is empty: is a variable not set\? Name a directory"),
+    ],
+)
+def test_wrong_flags_of_predictions(flag, message):
+    """N18: refused with what is allowed."""
+    with pytest.raises(UsageError, match=message):
+        flags.read_prediction(prediction(flag))
+
+
+@pytest.mark.parametrize("flag", ["checkpoint=10", "output=out", "format=npy", "data=train_data", "shard_size=7"])
+def test_flags_of_predictions_are_refused_where_they_would_do_nothing(flag):
+    """N18, T20: a flag that cannot be honoured is not ignored."""
+    name = flag.partition("=")[0]
+    with pytest.raises(UsageError, match=rf"--{name} would have no effect with --mode=train; leave it out"):
+        flags.refuse_idle_prediction(prediction(f"--{flag}"), "train")
+    flags.refuse_idle_prediction(prediction(), "train")
 
 
 @pytest.mark.parametrize("which", ["latest", "best", "100", "0"])

@@ -323,6 +323,7 @@ class Controller(orbit.Controller):
         ),
         ({"mode": "train_and_evaluate"}, ModeError, r"no such mode; did you mean train_and_eval\?"),
         ({"mode": "continuous_train_and_eval"}, ArgumentError, r"it builds a model for each checkpoint"),
+        ({"mode": "predict"}, ArgumentError, r"mode predict: it has files to write, .* train --mode=predict"),
         ({"model_dir": ""}, ArgumentError, r"model_dir is ''; name the directory of the run"),
         ({"params": {"trainer": {}}}, ArgumentError, r"params is a dict; it must be an ExperimentConfig"),
     ],

@@ -175,13 +175,16 @@ def contexts(job):
     ]
 
 
-def test_evaluation_leaves_starting_and_grouping_to_the_engine():
-    context = inputs.InputContext(start_step=3, window_steps=2)
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 9])
+def test_evaluation_starts_at_any_step_and_leaves_grouping_to_the_engine(start):
+    """N18: predictions go on where they were broken off."""
+    context = inputs.InputContext(start_step=start, window_steps=2)
     dataset = inputs.from_arrays(ids(10), evaluation(4), context)
-    assert not context.starts_at_step and not context.yields_windows
+    assert context.starts_at_step and not context.yields_windows
     assert dataset.element_spec["id"].shape.as_list() == [None]
-    assert [len(batch["id"]) for batch in dataset.as_numpy_iterator()] == [4, 4, 2]
-    assert int(dataset.cardinality()) == 3
+    batches = [batch["id"].tolist() for batch in dataset.as_numpy_iterator()]
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]][start:]
+    assert int(dataset.cardinality()) == len(batches)
 
 
 def test_unset_is_training_means_one_pass():

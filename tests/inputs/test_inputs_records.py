@@ -69,6 +69,21 @@ def test_starts_at_any_step(folder, job, cache):
             assert context.starts_at_step
 
 
+@pytest.mark.parametrize("settings", [{}, {"cache": True}, {"shuffle": True}, {"drop_remainder": True}])
+@pytest.mark.parametrize("job", [(1, 1), (1, 2), (2, 2)])
+def test_evaluation_starts_at_any_step(folder, job, settings):
+    """N18: predictions go on where they were broken off, also behind the last batch."""
+    params = section(folder, training=False, **settings)
+    for pipeline in range(job[0]):
+        each = job[1] // job[0]
+        whole = read(params, 99, contexts(job)[pipeline])
+        for start in (1, 4, 30):
+            context = contexts(job, start_step=start)[pipeline]
+            rest = [element.tolist() for element in read(params, 99, context)]
+            assert rest == [element.tolist() for element in whole[start * each :]]
+            assert context.starts_at_step
+
+
 @pytest.mark.parametrize("cache", [False, True])
 @pytest.mark.parametrize("job", [(1, 1), (1, 2), (2, 2), (3, 3)])
 def test_each_example_once_in_an_epoch(folder, job, cache):

@@ -1,0 +1,259 @@
+"""Predictions in files: three formats, where a shard begins and ends, going on, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer.prediction_shards import MANIFEST, Position, PredictionsError, PredictionShards
+
+SOURCE = {"experiment": "toy", "checkpoint": 100, "checkpoint_digest": "ab", "task.held_out": 0.2}
+
+
+def shards_in(directory, source=SOURCE, **options):
+    return PredictionShards(str(directory), source=source, **options)
+
+
+def columns(start, stop):
+    """Rows that say which they are, of every kind that all formats but one hold."""
+    numbers = np.arange(start, stop)
+    return {
+        "logits": (numbers[:, None] + np.array([0.5, 0.1])).astype("float32"),
+        "label": numbers.astype("int32"),
+        "is_odd": numbers % 2 == 1,
+        "box/corners": np.tile(numbers[:, None, None], [1, 2, 3]).astype("float32"),
+    }
+
+
+def write(shards, batch_sizes, make=columns, skip=0):
+    """Adds all batches from number `skip` on, whose sizes are those."""
+    starts = np.cumsum([0, *batch_sizes])
+    for batch in range(skip, len(batch_sizes)):
+        shards.add(batch, make(int(starts[batch]), int(starts[batch + 1])))
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in Path(directory).iterdir()}
+
+
+def names(directory):
+    return sorted(path.name for path in Path(directory).glob("predictions-*"))
+
+
+def test_rows_go_to_shards_of_one_size_whatever_the_batches_are(tmp_path):
+    """N18: in order, the last shard has the rest; the manifest counts them."""
+    for number, sizes in enumerate([(5, 5, 5, 2), (17,), (1,) * 17, (3, 9, 5)]):
+        shards = shards_in(tmp_path / str(number), format="jsonl", shard_size=6)
+        write(shards, sizes)
+        assert not shards.is_done
+        shards.finish()
+        assert (shards.rows, shards.count, shards.is_done) == (17, 3, True)
+        lines = [(tmp_path / str(number) / name).read_text() for name in names(tmp_path / str(number))]
+        assert [text.count("\n") for text in lines] == [6, 6, 5]
+        assert [json.loads(line)["label"] for line in "".join(lines).splitlines()] == list(range(17))
+
+
+def test_jsonl_gives_every_value_back(tmp_path):
+    """N18: an object a line; strict JSON for numbers that are not finite; text as text."""
+    shards = shards_in(tmp_path, format="jsonl", shard_size=100)
+    strange = np.array([[0.1, np.nan], [np.inf, -np.inf]], "float32")
+    shards.add(0, {**columns(0, 2), "strange": strange, "name": np.array([b"a", "é".encode()], object)})
+    shards.finish()
+    rows = [
+        json.loads(line, parse_constant=pytest.fail)
+        for line in (tmp_path / "predictions-00000.jsonl").read_text().splitlines()
+    ]
+    assert [row["name"] for row in rows] == ["a", "é"]
+    assert [row["is_odd"] for row in rows] == [False, True]
+    assert np.array([[float(v) for v in row["strange"]] for row in rows], "float32").tobytes() == strange.tobytes()
+    assert np.array([row["box/corners"] for row in rows], "float32").tobytes() == columns(0, 2)["box/corners"].tobytes()
+
+
+def test_tfrecord_gives_every_value_back(tmp_path):
+    """N18: Examples, with the shape of what has several dimensions, which may differ from row to row."""
+    shards = shards_in(tmp_path, format="tfrecord", shard_size=3)
+    write(shards, (2, 2))
+    names_of = np.array([[b"x\xff", b""]], object)
+    shards.add(2, {**columns(4, 5), "box/corners": np.ones([1, 4, 3], "float32"), "name": names_of})
+    shards.finish()
+    paths = [str(tmp_path / name) for name in names(tmp_path)]
+    assert [Path(path).suffix for path in paths] == [".tfrecord"] * 2
+    examples = [tf.train.Example.FromString(r.numpy()).features.feature for r in tf.data.TFRecordDataset(paths)]
+    assert [list(example["label"].int64_list.value) for example in examples] == [[n] for n in range(5)]
+    assert [list(example["is_odd"].int64_list.value) for example in examples] == [[0], [1], [0], [1], [0]]
+    assert np.array(examples[1]["logits"].float_list.value, "float32").tobytes() == columns(1, 2)["logits"].tobytes()
+    assert "logits/shape" not in examples[1]
+    assert [list(example["box/corners/shape"].int64_list.value) for example in examples] == [[2, 3]] * 4 + [[4, 3]]
+    assert list(examples[4]["name"].bytes_list.value) == [b"x\xff", b""]
+    described = json.loads((tmp_path / MANIFEST).read_text())["outputs"]
+    assert described["box/corners"] == {"dtype": "float32", "shape": [None, 3]}
+    assert described["label"] == {"dtype": "int32", "shape": []}
+
+
+@pytest.mark.parametrize("only", [(), ("logits",)])
+def test_npy_gives_every_value_back(only, tmp_path):
+    """N18: one array, or several by name in an npz; nothing is pickled."""
+
+    def make(start, stop):
+        return {name: values for name, values in columns(start, stop).items() if not only or name in only}
+
+    shards = shards_in(tmp_path, format="npy", shard_size=4)
+    write(shards, (3, 3), make)
+    shards.finish()
+    assert names(tmp_path) == [f"predictions-0000{n}.{'npy' if only else 'npz'}" for n in (0, 1)]
+    loaded = [np.load(tmp_path / name) for name in names(tmp_path)]
+    for name, expected in make(0, 6).items():
+        found = np.concatenate([each if only else each[name] for each in loaded])
+        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+
+
+@pytest.mark.parametrize("format", ["tfrecord", "jsonl", "npy"])
+@pytest.mark.parametrize("shard_size", [1, 4, 5, 7, None])
+def test_what_was_broken_off_anywhere_ends_with_the_same_bytes(format, shard_size, tmp_path):
+    """N18: after any batch; the next process begins with the batch in which the next shard begins."""
+    sizes = (5, 5, 3, 5, 2)
+    whole = shards_in(tmp_path / "whole", format=format, shard_size=shard_size)
+    write(whole, sizes)
+    whole.finish()
+    for broken_after in range(len(sizes) + 1):
+        folder = tmp_path / f"broken{broken_after}"
+        write(shards_in(folder, format=format, shard_size=shard_size), sizes[:broken_after])
+        (folder / f"{MANIFEST}.tmp-1").write_text("{")  # what processes leave that are killed while they write
+        has_shards = bool(names(folder))
+        shard = folder / f"predictions-{len(names(folder)):05d}"
+        for leftover in (f"{shard}.npz.tmp-1", f"{shard}.npz", f"{shard}.jsonl"):
+            Path(leftover).write_text("x")
+        again = shards_in(folder, format=format, shard_size=None if has_shards else shard_size)
+        assert again.position.batch <= broken_after
+        assert again.rows == sum(sizes[: again.position.batch]) + again.position.row
+        write(again, sizes, skip=again.position.batch)
+        again.finish()
+        assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_the_place_of_the_next_row_is_never_behind_a_batch(tmp_path):
+    """N18: where a shard ends with a batch, that batch is not computed again."""
+    shards = shards_in(tmp_path, format="npy", shard_size=5)
+    write(shards, (5,))
+    assert shards.position == Position(1, 0)
+    shards.add(1, columns(5, 12))
+    assert shards_in(tmp_path, format="npy").position == Position(1, 5)
+
+
+def test_shards_are_large_unless_told_otherwise(tmp_path):
+    """N18: 32 MiB of rows, but no more than a hundred thousand."""
+    large = shards_in(tmp_path / "large", format="npy")
+    large.add(0, {"image": np.zeros([3, 1 << 20], "float32")})
+    small = shards_in(tmp_path / "small", format="npy")
+    small.add(0, {"label": np.zeros([3], "int32")})
+    for shards in (large, small):
+        shards.finish()
+    sizes = [json.loads((tmp_path / name / MANIFEST).read_text())["shard_size"] for name in ("large", "small")]
+    assert sizes == [8, 100_000]
+
+
+def done(directory, **options):
+    shards = shards_in(directory, **{"format": "jsonl", "shard_size": 4, **options})
+    write(shards, (6,))
+    shards.finish()
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "lines"),
+    [
+        ({}, {"format": "npy"}, ["--format: jsonl -> npy", "To go on with those, give --format=jsonl"]),
+        ({}, {"shard_size": 9}, ["--shard_size: 4 -> 9", "give --shard_size=4"]),
+        ({"checkpoint": 200}, {}, ["--checkpoint: 100 -> 200", "give --checkpoint=100"]),
+        ({"task.held_out": 0.5}, {}, ["task.held_out: 0.2 -> 0.5", "give --set task.held_out=0.2"]),
+        ({"gin f.x": "2"}, {}, ["gin f.x: not set -> 2"]),
+    ],
+)
+def test_predictions_made_in_another_way_are_not_mixed(source, options, lines, tmp_path):
+    """N18: refused with what differs and how to go on; nothing is changed."""
+    done(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(PredictionsError, match=r"--output=.* holds predictions that were made in another way") as error:
+        shards_in(tmp_path, {**SOURCE, **source}, **{"format": "jsonl", **options})
+    for line in [*lines, "To predict anew, name another --output"]:
+        assert line in str(error.value)
+    assert error.value.exit_code == 2
+    assert contents(tmp_path) == before
+
+
+def test_a_checkpoint_whose_files_are_others_is_another_one(tmp_path):
+    """N18: no flag brings the old one back, so none is offered."""
+    done(tmp_path)
+    with pytest.raises(PredictionsError, match=r"checkpoint_digest: ab -> cd") as error:
+        shards_in(tmp_path, {**SOURCE, "checkpoint_digest": "cd"}, format="jsonl")
+    assert "To go on" not in str(error.value)
+
+
+def test_of_what_wrote_nothing_nothing_is_left(tmp_path):
+    """N18: a first process that failed before its first shard holds nobody to its settings."""
+    shards_in(tmp_path, format="jsonl", shard_size=4).add(0, columns(0, 2))
+    (tmp_path / "predictions-00000.jsonl").touch()  # killed before the manifest had it
+    shards = shards_in(tmp_path, {"experiment": "other"}, format="npy")
+    shards.add(0, columns(0, 2))
+    shards.finish()
+    assert names(tmp_path) == ["predictions-00000.npz"]
+
+
+def test_what_is_done_stays_as_it_is(tmp_path):
+    """N18: opened again, it says so."""
+    done(tmp_path)
+    before = contents(tmp_path)
+    assert shards_in(tmp_path, format="jsonl").is_done
+    assert contents(tmp_path) == before
+
+
+def test_other_places_are_refused(tmp_path):
+    """N18: a directory of somebody else, a file, a manifest that cannot be read, a shard that is gone or cut."""
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").touch()
+    with pytest.raises(PredictionsError, match=r"holds chapter1.tex, but no predictions of this program; name a new"):
+        shards_in(tmp_path / "thesis")
+    (tmp_path / "file").touch()
+    with pytest.raises(PredictionsError, match=r"--output=.*file is no directory; name another"):
+        shards_in(tmp_path / "file")
+    for text, what in (("{", "Expecting"), ('{"format_version": 2}', "its format version is 2"), ("{}", "format_ver")):
+        (tmp_path / "bad").mkdir(exist_ok=True)
+        (tmp_path / "bad" / MANIFEST).write_text(text)
+        with pytest.raises(
+            PredictionsError, match=rf"predictions.json cannot be read \(.*{what}.*name another --output"
+        ):
+            shards_in(tmp_path / "bad")
+    done(tmp_path / "shards")
+    shard = tmp_path / "shards" / "predictions-00001.jsonl"
+    shard.write_text("{}\n")
+    with pytest.raises(PredictionsError, match=r"00001.jsonl has 3 bytes, not \d+, as predictions.json beside it says"):
+        shards_in(tmp_path / "shards", format="jsonl")
+    shard.unlink()
+    with pytest.raises(PredictionsError, match=r"00001.jsonl is not there, as .* put it back, or name another"):
+        shards_in(tmp_path / "shards", format="jsonl")
+
+
+@pytest.mark.parametrize(
+    ("format", "batches", "message"),
+    [
+        ("tfrecord", [np.zeros([2], "float64")], r"--format=tfrecord: the output 'x' is float64, and an Example holds"),
+        ("tfrecord", [np.zeros([2], "complex64")], r"'x' is complex64, .*use --format=npy or jsonl"),
+        ("jsonl", [np.zeros([2], "complex64")], r"--format=jsonl: the output 'x' is complex64, which JSON has no word"),
+        ("jsonl", [np.array([b"\xff"], object)], r"holds bytes that are no UTF-8 text .* use --format=tfrecord"),
+        ("npy", [np.array([b"a"], object)], r"--format=npy: the output 'x' holds bytes, which no plain array holds"),
+        (
+            "npy",
+            [np.zeros([1, 2]), np.zeros([1, 3])],
+            r"has rows of the shapes \[2\], \[3\], which .*tfrecord or jsonl",
+        ),
+    ],
+)
+def test_what_a_format_cannot_hold_is_refused(format, batches, message, tmp_path):
+    """N18: with the name of the output and a format that can; no half shard stays."""
+    shards = shards_in(tmp_path, format=format, shard_size=100)
+    for number, values in enumerate(batches):
+        shards.add(number, {"x": values})
+    with pytest.raises(PredictionsError, match=message):
+        shards.finish()
+    assert names(tmp_path) == []
