@@ -39,6 +39,10 @@ class Hooks:
     on_stop: Callable[[str], None] = lambda reason: None
     load_weights: Callable[[str, int], None] = lambda directory, step: None
     export: Callable[[int, Mapping[str, Any]], None] = lambda step, logs: None
+    summarizes_at: Callable[[int], bool] | None = None
+    """Whether there is a summary at a step, in place of `trainer.summary_interval`; an action is due there."""
+    evaluates_at: Callable[[int], bool] | None = None
+    """Whether there is an evaluation at a step, in place of `trainer.validation_interval`; an action is due there."""
     diagnosis: Diagnosis | None = None
     model_dir: str = ""
     actions: Schedule = dataclasses.field(default_factory=Schedule)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
@@ -28,9 +28,11 @@ class Given:
     Attributes:
       trainer: a Trainer with the config of the job; nothing else is built.
       summaries: given the tracker of TensorBoard's files, returns the one to use.
+      hooks: what it has to say to the loop, by the names that `hooks.Hooks` has.
     """
 
     trainer: Any
+    hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     summaries: Callable[[Any], Any] = lambda board: board
 
 

@@ -64,6 +64,8 @@ class Loop:
         self._summary = Every(self._config.summary_interval)
         self._save = Every(self._config.checkpoint_interval)
         self._validation = Every(self._config.validation_interval)
+        self._summarizes_at = self._hooks.summarizes_at or self._summary.is_due_at
+        self._evaluates_at = self._hooks.evaluates_at or self._is_evaluation_due
         self._actions = self._hooks.actions
         self._recovery = Recovery(trainer, store, run_to=self._run_to, diagnosis=self._hooks.diagnosis)
         self._good_step = 0
@@ -188,14 +190,14 @@ class Loop:
                 raise NonFiniteError(f"{problem}; {self._last_good()}")
             self._report_saves()
             self._stop.check()
-        if self._summary.is_due_at(state.step) or self._is_done():
+        if self._summarizes_at(state.step) or self._is_done():
             self._summarize()
 
     def _run_to(self, step: int) -> None:
         """Runs windows until `step`, for repeating what was run before: the mean loss begins anew where it did."""
         self.state.step = int(self._trainer.global_step.numpy())
         while self.state.step < step:
-            if self._summary.is_due_at(self.state.step):
+            if self._summarizes_at(self.state.step):
                 self._trainer.train_loop_end()
                 self._trainer.train_loop_begin()
             self._run_window(min(step, self._summary.following(self.state.step)))
@@ -322,7 +324,7 @@ class Loop:
         if (step := self._sync_step()) > 0:
             if problem := self._recovery.loss_problem():
                 raise NonFiniteError(f"{problem}; {self._last_good()}")
-            if self._summary.is_due_at(step) and self._summarized_step != step:
+            if self._summarizes_at(step) and self._summarized_step != step:
                 self._summarize()  # the window that was left may have ended where this is due
             self._save_checkpoint()
             self._store.wait()
@@ -374,9 +376,7 @@ class Loop:
 
     def _evaluate_if_due(self) -> None:
         step = self.state.step
-        at_interval = self._evaluates == "interval" and self._validation.is_due_at(step)
-        at_end = self._evaluates != "never" and self._is_done()
-        if not (at_interval or at_end):
+        if not self._evaluates_at(step):
             return
         found = self._hooks.find_row(step, "validation")
         if found is None:
@@ -390,6 +390,10 @@ class Loop:
             self._stop.check()
         elif not self._actions.has_seen_evaluation(step):
             self._react(found, found)  # the process died after the row, and the checkpoint is older than that
+
+    def _is_evaluation_due(self, step: int) -> bool:
+        at_interval = self._evaluates == "interval" and self._validation.is_due_at(step)
+        return at_interval or (self._evaluates != "never" and self._is_done())
 
     def _react(self, logs: Mapping[str, float], outputs: Mapping[str, Any]) -> None:
         self._run_view.outputs = outputs

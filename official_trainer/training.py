@@ -233,6 +233,7 @@ class _Session:
             diagnosis=Diagnosis(self._job.model_dir, trainer),
             model_dir=self._job.model_dir,
             actions=schedule,
+            **(self._job.given.hooks if self._job.given is not None else {}),
         )
 
     def _enter(self, phase: str, step: int | None = None) -> None:

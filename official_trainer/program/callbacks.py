@@ -1,0 +1,241 @@
+"""Keras callbacks in the engine's loop: each called in Keras's order, with Keras's logs.
+
+Owns: `Epochs`, which cuts steps into epochs as `fit` counts them, and `CallbacksAction`, which calls callbacks there.
+Does not own: what any callback does, or when training stops (`loop.py` does as the action asks).
+
+Callbacks that do not look at batches cost nothing between epochs: a window ends only where one of them is called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from official_trainer.action import Action, Run, Stop
+from official_trainer.lazy import keras
+from official_trainer.triggers import AnyOf, EverySeconds, Trigger
+
+_BAR_SECONDS = 0.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Epochs:
+    """Where a call of `fit` begins and ends its epochs.
+
+    Attributes:
+      first_step: global step before the first one.
+      steps: steps in an epoch.
+      first: number of the first epoch, from 0.
+      end: number of the epoch before which training ends.
+      validated: every how many epochs there is a validation, or after which, counted from 1; 0 for none.
+    """
+
+    first_step: int
+    steps: int
+    first: int
+    end: int
+    validated: int | Sequence[int] = 0
+
+    @property
+    def end_step(self) -> int:
+        """The last step of the call."""
+        return self.first_step + (self.end - self.first) * self.steps
+
+    def place(self, step: int) -> tuple[int, int]:
+        """Returns the epoch that goes on after `step`, and how many of its steps are done."""
+        epoch, batch = divmod(step - self.first_step, self.steps)
+        return self.first + epoch, batch
+
+    def ends_at(self, step: int) -> bool:
+        """Whether an epoch ends with `step`."""
+        return step > self.first_step and (step - self.first_step) % self.steps == 0
+
+    def is_validated(self, epoch: int) -> bool:
+        """Whether there is a validation after `epoch`."""
+        if isinstance(self.validated, int):
+            return self.validated > 0 and (epoch + 1) % self.validated == 0
+        return epoch + 1 in self.validated
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InEpochs(Trigger):
+    """Due every so many steps of each epoch, and with its last one."""
+
+    epochs: Epochs
+    every: int
+
+    def _first_after(self, after: int, span: Any) -> int | None:
+        start, steps = self.epochs.first_step, self.epochs.steps
+        epoch, batch = divmod(max(after - start, 0), steps)
+        return start + epoch * steps + min((batch // self.every + 1) * self.every, steps)
+
+
+class CallbacksAction(Action):
+    """Calls the callbacks of a call of `fit`."""
+
+    name = "keras_callbacks"
+
+    def __init__(self, callbacks: Any, epochs: Epochs, *, every: int) -> None:
+        """Takes them.
+
+        Args:
+          callbacks: a `keras.callbacks.CallbackList` that knows the model.
+          epochs: of the call.
+          every: steps from one call for batches to the next, Keras's `steps_per_execution`.
+        """
+        self._callbacks, self._epochs = callbacks, epochs
+        self._every = min(every, epochs.steps)
+        looking = [callback for callback in callbacks if callback._implements_train_batch_hooks()]
+        # A progress bar wants to see some batches, not each.
+        self._looks_at_batches = any(not isinstance(each, keras.callbacks.ProgbarLogger) for each in looking)
+        self.when = InEpochs(epochs=epochs, every=self._every if self._looks_at_batches else epochs.steps)
+        if looking and not self._looks_at_batches:
+            self.when = AnyOf((self.when, EverySeconds(_BAR_SECONDS)))
+        self._is_in_epoch = self._is_ending = False
+        self._epoch = epochs.first
+        self._logs: dict[str, Any] | None = None
+        self._ended: int | None = None  # the last epoch whose end callbacks know of
+        self._at_start: list[dict[str, Any]] = []
+        self._restored: Mapping[str, Any] = {}
+
+    @property
+    def _model(self) -> Any:
+        return self._callbacks.model
+
+    # Training, as the loop calls it.
+
+    def begin(self) -> int:
+        """Tells callbacks that training begins; returns the step where one of them wants it to go on.
+
+        To be called before the loop runs.
+        """
+        model, epochs = self._model, self._epochs
+        model.stop_training = False
+        model._train_counter.assign(0)  # callbacks look at it
+        self._callbacks.on_train_begin()
+        epoch, batch = model._maybe_load_initial_counters_from_ckpt(epochs.steps, epochs.first)  # of BackupAndRestore
+        return epochs.first_step + (int(epoch) - epochs.first) * epochs.steps + int(batch)
+
+    def on_start(self, run: Run) -> Stop | None:
+        self._at_start = [_plain(callback) for callback in self._callbacks]
+        self._take_back()
+        if self._epochs.ends_at(run.step) and self._ended != (last := self._epochs.place(run.step)[0] - 1):
+            self._epoch, self._is_in_epoch, self._is_ending = last, True, True  # its evaluation is to come
+            self._callbacks.on_epoch_begin(last)
+        elif run.step < self._epochs.end_step:
+            self._begin_epoch(run.step)
+        return self._stop()
+
+    def on_step(self, run: Run) -> Stop | None:
+        if self._looks_at_batches or not self._epochs.ends_at(run.step):
+            _, batch = self._epochs.place(run.step - 1)
+            ends = self._epochs.ends_at(run.step)
+            logs = _of_metrics(self._model, run.train_logs) if ends else live_logs(self._model)
+            self._callbacks.on_train_batch_end(batch, logs)
+        stop = self._stop()
+        self._is_ending = stop is not None or self._epochs.ends_at(run.step)
+        if not self._is_ending:
+            self._begin_batch(run.step)
+        elif stop is None and not self._epochs.is_validated(self._epoch):
+            self._end_epoch(run, {})
+        return stop or self._stop()  # where training stops, an epoch ends once its summary is there
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
+        self._end_epoch(run, {f"val_{name}": value for name, value in _of_metrics(self._model, logs).items()})
+        return self._stop()
+
+    def on_end(self, run: Run, failure: BaseException | None) -> None:
+        if failure is not None:
+            return  # as Keras, which calls nothing then
+        if self._is_in_epoch:
+            self._end_epoch(run, {})
+        self._callbacks.on_train_end(self._logs)
+
+    def wants_validation(self, step: int) -> bool:
+        """Whether the loop is to evaluate now, where an epoch ends, planned or not."""
+        return self._is_ending and self._epochs.is_validated(self._epoch)
+
+    def _begin_epoch(self, step: int) -> None:
+        self._epoch, batch = self._epochs.place(step)
+        self._is_in_epoch = True
+        if batch == 0:
+            self._model.reset_metrics()
+        self._callbacks.on_epoch_begin(self._epoch)
+        self._begin_batch(step)
+
+    def _begin_batch(self, step: int) -> None:
+        if self._looks_at_batches:
+            self._callbacks.on_train_batch_begin(self._epochs.place(step)[1])
+
+    def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
+        self._is_in_epoch = self._is_ending = False
+        self._ended = self._epoch
+        self._logs = {**_of_metrics(self._model, run.train_logs), **of_validation}
+        self._callbacks.on_epoch_end(self._epoch, self._logs)
+        if not self._model.stop_training and run.step < self._epochs.end_step:
+            self._begin_epoch(run.step)
+
+    # What survives a restart.
+
+    def state(self) -> Mapping[str, Any]:
+        """Returns the history, and plain attributes of callbacks that changed since the start (`wait`, `best`)."""
+        changed = []
+        for callback, before in zip(self._callbacks, self._at_start, strict=True):
+            now = _plain(callback)
+            changed.append({name: value for name, value in now.items() if before.get(name, callback) != value})
+        numbers = {name: [_of_json(value) for value in values] for name, values in self._model.history.history.items()}
+        return {"ended": self._ended, "epochs": self._model.history.epoch, "history": numbers, "callbacks": changed}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._restored = state
+
+    def _take_back(self) -> None:
+        """Gives callbacks what they had, once they believe that they begin."""
+        if not (state := self._restored):
+            return
+        self._ended = state["ended"]
+        self._model.history.epoch, self._model.history.history = list(state["epochs"]), dict(state["history"])
+        for callback, changed in zip(self._callbacks, state["callbacks"], strict=False):
+            vars(callback).update(changed)
+
+    def _stop(self) -> Stop | None:
+        if not self._model.stop_training:
+            return None
+        return Stop(reason=f"a callback has stopped training in epoch {self._epoch + 1}")
+
+
+def _plain(callback: Any) -> dict[str, Any]:
+    """Returns the attributes of a callback that JSON takes: numbers and words."""
+    kinds = (bool, int, float, str, type(None))
+    found = {name: _of_json(value) for name, value in vars(callback).items()}
+    return {name: value for name, value in found.items() if isinstance(value, kinds)}
+
+
+def _of_json(value: Any) -> Any:
+    """Returns numbers of NumPy as JSON takes them, and all else as it is."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _of_metrics(model: keras.Model, logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of flat logs that are the model's metrics, under Keras's names and in its order."""
+    found: dict[str, Any] = {}
+    for metric in model.metrics:
+        if metric.name in logs:
+            found[metric.name] = logs[metric.name]
+        inner = {name.removeprefix(f"{metric.name}/"): name for name in logs if name.startswith(f"{metric.name}/")}
+        found |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
+    return found
+
+
+def live_logs(model: keras.Model) -> dict[str, Any]:
+    """Returns what the model's metrics say now, as Keras tells callbacks: numbers of Python, or arrays."""
+    found = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
+    return {name: value.item() if value.ndim == 0 else value for name, value in found.items()}
+
+
+def looks_at_test_batches(callbacks: Any) -> bool:
+    """Whether any of the callbacks is to be called for batches of an evaluation."""
+    return any(callback._implements_test_batch_hooks() for callback in callbacks)

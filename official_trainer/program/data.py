@@ -1,0 +1,315 @@
+"""Data as `fit` and `evaluate` take it: arrays in memory, `tf.data`, generators, `keras.utils.Sequence`.
+
+Owns: `Source`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, and the
+errors about arguments that do not fit together. Does not own: what a step does with a batch (`task.py`).
+
+A shuffled epoch of arrays has an order that follows from (seed, epoch) alone, so training goes on in the middle of one
+as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.inputs import DataError, skip
+from official_trainer.inputs.order import epoch_seed, shuffled
+from official_trainer.lazy import keras, tf
+
+DEFAULT_BATCH_SIZE = 32  # Keras's
+
+
+class ArgumentError(UserError, ValueError):
+    """An argument of a Program's method that cannot mean anything beside the others."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class Source:
+    """Batches, over and over; each `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
+
+    Attributes:
+      batches_per_epoch: batches in one pass; None for data without an end, or of which nobody knows it.
+    """
+
+    batches_per_epoch: int | None = None
+
+    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+        """Returns all batches from number `first` on, counted over epochs; one element for each replica's part."""
+        raise NotImplementedError
+
+    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
+        """Returns the batches of one pass, in order."""
+        raise NotImplementedError
+
+
+class Arrays(Source):
+    """Arrays in memory."""
+
+    def __init__(self, data: Any, *, batch_size: int | None, shuffle: bool | str, seed: int) -> None:
+        """Takes `(x, y, sample_weight)` in nested structures of arrays, each with a row for each example.
+
+        Raises:
+          DataError: there is no array, or they differ in their number of rows.
+        """
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._tensors = tf.nest.map_structure(_as_tensor, _with_tuples(data))
+        rows = {int(tensor.shape[0]) for tensor in tf.nest.flatten(self._tensors)}
+        if len(rows) != 1 or not max(rows):
+            sizes = ", ".join(str(tuple(tensor.shape)) for tensor in tf.nest.flatten(self._tensors))
+            raise DataError(f"x, y and sample_weight need the same number of rows, at least one; their shapes: {sizes}")
+        (self.num_examples,) = rows
+        self._batch_size = batch_size or DEFAULT_BATCH_SIZE
+        self._shuffle, self._seed = shuffle, seed
+        self.batches_per_epoch = -(-self.num_examples // self._batch_size)
+
+    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+        return self._parts(tf.data.Dataset.range(first * num_replicas, 2**62), num_replicas, shuffle=self._shuffle)
+
+    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
+        assert self.batches_per_epoch is not None
+        parts = tf.data.Dataset.range(self.batches_per_epoch * num_replicas)
+        return self._parts(parts, num_replicas, shuffle=False)
+
+    def _parts(self, numbers: tf.data.Dataset, num_replicas: int, *, shuffle: bool | str) -> tf.data.Dataset:
+        """Returns the part of the data that each number stands for: number `b * num_replicas + r`, of batch `b`."""
+        size, examples = self._batch_size, self.num_examples
+
+        def part(number: tf.Tensor) -> Any:
+            batch, replica = number // num_replicas, number % num_replicas
+            epoch, batch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
+            if shuffle == "batch":  # batches change places, and what is in them stays together
+                batch = shuffled((epoch * self.batches_per_epoch + batch)[None], self.batches_per_epoch, self._seed)[0]
+            start, stop = batch * size, tf.minimum((batch + 1) * size, examples)
+            share = -((start - stop) // num_replicas)  # rounded up, as TensorFlow divides a batch over replicas
+            rows = tf.range(tf.minimum(start + replica * share, stop), tf.minimum(start + (replica + 1) * share, stop))
+            if shuffle and shuffle != "batch":
+                rows = shuffled(epoch * examples + rows, examples, self._seed)
+            return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), self._tensors)
+
+        # AutoGraph would rewrite plain arithmetic, at a cost of some tenths of a second.
+        plain = tf.autograph.experimental.do_not_convert(part)
+        batches = numbers.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return batches.prefetch(tf.data.AUTOTUNE)
+
+    def split(self, fraction: float, batch_size: int | None) -> tuple[Arrays, Arrays]:
+        """Returns the data without its tail, and the tail, the last `fraction` of the rows, in batches of `batch_size`.
+
+        Raises:
+          ArgumentError: one of them would be empty.
+        """
+        at = int(self.num_examples * (1.0 - fraction))
+        if not 0 < at < self.num_examples:
+            raise ArgumentError(
+                f"validation_split={fraction}: of {self.num_examples} examples, {at} would be left to train on and "
+                f"{self.num_examples - at} to validate; both need some"
+            )
+        head = tf.nest.map_structure(lambda tensor: tensor[:at], self._tensors)
+        tail = tf.nest.map_structure(lambda tensor: tensor[at:], self._tensors)
+        rest = Arrays(tail, batch_size=batch_size or self._batch_size, shuffle=False, seed=self._seed)
+        return Arrays(head, batch_size=self._batch_size, shuffle=self._shuffle, seed=self._seed), rest
+
+
+class Batches(Source):
+    """A dataset of batches."""
+
+    def __init__(self, dataset: tf.data.Dataset, *, is_counted: bool) -> None:
+        """Takes the dataset; `is_counted` is whether somebody else says how many batches make an epoch."""
+        self._dataset = dataset
+        cardinality = int(dataset.cardinality())
+        if cardinality == tf.data.UNKNOWN_CARDINALITY and not is_counted:
+            cardinality = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, *batch: count + 1))
+        self.batches_per_epoch = cardinality if cardinality >= 0 else None
+
+    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+        return _divided(skip(self._dataset.repeat(), first), num_replicas)
+
+    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
+        return _divided(self._dataset, num_replicas)
+
+
+class Items(Source):
+    """A `keras.utils.Sequence`; its `on_epoch_end` is called after each epoch of training."""
+
+    def __init__(self, sequence: Any, *, shuffle: bool | str, seed: int) -> None:
+        self._sequence, self._shuffle, self._seed = sequence, shuffle, seed
+        self.batches_per_epoch = len(sequence)
+        if not self.batches_per_epoch:
+            raise DataError(f"{type(sequence).__name__} holds no batch: its len() is 0")
+        self._signature = _signature(sequence[0])
+
+    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+        assert self.batches_per_epoch is not None
+        first_epoch, first_item = divmod(first, self.batches_per_epoch)
+
+        def items() -> Iterator[Any]:
+            for _ in range(first_epoch):
+                self._sequence.on_epoch_end()
+            for epoch in itertools.count(first_epoch):
+                for number in self._order(epoch)[first_item if epoch == first_epoch else 0 :]:
+                    yield _as_batch(self._sequence[number])
+                self._sequence.on_epoch_end()
+
+        return _divided(tf.data.Dataset.from_generator(items, output_signature=self._signature), num_replicas)
+
+    def _order(self, epoch: int) -> Sequence[int]:
+        numbers = tf.range(self.batches_per_epoch, dtype=tf.int64)
+        if not self._shuffle:
+            return [int(number) for number in numbers]
+        seed = epoch_seed(self._seed, "items", tf.constant(epoch, tf.int64))
+        return [int(n) for n in tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))]
+
+    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
+        def items() -> Iterator[Any]:
+            for number in range(len(self._sequence)):
+                yield _as_batch(self._sequence[number])
+
+        return _divided(tf.data.Dataset.from_generator(items, output_signature=self._signature), num_replicas)
+
+
+class Generated(Source):
+    """A Python generator of batches, which can be read once."""
+
+    def __init__(self, generator: Iterator[Any]) -> None:
+        try:
+            head = next(generator)
+        except StopIteration:
+            raise DataError("the generator holds no batch") from None
+        self._batches = map(_as_batch, itertools.chain([head], generator))
+        self._signature = _signature(head)
+
+    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+        dataset = tf.data.Dataset.from_generator(lambda: self._batches, output_signature=self._signature)
+        return _divided(skip(dataset, first), num_replicas)
+
+    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
+        return self.batches(0, num_replicas)
+
+
+class Weighted(Source):
+    """Another source, with the weight of each example times that of its class."""
+
+    def __init__(self, source: Source, class_weight: Mapping[int, float]) -> None:
+        """Takes the weights by class, 0 to n - 1.
+
+        Raises:
+          ArgumentError: a class between has none.
+        """
+        if sorted(class_weight) != list(range(len(class_weight))):
+            raise ArgumentError(
+                f"class_weight has weights for the classes {sorted(class_weight)}; it must have one for each of "
+                f"0 … {max(class_weight)}"
+            )
+        self._source, self.batches_per_epoch = source, source.batches_per_epoch
+        self._weights = tf.constant([class_weight[number] for number in sorted(class_weight)], keras.backend.floatx())
+
+    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+        return self._source.batches(first, num_replicas).map(self._weighted)
+
+    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
+        return self._source.one_pass(num_replicas).map(self._weighted)
+
+    def _weighted(self, *batch: Any) -> Any:
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        if y is None or tf.nest.is_nested(y):
+            raise ArgumentError("class_weight is for models with one output, whose y is one array of classes")
+        is_one_hot = y.shape.rank is not None and y.shape.rank > 1 and y.shape[-1] != 1
+        classes = tf.argmax(y, axis=-1) if is_one_hot else tf.reshape(y, [tf.shape(y)[0]])
+        of_class = tf.gather(self._weights, tf.cast(classes, tf.int64))
+        return x, y, of_class if weight is None else of_class * tf.cast(weight, of_class.dtype)
+
+
+def source_of(
+    data: tuple[Any, Any, Any],
+    *,
+    batch_size: int | None = None,
+    shuffle: bool | str = False,
+    is_counted: bool = False,
+    seed: int = 0,
+) -> Source:
+    """Returns the source that arguments of `fit` or `evaluate` describe.
+
+    Args:
+      data: `(x, y, sample_weight)`; x is arrays, `tf.data`, a generator or a `keras.utils.Sequence`, and the others
+        are for arrays.
+      batch_size: of arrays.
+      shuffle: whether the order changes; `"batch"` for that of batches alone.
+      is_counted: whether the caller says how many batches make an epoch.
+      seed: of the order.
+
+    Raises:
+      ArgumentError: something is given beside data that has it in it already.
+    """
+    x, y, sample_weight = data
+    make: Callable[[], Source] | None = None
+    if isinstance(x, tf.data.Dataset):
+        make = lambda: Batches(x, is_counted=is_counted)  # noqa: E731
+    elif isinstance(x, keras.utils.Sequence):
+        make = lambda: Items(x, shuffle=shuffle, seed=seed)  # noqa: E731
+    elif isinstance(x, Iterator):
+        make = lambda: Generated(x)  # noqa: E731
+    if make is None:
+        return Arrays(packed(x, y, sample_weight), batch_size=batch_size, shuffle=shuffle, seed=seed)
+    given = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
+    if name := next((name for name, value in given.items() if value is not None), None):
+        raise ArgumentError(f"{name} is given beside a {type(x).__name__}, whose batches have it in them; leave it out")
+    return make()
+
+
+def validation_of(data: Any, batch_size: int | None, *, is_counted: bool) -> Source:
+    """Returns the source of `validation_data`: `(x, y)` or `(x, y, sample_weight)` of arrays, or batches."""
+    if isinstance(data, tuple | list):
+        return source_of(keras.utils.unpack_x_y_sample_weight(tuple(data)), batch_size=batch_size)
+    return source_of((data, None, None), is_counted=is_counted)
+
+
+def packed(x: Any, y: Any, sample_weight: Any) -> Any:
+    """Returns arrays as a batch holds them."""
+    return (x,) if y is None and sample_weight is None else (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+def _as_batch(item: Any) -> tuple[Any, ...]:
+    return _with_tuples(tuple(item) if isinstance(item, tuple | list) else (item,))
+
+
+def _with_tuples(structure: Any) -> Any:
+    """Returns a structure with tuples for lists, which `tf.data` takes for arrays."""
+    if isinstance(structure, Mapping):
+        return {name: _with_tuples(value) for name, value in structure.items()}
+    return tuple(map(_with_tuples, structure)) if isinstance(structure, tuple | list) else structure
+
+
+def _as_tensor(array: Any) -> tf.Tensor:
+    """Returns an array as Keras feeds it: floats of other widths become those of `floatx`."""
+    tensor = tf.convert_to_tensor(array)
+    if tensor.shape.rank == 0:
+        raise DataError(f"{tensor.numpy()!r} is a number, not an array with a row for each example")
+    return tf.cast(tensor, keras.backend.floatx()) if tensor.dtype.is_floating else tensor
+
+
+def _signature(item: Any) -> Any:
+    def spec(array: Any) -> tf.TensorSpec:
+        tensor = tf.convert_to_tensor(array)
+        return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+    return tf.nest.map_structure(spec, _as_batch(item))
+
+
+def _divided(dataset: tf.data.Dataset, num_replicas: int) -> tf.data.Dataset:
+    """Returns batches as one part for each replica, as TensorFlow divides them: the last ones may have less."""
+    if num_replicas == 1:
+        return dataset
+
+    def parts(*batch: Any) -> tf.data.Dataset:
+        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+        share = -(-size // num_replicas)
+
+        def part(replica: tf.Tensor) -> Any:
+            start = tf.minimum(replica * share, size)
+            return tf.nest.map_structure(lambda tensor: tensor[start : tf.minimum(start + share, size)], batch)
+
+        return tf.data.Dataset.range(num_replicas).map(part)
+
+    return dataset.flat_map(parts)

@@ -1,0 +1,275 @@
+"""`Program`: compile, fit, evaluate and predict on the engine that runs experiments.
+
+Owns: Keras's methods, and what each of their arguments means for the loop. Does not own: a loop of its own (there is
+`loop.py`, run by `engine.py`), data (`data.py`), when callbacks are called (`callbacks.py`).
+
+    program = Program(model, model_dir="/runs/digits")
+    program.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    history = program.fit(x, y, epochs=5, validation_split=0.2)
+
+With a run directory a call of `fit` goes on exactly where an earlier one was killed; `epochs` is then the number at
+which the run ends. Without one nothing is written, and each call trains `epochs - initial_epoch` more, as in Keras.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_trainer.config import RuntimeConfig
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import keras, tf
+from official_trainer.program.callbacks import Epochs
+from official_trainer.program.data import ArgumentError, Arrays, Source, Weighted, packed, source_of, validation_of
+from official_trainer.program.engine import Engine
+
+
+class NotCompiledError(UserError, RuntimeError):
+    """A method needs what `compile` sets."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"{method}() needs an optimizer and a loss; call compile() first")
+
+
+class Program:
+    """A model with what trains it.
+
+    Attributes:
+      model: the Keras model; callbacks get it as theirs.
+      model_dir: the run directory; empty for none.
+    """
+
+    def __init__(self, model: keras.Model, model_dir: str | None = None, *, runtime: RuntimeConfig | None = None):
+        """Takes the model, built under a strategy's scope if it is to train under one.
+
+        Args:
+          model: a Keras model, compiled or not.
+          model_dir: where checkpoints and records go; None keeps nothing.
+          runtime: settings of the engine; its `seed` decides the order of examples.
+        """
+        self.model = model
+        self.model_dir = model_dir or ""
+        self._engine = Engine(model, self.model_dir, runtime or RuntimeConfig())
+
+    # Compiling.
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Any = None,
+        loss_weights: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+    ) -> None:
+        """Says what trains the model, in Keras's words; see `keras.Model.compile`.
+
+        Args:
+          optimizer: an optimizer, or its name or config.
+          loss: a loss or its name, or one for each output.
+          metrics: metrics or their names, or some for each output.
+          loss_weights: weights of the outputs' losses.
+          weighted_metrics: metrics that sample weights count in.
+          run_eagerly: whether steps are run in Python, not traced.
+          steps_per_execution: steps from one call of callbacks for batches to the next. How many steps run at once
+            is the engine's own business.
+        """
+        settings = dict(locals())
+        settings.pop("self")
+        with self._engine.scope():
+            self.model.compile(**settings)
+        self._engine.forget()
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """Returns what was compiled as JSON takes it, for `compile_from_config`."""
+        return dict(self.model.get_compile_config())
+
+    def compile_from_config(self, config: Mapping[str, Any]) -> None:
+        """Compiles with what `get_compile_config` has returned."""
+        known = {key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
+        self.compile(**{key: value for key, value in known.items() if key not in ("jit_compile",)})
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The model's metrics, losses included."""
+        return list(self.model.metrics)
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """The names of `metrics`."""
+        return list(self.model.metrics_names)
+
+    @property
+    def stop_training(self) -> bool:
+        """Whether somebody has asked that `fit` ends."""
+        return bool(self.model.stop_training)
+
+    @stop_training.setter
+    def stop_training(self, value: bool) -> None:
+        self.model.stop_training = value
+
+    # Training and evaluating.
+
+    def fit(  # noqa: PLR0913 - the signature is Keras's
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: str | int = "auto",
+        callbacks: Sequence[Any] | None = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool | str = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+    ) -> keras.callbacks.History:
+        """Trains; see `keras.Model.fit`, whose arguments these are.
+
+        Returns:
+          The history: lists of numbers by name in `history`, one for each epoch.
+
+        Raises:
+          ArgumentError: arguments contradict each other.
+          DataError: the data cannot be used.
+          NotCompiledError: `compile` was not called.
+          UserError: as an experiment would end with.
+        """
+        self._check_compiled("fit")
+        self._check_directory(initial_epoch, callbacks or ())
+        settings: dict[str, Any] = {"batch_size": batch_size, "shuffle": shuffle, "seed": self._engine.seed}
+        source = source_of((x, y, sample_weight), is_counted=bool(steps_per_epoch), **settings)
+        batch_size = validation_batch_size or batch_size
+        of_validation: Source | None = None
+        if validation_data is not None:
+            of_validation = validation_of(validation_data, batch_size, is_counted=bool(validation_steps))
+        elif validation_split:
+            if not isinstance(source, Arrays):
+                raise ArgumentError(f"validation_split={validation_split} is for arrays; give validation_data")
+            source, of_validation = source.split(validation_split, batch_size)
+        steps = steps_per_epoch or source.batches_per_epoch
+        if steps is None:
+            raise ArgumentError("the data has no end; say with steps_per_epoch how many batches make an epoch")
+        source = Weighted(source, class_weight) if class_weight else source
+        validated = 0 if of_validation is None else validation_freq
+        plan = Epochs(first_step=0, steps=steps, first=initial_epoch, end=epochs, validated=validated)
+        found = _callback_list(self.model, callbacks, verbose, epochs, steps)
+        self._engine.fit(source, of_validation, plan, found, validation_steps)
+        return self.model.history
+
+    def _check_directory(self, initial_epoch: int, callbacks: Sequence[Any]) -> None:
+        """Refuses what would contradict a run directory."""
+        if self.model_dir and initial_epoch:
+            what = f"initial_epoch={initial_epoch}: {self.model_dir} says where training goes on; leave it out"
+            raise ArgumentError(what)
+        if self.model_dir and any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
+            raise ArgumentError(f"BackupAndRestore: {self.model_dir} keeps what is needed to go on; leave it out")
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Evaluates; see `keras.Model.evaluate`, whose arguments and results these are."""
+        self._check_compiled("evaluate")
+        source = source_of((x, y, sample_weight), batch_size=batch_size, is_counted=bool(steps))
+        found = _callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
+        return _results(self._engine.evaluate(source, steps, found), return_dict)
+
+    def predict(
+        self, x: Any, batch_size: int | None = None, verbose: str | int = "auto", steps: int | None = None
+    ) -> Any:
+        """Returns the model's outputs for each example, in order, as NumPy arrays; see `keras.Model.predict`."""
+        return self.model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps)
+
+    # One batch.
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        reset_metrics: bool = True,
+        return_dict: bool = False,
+    ) -> Any:
+        """Runs one step of training on a batch; see `keras.Model.train_on_batch`."""
+        self._check_compiled("train_on_batch")
+        source: Source = _one_batch(x, y, sample_weight)
+        source = Weighted(source, class_weight) if class_weight else source
+        return _results(self._engine.train_batch(source, reset_metrics=reset_metrics), return_dict)
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, reset_metrics: bool = True, return_dict: bool = False
+    ) -> Any:
+        """Evaluates one batch; see `keras.Model.test_on_batch`."""
+        self._check_compiled("test_on_batch")
+        logs = self._engine.evaluate(_one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
+        return _results(logs, return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Returns the model's outputs for a batch, as NumPy arrays."""
+        return self.model.predict_on_batch(x)
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
+        """Returns the loss of outputs, and adds it up; see `keras.Model.compute_loss`."""
+        return self.model.compute_loss(x, y, y_pred, sample_weight)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        """Adds outputs to the metrics, and returns what these say then; see `keras.Model.compute_metrics`."""
+        return dict(self.model.compute_metrics(x, y, y_pred, sample_weight))
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        """Returns what the metrics say now, by name."""
+        return dict(self.model.get_metrics_result())
+
+    def _check_compiled(self, method: str) -> None:
+        if getattr(self.model, "optimizer", None) is None:
+            raise NotCompiledError(method)
+
+
+def _one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:
+    return Arrays(packed(x, y, sample_weight), batch_size=_ALL, shuffle=False, seed=0)
+
+
+_ALL = 2**31 - 1  # rows: a batch of whatever there is
+
+
+def _results(logs: dict[str, Any], return_dict: bool) -> Any:
+    """Returns numbers as Keras does: a dictionary, or a list, or the only one."""
+    if return_dict:
+        return logs
+    values = list(logs.values())
+    return values[0] if len(values) == 1 else values
+
+
+def _callback_list(
+    model: Any, callbacks: Any, verbose: Any, epochs: int, steps: int | None, *, trains: bool = True
+) -> Any:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=trains,
+        add_progbar=verbose != 0,
+        model=model,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+    )

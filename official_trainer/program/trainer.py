@@ -1,0 +1,107 @@
+"""What a Program brings to the loop: its Trainer and, where there is no run directory, its store.
+
+Owns: evaluations that callbacks hear of, not looking at what is not finite where no checkpoints are kept, and
+saving nothing. Does not own: calling callbacks while training (`callbacks.py`), or the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from official_trainer import windows
+from official_trainer.lazy import tf
+from official_trainer.program.callbacks import live_logs, looks_at_test_batches
+from official_trainer.trainer import Trainer
+
+
+class ProgramTrainer(Trainer):
+    """A Trainer whose evaluations are told to callbacks.
+
+    Attributes:
+      callbacks: a `keras.callbacks.CallbackList`, while a call runs that has one.
+      every: steps from one call for batches to the next.
+      adds_up: whether an evaluation goes on with what metrics hold, instead of beginning anew.
+      checks_finite: whether a loss or a weight that is not finite is told; Keras trains on.
+    """
+
+    callbacks: Any = None
+    every: int = 1
+    adds_up: bool = False
+    checks_finite: bool = True
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean training loss, as far as anybody wants to know whether it is finite."""
+        return super().mean_loss if self.checks_finite else 0.0
+
+    def non_finite_weights(self) -> list[str]:
+        """Returns the names of weights that are not finite, if anybody wants to know."""
+        return super().non_finite_weights() if self.checks_finite else []
+
+    def restart_data(self) -> None:
+        """Has the data of the next call built anew."""
+        self.feed.reset()
+        self.eval_dataset = None
+
+    def eval_begin(self) -> Any:
+        state = None if self.adds_up else super().eval_begin()
+        self.model._test_counter.assign(0)  # callbacks of Keras look at it
+        if self.callbacks is not None:
+            self.callbacks.on_test_begin()
+        return state
+
+    def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
+        """Returns the loop of an evaluation, which stops for callbacks where some of them look at its batches."""
+        whole = super().create_eval_loop_fn(has_state)
+        watched = functools.partial(self.traces.watched, "eval")
+        is_traced = not self.model.run_eagerly
+        run = windows.stepping_loop(self.eval_step, traced_step=is_traced, traced_loop=is_traced, watched=watched)
+
+        def loop(iterator: Any, num_steps: int, state: Any) -> Any:
+            if self.callbacks is None or not looks_at_test_batches(self.callbacks):
+                return whole(iterator, num_steps, state)
+            done = 0
+            with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
+                while num_steps < 0 or done < num_steps:
+                    count = self.every if num_steps < 0 else min(self.every, num_steps - done)
+                    self.callbacks.on_test_batch_begin(done)
+                    run(iterator, tf.constant(count))
+                    done += count
+                    self.callbacks.on_test_batch_end(done - 1, live_logs(self.model))
+            return state
+
+        return loop
+
+    def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
+        logs = super().eval_end(aggregated_logs)
+        if self.callbacks is not None:
+            self.callbacks.on_test_end(live_logs(self.model))
+        return logs
+
+
+class NoStore:
+    """Stands for the store of a run without a directory: there is nothing to restore, and nothing is saved."""
+
+    def restore(self) -> None:
+        """Returns that there is no checkpoint."""
+
+    def save(self, step: int, extra: Any, *, only_if: Callable[[], bool]) -> None:
+        """Does nothing."""
+
+    def steps(self) -> Sequence[int]:
+        return ()
+
+    def latest_step(self) -> None:
+        """Returns that there is none."""
+
+    def poll(self) -> Sequence[int]:
+        return ()
+
+    def wait(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
