@@ -187,17 +187,20 @@ def described(strategy: tf.distribute.Strategy) -> str:
     return f"{replicas} replicas{where} ({' and '.join(sorted(kinds))})"
 
 
-def check_xla(strategy: tf.distribute.Strategy) -> None:
-    """Refuses a strategy whose steps XLA cannot compile.
+def needs_xla(strategy: tf.distribute.Strategy, is_enabled: bool) -> bool:
+    """Returns whether XLA has to be asked to compile the steps; those of a TPU it compiles unasked.
 
     Raises:
-      DeviceError: it sums gradients over devices that are no GPUs.
+      DeviceError: the strategy sums gradients over devices that are no GPUs.
     """
+    if not is_enabled or isinstance(strategy, tf.distribute.TPUStrategy):
+        return False
     if strategy.num_replicas_in_sync == 1:
-        return
+        return True
     devices = strategy.extended.worker_devices
     if not all("GPU" in device for device in devices):
         raise DeviceError(
             f"runtime.enable_xla: XLA cannot compile a step that sums gradients over {len(devices)} CPU devices; "
             "set it to false, or use one device"
         )
+    return True

@@ -15,7 +15,7 @@ import orbit
 from official_trainer import audit, manifest, metrics, optimization, replicas, restore, variables, windows
 from official_trainer.accumulation import accumulator_of
 from official_trainer.async_steps import AsyncStepper
-from official_trainer.distribute import check_xla
+from official_trainer.distribute import needs_xla
 from official_trainer.evaluation import Evaluator
 from official_trainer.feed import Feed, TrainingFeed
 from official_trainer.input_mark import InputMark, is_waiting
@@ -82,9 +82,7 @@ class Trainer(AsyncStepper, Evaluator):
         self._config, self._task, self._model = config, task, model
         self._optimizer = optimization.without_averaging(optimizer)
         self._checkpoint_exporter = checkpoint_exporter
-        self._enable_xla = _runtime(config, "enable_xla", False)
-        if self._enable_xla:
-            check_xla(self._strategy)
+        self._enable_xla = needs_xla(self._strategy, _runtime(config, "enable_xla", False))
         self.company = Company(self._strategy, on_call=self._give_back_after_save)
         self.actions: list[Any] = []
         """What else happens at a step, for whoever builds the run in Python."""

@@ -307,6 +307,12 @@ def test_auto_is_checked_as_well():
         distribute.build_strategy(RuntimeConfig(tpu="local", enable_xla=True))
 
 
+def test_xla_is_not_asked_of_a_tpu():
+    """T16: it compiles every step itself, and experiments of Model Garden leave the option on."""
+    assert not distribute.needs_xla(object.__new__(tf.distribute.TPUStrategy), is_enabled=True)
+    assert distribute.needs_xla(tf.distribute.get_strategy(), is_enabled=True)
+
+
 def test_training_batches_have_one_shape():
     """T16: names the shape that is open."""
     data = tf.data.Dataset.from_tensor_slices(tf.zeros([10, 3]))

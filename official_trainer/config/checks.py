@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.config import fields
+from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.errors import Origin, Problem
 from official_trainer.config.provenance import Trail, is_inside
@@ -55,7 +55,7 @@ def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bo
 
 
 def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
-    """Yields what a file or a flag has set to no effect, and may."""
+    """Yields what a file or a flag has set and may, but to no effect, or against what is declared."""
     yield from unused(config, trail, [], is_lenient=True)
     for path, section in in_force(config):
         for name, said in section.ignored():
@@ -63,6 +63,19 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
             for inside in [touched for touched in trail.touched() if is_inside(touched, place)][:1]:
                 if trail.origin(inside).by_user:
                     yield Problem(said, place, **_spot(trail.origin(inside)))
+    yield from _undeclared(config, trail)
+
+
+def _undeclared(config: Config, trail: Trail) -> Iterator[Problem]:
+    """Yields what a file or a flag has put against the declared type, which only sections of Model Garden take."""
+    found: list[Problem] = []
+    values.normalise(config, type(config), "", found.append)
+    for problem in found:
+        origin = trail.origin(problem.path)
+        if origin.by_user:
+            said = f"Model Garden's class says that it {problem.what}, and its code gets {problem.got}"
+            fix = "" if problem.got == "null" else f"write [{problem.got}], or each letter counts as an item"
+            yield Problem(said, problem.path, fix=fix, **_spot(origin))
 
 
 def in_force(config: Any, path: str = "") -> Iterator[tuple[str, Config]]:

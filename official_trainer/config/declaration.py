@@ -56,6 +56,9 @@ class Config:
     """Whether a mapping replaces the section that is there instead of being merged into it."""
     OURS: ClassVar[frozenset[str]] = frozenset()
     """Fields that Model Garden's class of this name lacks, where a section stands for one."""
+    READS_AS_GARDEN: ClassVar[bool] = False
+    """Whether fields are read by Model Garden's rules where ours differ: null may stand in each and one text for a list
+    of texts, both with a warning; mappings are merged, and so are the items of a list of sections with as many."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yields `(field, what is wrong and how to mend it)` for rules that one field's type cannot say."""

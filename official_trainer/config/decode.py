@@ -32,6 +32,7 @@ class Decoder:
         self.root = root
         self.trail = trail
         self.problems = problems
+        self._as_garden = False
 
     def merge(self, node: Node) -> None:
         """Merges a mapping, such as a whole file, into the root."""
@@ -66,6 +67,8 @@ class Decoder:
         bare, limits = fields.strip(tp)
         if node.kind == "value":
             return node.value
+        if self._as_garden and node.is_null and node.value not in ("", "None"):  # nothing, and text in YAML
+            return None
         if fields.is_union(bare):
             return self._union(node, bare, current, path)
         if fields.is_section_type(bare):
@@ -78,17 +81,17 @@ class Decoder:
 
     def _scalar(self, node: Node, tp: Any, limits: tuple[Any, ...], path: str, narrow: bool = False) -> Any:
         if node.kind != "scalar":
-            return self._fail(node, path, f"must be {fields.describe(tp)}", got=_got(node))
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown)
         reads_null = tp in (str, Any, fields.NoneType) or node.value in typing.get_args(tp)
-        if _is_null(node) and not reads_null:
+        if node.is_null and not reads_null:
             fix = "give a value, or remove it to keep the default"
-            return self._fail(node, path, f"must be {fields.describe(tp)}", got=_got(node), fix=fix)
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, fix=fix)
         if tp is fields.NoneType:
-            return None if _is_null(node) else self._fail(node, path, "must be null", got=_got(node))
+            return None if node.is_null else self._fail(node, path, "must be null", got=node.shown)
         try:
             result = scalars.read(node.value, tp, quoted=node.quoted, narrow=narrow)
         except scalars.MisreadError as error:
-            return self._fail(node, path, got=_got(node), **error.parts)
+            return self._fail(node, path, got=node.shown, **error.parts)
         for limit in limits:
             if said := limit.problem(result):
                 return self._fail(node, path, said, got=node.value)
@@ -97,7 +100,7 @@ class Decoder:
     def _union(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         arms = list(typing.get_args(tp))
         if fields.NoneType in arms:
-            if _is_null(node):
+            if node.is_null:
                 return None
             arms.remove(fields.NoneType)
         fitting = [arm for arm in arms if _fits(arm, node)]
@@ -105,8 +108,9 @@ class Decoder:
             return self._read(node, (fitting or arms)[0], current, path)
         said: list[Problem] = []
         types = [fields.strip(arm)[0] for arm in fitting]
-        for arm in sorted(fitting, key=_narrowness):
+        for arm in sorted(fitting, key=fields.narrowness):
             twin = Decoder(self.root, self.trail.copy(), [])
+            twin._as_garden = self._as_garden
             bare, limits = fields.strip(arm)
             if bare in (bool, int) and node.kind == "scalar":
                 result = twin._scalar(node, bare, limits, path, narrow=float in types or str in types)
@@ -121,25 +125,33 @@ class Decoder:
             self.problems += outside or said
             return FAILED
         near = next((p.near for p in said if p.near), "")
-        return self._fail(node, path, f"must be {fields.describe(tp)}", got=_got(node), near=near)
+        return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, near=near)
 
     def _list(self, node: Node, tp: Any, current: Any, path: str) -> Any:
+        if node.kind == "scalar" and self._as_garden and node.value and str in typing.get_args(tp):
+            return node.value
         if node.kind != "list":
             fix = f"write [{node.value}]" if node.kind == "scalar" and node.value not in scalars.NULLS else ""
-            return self._fail(node, path, f"must be {fields.describe(tp)}", got=_got(node), fix=fix)
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, fix=fix)
         types = fields.item_types(tp, len(node.value))
         if types is None:
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=f"{len(node.value)} items")
-        self.trail.replace(path)
         pairs = enumerate(zip(node.value, types, strict=True))
         now = dict(fields.children(current))
-        kept = [(item, _kept(tp, current, i), values.blank(now.get(i))) for i, (item, tp) in pairs]
+        is_alike = len(now) == len(node.value) and all(item.kind == "mapping" for item in node.value)
+        if not self._as_garden or not is_alike or node.op == ":=":
+            self.trail.replace(path)
+            now = {i: values.blank(part) for i, part in now.items()}
+        kept = [(item, _kept(tp, current, i), now.get(i)) for i, (item, tp) in pairs]
         items = [self.value(item, tp, blank, fields.join(path, i)) for i, (item, tp, blank) in enumerate(kept)]
         return FAILED if any(item is FAILED for item in items) else tuple(items)
 
     def _mapping(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         if node.kind != "mapping":
-            return self._fail(node, path, f"must be {fields.describe(tp)}", got=_got(node))
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown)
+        if self._as_garden and isinstance(current, dict) and node.op != ":=":
+            merged = self._entries(node, tp, current, path, merge=True)
+            return FAILED if merged is FAILED else FrozenDict({**current, **merged})
         self.trail.replace(path)
         return self._entries(node, tp, current, path, merge=False)
 
@@ -163,7 +175,7 @@ class Decoder:
         plain = dataclasses.replace(node, op="=")
         if fields.is_mapping(tp) and node.op == "+=":
             if node.kind != "mapping":
-                return self._fail(node, path, "only a mapping can be added to a mapping", got=_got(node))
+                return self._fail(node, path, "only a mapping can be added to a mapping", got=node.shown)
             added = self._entries(plain, tp, current, path, merge=True)
             return FAILED if added is FAILED else FrozenDict({**(current or {}), **added})
         old = current if isinstance(current, tuple) else () if current in (None, "") else (current,)
@@ -191,7 +203,7 @@ class Decoder:
     # Sections.
 
     def _section(self, node: Node, tp: type[Config], current: Any, path: str) -> Any:
-        if node.kind == "scalar" and not _is_null(node):
+        if node.kind == "scalar" and not node.is_null:
             node = _written_out(node, tp)
         if issubclass(tp, Component) and (tp := self._component(node, tp, current, path)) is FAILED:
             return FAILED
@@ -233,13 +245,13 @@ class Decoder:
         if node.kind == "scalar" and node.value == "" and not node.quoted:
             fix = "set its fields" if node.origin.kind == "flag" else "indent its fields below it, or remove the line"
             return self._fail(node, path, "nothing is set in this section", fix=fix)
-        if _is_null(node):
+        if node.is_null:
             fix = "write type: null for none" if issubclass(cls, OneOf) else "remove it to keep the defaults"
             return self._fail(node, path, "a section cannot be null", fix=fix)
         fix = "put a space after ':'" if node.kind == "scalar" and node.is_glued else ""
         what = " or ".join([f"must be {fields.describe(cls)}", ", ".join(cls.WORDS)][: 1 + bool(cls.WORDS)])
         near = "".join(nearest(str(node.value), cls.WORDS)[:1]) if node.kind == "scalar" else ""
-        return self._fail(node, path, what, got=_got(node), near=near, fix=fix)
+        return self._fail(node, path, what, got=node.shown, near=near, fix=fix)
 
     def _set_field(
         self, cls: type[Config], start: Config | None, changes: dict[str, Any], item: Assignment, path: str
@@ -255,7 +267,9 @@ class Decoder:
             tp = Literal[tuple(fields.choices(cls))] | None
         base = start if start is not None else values.class_default(cls)
         now = changes.get(name, getattr(base, name, None))
+        outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN
         changes[name] = self._descend(item.inside(), tp, now, fields.join(path, item.keys[0]))
+        self._as_garden = outside
 
     def _build(self, cls: type[Config], start: Config | None, changes: Mapping[str, Any], path: str, node: Node) -> Any:
         good = {name: value for name, value in changes.items() if value is not FAILED}
@@ -348,17 +362,6 @@ def _at(node: Node) -> dict[str, Any]:
     return {"origin": node.origin, "length": node.length}
 
 
-def _is_null(node: Node) -> bool:
-    return node.kind == "scalar" and not node.quoted and node.value in scalars.NULLS
-
-
-def _got(node: Node) -> str:
-    """Returns a node as messages show it."""
-    if node.kind == "scalar":
-        return ("the quoted text " if node.quoted else "") + scalars.shown(node.value, node.quoted)
-    return "a list" if node.kind == "list" else "a mapping"
-
-
 def _fits(arm: Any, node: Node) -> bool:
     """Whether a member of a union is written the way that `node` is."""
     bare, _ = fields.strip(arm)
@@ -373,12 +376,6 @@ def _fits(arm: Any, node: Node) -> bool:
     if node.quoted and bare in (int, float, bool):
         return False
     return not fields.is_list(bare) and not fields.is_mapping(bare)
-
-
-def _narrowness(arm: Any) -> int:
-    bare, _ = fields.strip(arm)
-    order: dict[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
-    return order.get(bare, 5)
 
 
 def _kept(tp: Any, current: Any, key: fields.Key) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
-from official_trainer.config import fields
+from official_trainer.config import fields, scalars
 from official_trainer.config.errors import Origin, Problem, nearest
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -61,6 +61,18 @@ class Node:
         """Whether text looks like a name and a value without the space between."""
         name, colon, value = self.value.partition(":")
         return bool(colon and value and not self.quoted and fields.is_path(name))
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is null, or nothing at all."""
+        return self.kind == "scalar" and not self.quoted and self.value in scalars.NULLS
+
+    @property
+    def shown(self) -> str:
+        """The node as messages show it."""
+        if self.kind == "scalar":
+            return ("the quoted text " if self.quoted else "") + scalars.shown(self.value, self.quoted)
+        return "a list" if self.kind == "list" else "a mapping"
 
     def called(self, op: str) -> Node:
         """Returns the node with another operation; `=` keeps the one it has."""

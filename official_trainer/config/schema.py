@@ -310,8 +310,7 @@ class RuntimeConfig(Config):
     tpu: str | None = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if self.loss_scale is not None and self.mixed_precision_dtype != "float16":
-            yield "loss_scale", "has no effect unless mixed_precision_dtype is float16"
+        yield from self.idle()
         if self.enable_xla and self.run_eagerly:
             yield "enable_xla", "cannot be combined with run_eagerly; set one of the two to false"
         strategy = self.distribution_strategy
@@ -327,23 +326,22 @@ class RuntimeConfig(Config):
             yield "num_packs", f"has no effect with distribution_strategy={strategy}; leave it at 1"
         if strategy in ("off", "one_device") and (self.num_gpus or 0) > 1:
             yield "num_gpus", f"distribution_strategy={strategy} uses one device; set it to 1, or that to mirrored"
-        if strategy == "tpu":
-            yield from self._problems_on_tpu()
-
-    def _problems_on_tpu(self) -> Iterator[tuple[str, str]]:
-        if self.mixed_precision_dtype == "float16":
+        if strategy == "tpu" and self.mixed_precision_dtype == "float16":
             yield "mixed_precision_dtype", "TPUs compute in bfloat16 and float32, not in float16; use bfloat16"
-        if self.num_gpus:
-            yield "num_gpus", "has no effect with distribution_strategy=tpu; leave it out"
-        if self.num_logical_cpus is not None:
-            yield "num_logical_cpus", "has no effect with distribution_strategy=tpu; leave it out"
-        if self.enable_xla:
-            yield (
-                "enable_xla",
-                "has no effect with distribution_strategy=tpu, where XLA compiles every step; leave it out",
-            )
-        if self.run_eagerly:
+        if strategy == "tpu" and self.run_eagerly:
             yield "run_eagerly", "TPUs run traced steps only; set it to false, or debug on a CPU"
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """Yields what does nothing beside the other values; in an experiment of Model Garden that is no problem."""
+        if self.loss_scale is not None and self.mixed_precision_dtype != "float16":
+            yield "loss_scale", "has no effect unless mixed_precision_dtype is float16"
+        here = "has no effect with distribution_strategy=tpu"
+        if self.distribution_strategy == "tpu" and self.num_gpus:
+            yield "num_gpus", f"{here}; leave it out"
+        if self.distribution_strategy == "tpu" and self.num_logical_cpus is not None:
+            yield "num_logical_cpus", f"{here}; leave it out"
+        if self.distribution_strategy == "tpu" and self.enable_xla:
+            yield "enable_xla", f"{here}, where XLA compiles every step; leave it out"
 
 
 _ALL_REDUCING = {

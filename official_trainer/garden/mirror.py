@@ -34,6 +34,7 @@ class MirroredConfig(Config):
     """
 
     GARDEN: ClassVar[str] = ""
+    READS_AS_GARDEN = True
 
 
 class MirroredOneOf(OneOf):
@@ -41,6 +42,7 @@ class MirroredOneOf(OneOf):
 
     GARDEN: ClassVar[str] = ""
     IS_LENIENT = True
+    READS_AS_GARDEN = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,15 @@ class GardenTrainer(_Shared, TrainerConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GardenRuntime(_Shared, RuntimeConfig):
-    """The runtime section of an experiment of Model Garden."""
+    """The runtime section of an experiment of Model Garden; what has no effect beside its other values is no error."""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        idle = list(self.idle())
+        yield from (problem for problem in super().problems() if problem not in idle)
+
+    def ignored(self) -> Iterator[tuple[str, str]]:
+        yield from super().ignored()
+        yield from self.idle()
 
 
 _GARDENS: Mapping[type[Config], type[Config]] = {TrainerConfig: GardenTrainer, RuntimeConfig: GardenRuntime}

@@ -5,54 +5,109 @@ Owns: which export module goes with which task. Does not own: writing SavedModel
 
 from __future__ import annotations
 
+import functools
 import importlib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-_VISION = {
-    "image_classification:ImageClassificationTask": "image_classification:ClassificationModule",
-    "maskrcnn:MaskRCNNTask": "detection:DetectionModule",
-    "retinanet:RetinaNetTask": "detection:DetectionModule",
-    "semantic_segmentation:SemanticSegmentationTask": "semantic_segmentation:SegmentationModule",
-}
-_LANGUAGE = {
-    "masked_lm:MaskedLMTask": "MaskedLM",
-    "question_answering:QuestionAnsweringTask": "QuestionAnswering",
-    "sentence_prediction:SentencePredictionTask": "SentencePrediction",
-    "tagging:TaggingTask": "Tagging",
-}
 _IMAGES = {"image_tensor": "serving_default", "image_bytes": "image_bytes", "tf_example": "tf_example"}
 """What an image may come as, and the signature for it."""
+_CLIPS = {"image_tensor": "serving_default", "tf_example": "tf_example"}
+_TENSORS = {"serve": "serving_default"}
 
 
 def export_module(task: Any, model: Any) -> Any:
     """Returns the export module for a task of Model Garden around `model`, or None if it has none for that task."""
     for cls in type(task).__mro__:
-        package, _, name = cls.__module__.rpartition(".")
-        key = f"{name}:{cls.__qualname__}"
-        if package == "official.vision.tasks" and key in _VISION:
-            return _vision(_VISION[key], task, model)
-        if package == "official.nlp.tasks" and key in _LANGUAGE:
-            return _language(_LANGUAGE[key], model)
+        key = f"{cls.__module__}:{cls.__qualname__}"
+        if key in _MODULES:
+            make, place = _MODULES[key]
+            module, _, name = place.partition(":")
+            return make(getattr(importlib.import_module(f"official.{module}"), name), task, model)
+        if key in _WITHOUT:
+            break
     return None
 
 
 def signatures(module: Any) -> Mapping[str, Any]:
     """Returns the signatures of an export module by name; `serving_default` takes tensors."""
-    keys = _IMAGES if hasattr(module, "inference_from_image_bytes") else {"serve": "serving_default"}
+    keys = _IMAGES if hasattr(module, "inference_from_image_bytes") else _TENSORS
+    if hasattr(module, "inference_from_image_audio_tensors"):
+        keys = _CLIPS
     found: Mapping[str, Any] = module.get_inference_signatures(dict(keys))
     return found
 
 
-def _vision(place: str, task: Any, model: Any) -> Any:
-    module, _, name = place.partition(":")
-    make = getattr(importlib.import_module(f"official.vision.serving.{module}"), name)
+def _image(make: Any, task: Any, model: Any) -> Any:
     size = list(task.task_config.model.input_size)[:2]
-    experiment = types.SimpleNamespace(task=task.task_config)
-    return make(params=experiment, batch_size=None, input_image_size=size, model=model)
+    return make(params=_experiment(task), batch_size=None, input_image_size=size, model=model)
 
 
-def _language(name: str, model: Any) -> Any:
-    make = getattr(importlib.import_module("official.nlp.serving.serving_modules"), name)
+def _volume(make: Any, task: Any, model: Any) -> Any:
+    config = task.task_config.model
+    size, channels = list(config.input_size), config.num_channels
+    return make(params=_experiment(task), batch_size=None, input_image_size=size, num_channels=channels, model=model)
+
+
+def _clip(make: Any, task: Any, model: Any) -> Any:
+    data = task.task_config.train_data
+    if data.output_audio:
+        return None  # its signature for frames alone cannot be traced with a model that hears
+    module = make(params=_experiment(task), batch_size=None, input_image_size=[None, None, None], model=model)
+    # The module notes these where it builds a model of its own, and only there.
+    module._num_frames, module._crop_size = data.feature_shape[0], data.feature_shape[1]
+    module._stride, module._min_resize = data.temporal_stride, data.min_image_size
+    module._output_audio = False
+    return module
+
+
+def _yolo(make: Any, task: Any, model: Any) -> Any:
+    size = list(task.task_config.model.input_size)[:2]
+    module = make(_experiment(task), "image_tensor", None, size)
+    # It builds a model of its own; what it does before and after the model is what we need it for.
+    step = module.inference_step
+    module.inference_step = functools.partial(step.func, model=model) if hasattr(step, "func") else model.call
+    module.model = model
+    return module
+
+
+def _language(make: Any, task: Any, model: Any) -> Any:
     return make(params=make.Params(), model=model)
+
+
+def _experiment(task: Any) -> Any:
+    """Returns what the modules take for an experiment, of which they read the task alone."""
+    return types.SimpleNamespace(task=task.task_config)
+
+
+_Make = Callable[[Any, Any, Any], Any]
+_MODULES: Mapping[str, tuple[_Make, str]] = {
+    f"official.{task}": (make, place)
+    for make, task, place in (
+        (_image, "vision.tasks.image_classification:ImageClassificationTask",
+         "vision.serving.image_classification:ClassificationModule"),
+        (_image, "vision.tasks.maskrcnn:MaskRCNNTask", "vision.serving.detection:DetectionModule"),
+        (_image, "vision.tasks.retinanet:RetinaNetTask", "vision.serving.detection:DetectionModule"),
+        (_image, "vision.tasks.semantic_segmentation:SemanticSegmentationTask",
+         "vision.serving.semantic_segmentation:SegmentationModule"),
+        (_clip, "vision.tasks.video_classification:VideoClassificationTask",
+         "vision.serving.video_classification:VideoClassificationModule"),
+        (_volume, "projects.volumetric_models.tasks.semantic_segmentation_3d:SemanticSegmentation3DTask",
+         "projects.volumetric_models.serving.semantic_segmentation_3d:SegmentationModule"),
+        (_yolo, "projects.yolo.tasks.image_classification:ImageClassificationTask",
+         "projects.yolo.serving.export_module_factory:get_export_module"),
+        (_yolo, "projects.yolo.tasks.yolo:YoloTask", "projects.yolo.serving.export_module_factory:get_export_module"),
+        (_yolo, "projects.yolo.tasks.yolov7:YoloV7Task",
+         "projects.yolo.serving.export_module_factory:get_export_module"),
+        (_language, "nlp.tasks.masked_lm:MaskedLMTask", "nlp.serving.serving_modules:MaskedLM"),
+        (_language, "nlp.tasks.question_answering:QuestionAnsweringTask",
+         "nlp.serving.serving_modules:QuestionAnswering"),
+        (_language, "nlp.tasks.sentence_prediction:SentencePredictionTask",
+         "nlp.serving.serving_modules:SentencePrediction"),
+        (_language, "nlp.tasks.tagging:TaggingTask", "nlp.serving.serving_modules:Tagging"),
+    )
+}  # fmt: skip
+"""How the export module of a task is made, and where it is. A subclass has that of its nearest base, or its own."""
+_WITHOUT = {"official.projects.video_ssl.tasks.pretrain:VideoSSLPretrainTask"}
+"""Tasks whose model gives something else than that of the base class, so that its module means nothing for them."""

@@ -59,8 +59,16 @@ class Family:
             model = task_factory.get_task(params.task).build_model()
             exported, keys = make(params=make.Params(), model=model), ["serve"]
         else:
-            size = params.task.train_data.get("feature_shape", params.task.model.get("input_size"))
-            exported = make(params=params, batch_size=1, input_image_size=list(size)[-3:-1], num_channels=3)
+            task = params.task
+            clip, voxels = task.train_data.get("feature_shape", None), task.model.get("num_channels", None)
+            size = list(clip)[:3] if clip else list(task.model.input_size)[: 3 if voxels else 2]
+            exported = make(
+                params=params,
+                input_type="image_tensor",
+                batch_size=1,
+                input_image_size=size,
+                num_channels=voxels or 3,
+            )
             keys = ["image_tensor"]
         if name == "MaskedLM":  # its heads have no variables before they are called
             exported.get_inference_signatures({"serve": "serving_default"})
@@ -78,15 +86,18 @@ FAMILIES = {
                f"{_VISION}.semantic_segmentation:SegmentationModule"),
         Family("retinanet", "retinanet_resnetfpn_coco", "detection", "AP", f"{_VISION}.detection:DetectionModule"),
         Family("maskrcnn", "maskrcnn_resnetfpn_coco", "detection", "mask_AP", f"{_VISION}.detection:DetectionModule"),
-        Family("video_classification", "video_classification_kinetics400", "videos", "accuracy"),
+        Family("video_classification", "video_classification_kinetics400", "videos", "accuracy",
+               f"{_VISION}.video_classification:VideoClassificationModule"),
         Family("bert_sentence_prediction", "bert/sentence_prediction", "sentences", "cls_accuracy",
                f"{_LANGUAGE}:SentencePrediction"),
         Family("bert_tagging", "bert/tagging", "tagging", "f1", f"{_LANGUAGE}:Tagging"),
         Family("bert_pretraining", "bert/pretraining", "masked_words", "masked_lm_accuracy", f"{_LANGUAGE}:MaskedLM"),
         Family("electra", "electra/pretraining", "masked_words", "discriminator_accuracy"),
         Family("darknet", "darknet_classification", "images", "accuracy",
+               "official.projects.yolo.serving.export_module_factory:get_export_module",
                registers=("official.projects.yolo.common.registry_imports",)),
         Family("unet3d", "seg_unet3d_test", "volumes", "validation_loss",
+               "official.projects.volumetric_models.serving.semantic_segmentation_3d:SegmentationModule",
                registers=("official.projects.volumetric_models.registry_imports",)),
     )
 }  # fmt: skip

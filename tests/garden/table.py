@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "model_garden.md"
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
 LIMIT_SECONDS = 240
 LIMIT_BYTES = 16 << 30
-COLUMNS = ("experiment", "resolved", "round trip", "built", "trained", "why not")
+COLUMNS = ("experiment", "resolved", "round trip", "built", "trained", "with what, or why not")
 
 _context = multiprocessing.get_context("forkserver")
 
@@ -88,8 +88,44 @@ def _trained(name):
         yield {"trained": "yes"}
 
 
-NEEDED = {"wmt_transformer/large": ["task.sentencepiece_model_path=x"]}
-"""What an experiment asks of its user before it can be resolved."""
+_IMAGE = ["task.model.input_size=[256,256,3]", "task.model.num_classes=21"]
+_BOXES = "[12,16],[19,36],[40,28],[36,75],[76,55],[72,146],[142,110],[192,243],[459,401]"
+_ANCHORS = f"task.model.anchor_boxes.boxes=[{', '.join(f'{{box: [{box}]}}' for box in _BOXES[1:-1].split('],['))}]"
+NEEDED = {
+    "bert/tagging": ["task.class_names=[O, NOUN, VERB]"],
+    "centernet_hourglass_coco": ["task.model.input_size=[512,512,3]"],
+    "darknet_classification": _IMAGE,
+    "image_classification": _IMAGE,
+    "rcnn_maxvit_coco": [
+        "task.model.backbone.maxvit.window_size=20",
+        "task.model.backbone.maxvit.grid_size=20",
+        "task.model.backbone.maxvit.scale_ratio='20/7'",
+    ],
+    "retinanet": _IMAGE,
+    "semantic_segmentation": _IMAGE,
+    "video_classification": ["task.train_data.num_classes=9", "task.validation_data.num_classes=9"],
+    "wmt_transformer/large": ["task.sentencepiece_model_path=x"],
+    "yolo": [*_IMAGE, _ANCHORS],
+    "yolov7": [*_IMAGE, _ANCHORS],
+}
+"""What an experiment leaves to its user, and cannot be resolved or built without."""
+
+EXPLAINED = {
+    r"KeyError: 0": "tensorflow-model-optimization cannot walk through its segmentation head; nor can it there, with "
+    "Model Garden's own driver",
+    r"LookupError: .*recommendation.ranking": "needs tensorflow_recommenders, which is not installed with it",
+    r"NotFoundError: x; No such": "needs a sentencepiece model of yours",
+    r"ModuleNotFoundError: No module named 'official\.(.*)'": r"the release lacks its own module official.\1",
+}
+"""Messages that do not say by themselves what is missing, as patterns, and in words."""
+
+
+def explained(reason):
+    """Returns why something does not work, in words."""
+    for pattern, words in EXPLAINED.items():
+        if match := re.match(pattern, reason):
+            return match.expand(words)
+    return reason
 
 
 def try_all(names):
@@ -123,7 +159,11 @@ def row(name, result):
     """Returns a line of the table."""
     words = {True: "yes", False: "no", None: "–"}
     cells = [str(words.get(result.get(key), result.get(key))) for key in COLUMNS[1:5]]
-    reason = re.sub(r"[|<>]", "", result["reason"])
+    needed = re.sub(r"\[{.*}\]", "[…]", " ".join(NEEDED.get(name, [])))
+    reasons = [f"with `{needed}`"] if needed else []
+    if result["reason"]:
+        reasons.append(explained(re.sub(r"[|<>]", "", result["reason"])))
+    reason = "; ".join(reasons)
     return f"| `{name}` | {' | '.join(cells)} | {reason} |"
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,77 @@ def test_overrides_mean_what_they_mean_there(name, text):
     """T20: the same words of a command line give the same configuration."""
     ours = resolved(name, params_overrides=[text])
     assert_same(ours, hyperparams.override_params_dict(theirs(name), text, is_strict=True))
+
+
+HEADS = "task: {model: {cls_heads: [{inner_dim: 5, name: a}, {inner_dim: 6, name: b}]}}"
+AS_THERE = (
+    (
+        "resnet_imagenet",
+        ["task: {losses: {one_hot: null}}"],
+        "one_hot: .*must be true or false, and its code gets null",
+    ),
+    ("resnet_imagenet", ["task: {init_checkpoint_modules: ~}"], "modules: .*it must be text, and its code gets null"),
+    ("resnet_imagenet", ["task: {model: {input_size: [Null, 9, 3]}}"], r"input_size\[0\]: .*it must be an integer"),
+    ("resnet_imagenet", ["task: {model: {backbone: null}}"], r"backbone: .*it must be a section \(Backbone\), and"),
+    ("resnet_imagenet", ["trainer: {optimizer_config: {ema: null, warmup: {type: null}}}"], None),
+    (
+        "vit_imagenet_finetune",
+        ["trainer: {optimizer_config: {optimizer: {type: adamw, adamw: {include_in_weight_decay: kernel}}}}"],
+        r"decay: .*a list of texts or null, and its code gets 'kernel'; write \['kernel'\], or each letter counts",
+    ),
+    (
+        "resnet_imagenet",
+        ["runtime: {enable_xla: true}", "runtime: {distribution_strategy: tpu}"],
+        "enable_xla: has no",
+    ),
+    (
+        "resnet_imagenet",
+        ["runtime: {loss_scale: dynamic}"],
+        "loss_scale: has no effect unless mixed_precision",
+    ),
+    ("bert/pretraining", [HEADS, "task: {model: {cls_heads: [{num_classes: 3}, {inner_dim: 7}]}}"], None),
+    ("bert/pretraining", [HEADS, "task: {model: {cls_heads: [{num_classes: 3}]}}"], None),
+    ("scaled_yolo", ["task: {model: {loss: {object_normalizer: {'4': 0.7}, cls_normalizer: {'all': 0.5}}}}"], None),
+)
+"""Texts of configuration files that Model Garden takes, and what is warned of."""
+
+
+@pytest.mark.parametrize(("name", "texts", "warned"), AS_THERE)
+def test_a_file_that_model_garden_takes_means_the_same_here(name, texts, warned, tmp_path):
+    """T20: null in any field, one text for a list, mappings and lists of sections that are merged, idle options."""
+    live_config, files = theirs(name), []
+    for number, text in enumerate(texts):
+        files.append(str(tmp_path / f"{number}.yaml"))
+        Path(files[-1]).write_text(text)
+        live_config = hyperparams.override_params_dict(live_config, files[-1], is_strict=True)
+    ours = resolved(name, config_files=files)
+    assert_same(ours, live_config)
+    said = [str(warning) for warning in ours.warnings]
+    assert len(said) == bool(warned), said
+    assert not said or re.search(rf"\.yaml:1: .*{warned}", said[0]), said
+    params = tmp_path / "params.yaml"
+    params.write_text(configuration.dump(ours, origins=True, shared=True))
+    assert resolved(name, config_files=[str(params)]).config == ours.config
+
+
+def test_what_is_merged_can_be_replaced(tmp_path):
+    """T20: with the tag that replaces sections everywhere."""
+    files = []
+    for number, text in enumerate((HEADS, "task: {model: {cls_heads: !replace [{num_classes: 3}, {num_classes: 4}]}}")):
+        files.append(str(tmp_path / f"{number}.yaml"))
+        Path(files[-1]).write_text(text)
+    heads = resolved("bert/pretraining", config_files=files).config.task.model.cls_heads
+    assert [(head.num_classes, head.name) for head in heads] == [(3, None), (4, None)]
+    boxes = "task={model: {loss: {cls_normalizer: !replace {'all': 0.5}}}}"
+    assert resolved("scaled_yolo", sets=[boxes]).config.task.model.loss.cls_normalizer == {"all": 0.5}
+
+
+def test_a_field_of_ours_is_never_null():
+    """T20: what Model Garden's code does not get is as strict as ever."""
+    with pytest.raises(ConfigError, match=r"trainer.train_steps: must be an integer"):
+        resolved("resnet_imagenet", sets=["trainer.train_steps=null"])
+    with pytest.raises(ConfigError, match=r"task.model.num_classes: must be an integer"):
+        resolved("resnet_imagenet", sets=["task.model.num_classes=''"])
 
 
 def test_task_and_optimizer_are_their_own_objects_and_locked():
