@@ -8,7 +8,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from benchmarks import actions, bookkeeping, clusters, commands, drop_in, job, processes, report, resume, saves, steps
+from benchmarks import (
+    actions,
+    bookkeeping,
+    clusters,
+    commands,
+    drop_in,
+    fit,
+    job,
+    processes,
+    report,
+    resume,
+    saves,
+    steps,
+)
 from benchmarks.report import Comparison
 
 README = processes.ROOT / "benchmarks" / "README.md"
@@ -23,6 +36,7 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "actions": (actions.compare, 15),
     "clusters": (clusters.compare, 5),
     "drop_in": (drop_in.compare, 7),
+    "fit": (fit.compare, 7),
 }
 """What each part measures, and its rounds by default."""
 

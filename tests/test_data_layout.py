@@ -142,7 +142,9 @@ def test_another_number_of_replicas_keeps_the_examples_of_every_step(tmp_path, d
 def as_pipeline(monkeypatch, pipelines, number=0):
     """Makes this process one of several that train together, as far as its data can tell."""
     context = tf.distribute.InputContext(pipelines, number, pipelines)
-    monkeypatch.setattr(orbit.utils, "make_distributed_dataset", lambda strategy, build: build(context))
+    monkeypatch.setattr(
+        orbit.utils, "make_distributed_dataset", lambda strategy, build, input_options=None: build(context)
+    )
 
 
 def run_json(model_dir):

@@ -148,6 +148,15 @@ def test_what_is_not_compiled_is_refused(data):
         Program(build()).fit(*data)
 
 
+def test_compiling_by_xla_is_refused(data):
+    model = build()
+    model.compile("sgd", "mse", jit_compile=True)
+    with pytest.raises(ArgumentError, match="jit_compile: fit does not have XLA compile its steps"):
+        Program(model).fit(*data)
+    with pytest.raises(ArgumentError, match=r"compile without it, or use an experiment with runtime\.enable_xla"):
+        Program(build()).compile_from_config(model.get_compile_config())
+
+
 def test_targets_beside_a_dataset_are_refused(data):
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
     with pytest.raises(ArgumentError, match=r"y is given beside a .*Dataset, whose batches have it in them"):
@@ -314,6 +323,19 @@ def test_a_killed_fit_goes_on_as_if_nothing_had_been(tmp_path, killed_at):
     assert Path(broken, "result.json").read_text() == Path(whole, "result.json").read_text()
     found, expected = (np.load(Path(place, "weights.npz")) for place in (broken, whole))
     assert all((found[name] == expected[name]).all() for name in expected.files)
+
+
+def test_without_a_run_directory_signals_are_the_callers(data):
+    """K6: an interrupt ends `fit` as it ends Keras's, and the process goes on."""
+
+    class Interrupted(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    program = compiled(Program(build()))
+    with pytest.raises(KeyboardInterrupt):
+        program.fit(*data, callbacks=[Interrupted()], epochs=3, verbose=0)
+    assert program.fit(*data, verbose=0).epoch == [0]
 
 
 def test_fit_runs_the_loop_of_experiments(data, tmp_path):

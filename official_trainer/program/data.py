@@ -83,10 +83,11 @@ class Arrays(Source):
             if shuffle == "batch":  # batches change places, and what is in them stays together
                 batch = shuffled((epoch * self.batches_per_epoch + batch)[None], self.batches_per_epoch, self._seed)[0]
             start, stop = batch * size, tf.minimum((batch + 1) * size, examples)
-            share = -((start - stop) // num_replicas)  # rounded up, as TensorFlow divides a batch over replicas
-            rows = tf.range(tf.minimum(start + replica * share, stop), tf.minimum(start + (replica + 1) * share, stop))
+            rows = tf.range(start, stop)
             if shuffle and shuffle != "batch":
                 rows = shuffled(epoch * examples + rows, examples, self._seed)
+            share = -((start - stop) // num_replicas)  # rounded up, as TensorFlow divides a batch over replicas
+            rows = rows[replica * share : (replica + 1) * share]
             return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), self._tensors)
 
         # AutoGraph would rewrite plain arithmetic, at a cost of some tenths of a second.

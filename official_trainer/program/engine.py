@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import training
@@ -42,21 +42,18 @@ _NEVER = 2**62  # an interval that no run gets to
 class Engine:
     """Trains and evaluates one compiled model."""
 
-    def __init__(self, model: keras.Model, model_dir: str, runtime: RuntimeConfig) -> None:
-        """Takes the model, the run directory (empty for none) and settings of the engine."""
-        self._model, self._model_dir, self._runtime = model, model_dir, runtime
+    def __init__(self, model: keras.Model, model_dir: str, seed: int) -> None:
+        """Takes the model, the run directory (empty for none) and the seed of the order of examples."""
+        self._model, self._model_dir, self._seed = model, model_dir, seed
         self._task = ProgramTask(_task_config(), model)
         self._trainer: ProgramTrainer | None = None
+        self._compiled: Any = None  # the optimizer that the trainer was built for
         self._num_fits = 0
 
     @property
     def seed(self) -> int:
         """Seed of the order of examples in the next call; another for each, or all would shuffle alike."""
-        return self._runtime.seed + self._num_fits
-
-    def forget(self) -> None:
-        """Drops what belongs to the optimizer and metrics that were compiled before."""
-        self._trainer = None
+        return self._seed + self._num_fits
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the scope of the strategy that the model was built under."""
@@ -88,21 +85,29 @@ class Engine:
         trainer.restart_data()
         action = CallbacksAction(callbacks, epochs, every=self._every)
         hooks: dict[str, Any] = {"summarizes_at": epochs.ends_at, "evaluates_at": action.wants_validation}
-        with StopRequest() as stop, self._told(trainer, callbacks):
+        with self._told(trainer, callbacks):
             try:
                 if self._model_dir:
-                    action.begin()
-                    trainer.actions[:] = [action]
-                    training.train(self._job(config, Given(trainer=trainer, hooks=hooks)), stop, is_alone=False)
+                    self._run_in_directory(action, self._job(config, Given(trainer=trainer, hooks=hooks)))
                 else:
-                    trainer.feed.begin_next_epoch()
-                    self._num_fits += 1
-                    trainer.global_step.assign(action.begin())
-                    trainer.stop = stop
-                    called = Hooks(actions=Schedule([action]), **hooks)
-                    Loop(trainer, NoStore(), Tracker(), evaluate="interval", hooks=called, stop=stop).run()
+                    self._run_in_memory(trainer, action, hooks)
             except ActionError as error:
                 raise error.__cause__ or error from None  # a callback's own error is for its user
+
+    def _run_in_directory(self, action: CallbacksAction, job: Job) -> None:
+        assert job.given is not None
+        action.begin()
+        job.given.trainer.actions[:] = [action]
+        with StopRequest() as stop:
+            training.train(job, stop, is_alone=False)
+
+    def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, hooks: Mapping[str, Any]) -> None:
+        trainer.feed.begin_next_epoch()
+        self._num_fits += 1
+        trainer.global_step.assign(action.begin())
+        # Signals stay the caller's: there is nothing to save, and the process may be a notebook's.
+        called = Hooks(actions=Schedule([action]), **hooks)
+        Loop(trainer, NoStore(), Tracker(), evaluate="interval", hooks=called).run()
 
     def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
         """Runs one step on the only batch of a source; returns what the metrics say then."""
@@ -137,7 +142,8 @@ class Engine:
 
     def _ready(self, data: Source) -> ProgramTrainer:
         """Returns the trainer; the first call after `compile` has the data that the model is built with."""
-        if self._trainer is None:
+        if self._trainer is None or self._compiled is not self._model.optimizer:
+            self._compiled = self._model.optimizer
             with self.scope():
                 self._create_metrics(data.one_pass(1).element_spec)
                 self._trainer = ProgramTrainer(self._config(), self._task, self._model, self._model.optimizer)
@@ -169,7 +175,7 @@ class Engine:
             eval_tf_while_loop=is_traced,
             export=ExportConfig(at_end=False),
         )
-        return ExperimentConfig(task=_task_config(), trainer=trainer, runtime=self._runtime)
+        return ExperimentConfig(task=_task_config(), trainer=trainer, runtime=RuntimeConfig(seed=self._seed))
 
     def _job(self, config: ExperimentConfig, given: Given) -> Job:
         return Job(

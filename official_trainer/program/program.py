@@ -17,7 +17,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import RuntimeConfig
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
 from official_trainer.program.callbacks import Epochs
@@ -42,17 +41,17 @@ class Program:
       model_dir: the run directory; empty for none.
     """
 
-    def __init__(self, model: keras.Model, model_dir: str | None = None, *, runtime: RuntimeConfig | None = None):
+    def __init__(self, model: keras.Model, model_dir: str | None = None, *, seed: int = 0) -> None:
         """Takes the model, built under a strategy's scope if it is to train under one.
 
         Args:
           model: a Keras model, compiled or not.
           model_dir: where checkpoints and records go; None keeps nothing.
-          runtime: settings of the engine; its `seed` decides the order of examples.
+          seed: decides the order of examples.
         """
         self.model = model
         self.model_dir = model_dir or ""
-        self._engine = Engine(model, self.model_dir, runtime or RuntimeConfig())
+        self._engine = Engine(model, self.model_dir, seed)
 
     # Compiling.
 
@@ -82,16 +81,20 @@ class Program:
         settings.pop("self")
         with self._engine.scope():
             self.model.compile(**settings)
-        self._engine.forget()
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns what was compiled as JSON takes it, for `compile_from_config`."""
         return dict(self.model.get_compile_config())
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
-        """Compiles with what `get_compile_config` has returned."""
+        """Compiles with what `get_compile_config` has returned.
+
+        Raises:
+          ArgumentError: it asks for `jit_compile`.
+        """
         known = {key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
-        self.compile(**{key: value for key, value in known.items() if key not in ("jit_compile",)})
+        _refuse_jit(known.pop("jit_compile", None))
+        self.compile(**known)
 
     @property
     def metrics(self) -> list[Any]:
@@ -241,6 +244,15 @@ class Program:
     def _check_compiled(self, method: str) -> None:
         if getattr(self.model, "optimizer", None) is None:
             raise NotCompiledError(method)
+        _refuse_jit(self.model.jit_compile)
+
+
+def _refuse_jit(jit_compile: bool | None) -> None:
+    if jit_compile:
+        raise ArgumentError(
+            "jit_compile: fit does not have XLA compile its steps, whose last batch of an epoch has another size; "
+            "compile without it, or use an experiment with runtime.enable_xla"
+        )
 
 
 def _one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:
