@@ -15,10 +15,11 @@ from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, skip
-from official_trainer.inputs.order import epoch_seed, shuffled
+from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
 
 DEFAULT_BATCH_SIZE = 32  # Keras's
+_BLOCK_STEPS = 32
 
 
 class ArgumentError(UserError, ValueError):
@@ -66,7 +67,34 @@ class Arrays(Source):
         self.batches_per_epoch = -(-self.num_examples // self._batch_size)
 
     def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+        if num_replicas == 1 and self._shuffle != "batch":
+            return self._blocks(first)
         return self._parts(tf.data.Dataset.range(first * num_replicas, 2**62), num_replicas, shuffle=self._shuffle)
+
+    def _blocks(self, first: int) -> tf.data.Dataset:
+        """Returns batches for one replica; one gather fetches many, because small ones cost more than they hold."""
+        assert self.batches_per_epoch is not None
+        first_epoch, first_batch = divmod(first, self.batches_per_epoch)
+        size, examples = self._batch_size, self.num_examples
+        specs = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec([size, *tensor.shape[1:]], tensor.dtype), self._tensors
+        )
+        block_rows = size * window_length(specs, _BLOCK_STEPS)
+
+        def epoch(number: tf.Tensor) -> tf.data.Dataset:
+            start = tf.where(number == first_epoch, tf.constant(first_batch * size, tf.int64), 0)
+
+            def block(start: tf.Tensor) -> Any:
+                rows = tf.range(start, tf.minimum(start + block_rows, examples))
+                if self._shuffle:
+                    rows = shuffled(number * examples + rows, examples, self._seed)
+                return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), self._tensors)
+
+            starts = tf.data.Dataset.range(start, examples, block_rows)
+            return starts.map(tf.autograph.experimental.do_not_convert(block)).rebatch(size)
+
+        epochs = tf.data.Dataset.range(first_epoch, 2**62)
+        return epochs.flat_map(tf.autograph.experimental.do_not_convert(epoch)).prefetch(_BLOCK_STEPS)
 
     def one_pass(self, num_replicas: int) -> tf.data.Dataset:
         assert self.batches_per_epoch is not None
