@@ -17,7 +17,7 @@ import orbit
 
 from official_trainer import metrics, monitoring, windows
 from official_trainer.autograph import as_written, rewritten
-from official_trainer.inference import empty_like, num_examples_of
+from official_trainer.inference import num_examples_of, unless_idle
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.optimization import WeightAverage
@@ -301,16 +301,8 @@ class Evaluator(orbit.StandardEvaluator):
         if self._strategy.num_replicas_in_sync == 1:
             return self._evaluate_batch(inputs, num_examples, step_of_task)
         # The last batch may leave a replica without examples, and a mean over nothing is not a number.
-        logs_of_batch: dict[str, Any] = {}
-
-        def evaluate() -> dict[str, Any]:
-            logs_of_batch.update(self._evaluate_batch(inputs, num_examples, step_of_task))
-            return logs_of_batch
-
-        def idle() -> dict[str, Any]:  # traced after `evaluate`: returns nothing of the same structure
-            return tf.nest.map_structure(empty_like, logs_of_batch)
-
-        return {**tf.cond(num_examples > 0, evaluate, idle), _IS_BUSY: num_examples > 0}
+        evaluate = functools.partial(self._evaluate_batch, inputs, num_examples, step_of_task)
+        return {**unless_idle(num_examples, evaluate), _IS_BUSY: num_examples > 0}
 
     def _evaluate_batch(self, inputs: Any, num_examples: tf.Tensor, step_of_task: Callable[..., Any]) -> dict[str, Any]:
         each = self._set

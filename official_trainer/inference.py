@@ -89,21 +89,16 @@ class Inference:
         self, inputs: Any, number: tf.Tensor, step_of_task: Callable[..., Any]
     ) -> dict[str, tf.Tensor]:
         num_examples = num_examples_of(inputs)
-        found: dict[str, tf.Tensor] = {}
 
         def infer() -> dict[str, tf.Tensor]:
             with NamedStreams(self._seed, "prediction", number):
                 outputs = step_of_task(split_inputs(inputs)[0], self._model)
             self._check_dense(outputs)
-            found.update(export.by_name(outputs, self._model))
-            return found
-
-        def idle() -> dict[str, tf.Tensor]:  # traced after `infer`: returns nothing of the same structure
-            return tf.nest.map_structure(empty_like, found)
+            return export.by_name(outputs, self._model)
 
         # The last batch may leave a replica without examples, which not every layer bears.
         is_alone = self._strategy.num_replicas_in_sync == 1
-        outputs = infer() if is_alone else tf.cond(num_examples > 0, infer, idle)
+        outputs = infer() if is_alone else unless_idle(num_examples, infer)
         return {**outputs, _NUM_EXAMPLES: num_examples}
 
     def _check_dense(self, outputs: Any) -> None:
@@ -180,7 +175,23 @@ def num_examples_of(inputs: Any) -> tf.Tensor:
     return tf.constant(1) if first.shape.rank == 0 else tf.shape(first)[0]
 
 
-def empty_like(value: tf.Tensor) -> tf.Tensor:
+@as_written
+def unless_idle(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns what `compute` returns, and for a replica without examples nothing, of the same structure; traced."""
+    found: dict[str, Any] = {}
+
+    def busy() -> dict[str, Any]:
+        found.update(compute())
+        return found
+
+    def idle() -> dict[str, Any]:  # traced after `busy`
+        return tf.nest.map_structure(_empty_like, found)
+
+    computed: dict[str, Any] = tf.cond(num_examples > 0, busy, idle)
+    return computed
+
+
+def _empty_like(value: tf.Tensor) -> tf.Tensor:
     """Returns a tensor of the same type with no elements where the shape leaves that open, else zeros."""
     return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
 

@@ -27,6 +27,8 @@ from official_trainer.stopping import StopRequest
 if TYPE_CHECKING:
     from official_trainer.preflight import CheckStep
 
+_DEFAULT_PREDICTION = PredictionSettings()
+
 
 def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and who stops it
     experiment: str,
@@ -40,7 +42,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     allow_config_change: bool = False,
     gin: Bindings | None = None,
     stop: StopRequest | None = None,
-    prediction: PredictionSettings | None = None,
+    prediction: PredictionSettings = _DEFAULT_PREDICTION,
 ) -> dict[str, float]:
     """Does what `mode` says and returns the metrics.
 
@@ -55,7 +57,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
       gin: what the gin flags bind; None leaves gin alone.
       stop: who tells when to stop; None handles signals from here on.
-      prediction: for `predict`: what is predicted, and where it goes; None means the defaults.
+      prediction: for `predict`: what is predicted, and where it goes.
 
     Raises:
       UserError: with the exit code that says what kind of failure it was.
@@ -74,7 +76,6 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
         cluster=cluster,
         gin=gin,
     )
-    prediction = prediction or PredictionSettings()
     check_startable(job, prediction)
     runtime = resolved.config.runtime
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
@@ -115,12 +116,12 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: Predi
     return following.continuous_train_and_eval(job, stop)
 
 
-def check_startable(job: Job, prediction: PredictionSettings | None = None) -> None:
+def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTION) -> None:
     """Refuses what can be refused without TensorFlow: a job that is not ready, a directory that is not this run's.
 
     Args:
       job: the run.
-      prediction: for mode `predict`: what is predicted, and where it goes; None means the defaults.
+      prediction: for mode `predict`: what is predicted, and where it goes.
 
     Raises:
       UserError: as `run` would.
@@ -130,7 +131,7 @@ def check_startable(job: Job, prediction: PredictionSettings | None = None) -> N
         claim(job.model_dir, job.experiment)  # training does both again; here they cost no import of TensorFlow
         job.check_changes()
     if job.mode == "predict":
-        predicting.check(job, prediction or PredictionSettings())
+        predicting.check(job, prediction)
 
 
 def export(

@@ -49,6 +49,8 @@ class Source:
 class Arrays(Source):
     """Arrays in memory."""
 
+    batches_per_epoch: int
+
     def __init__(self, data: Any, *, batch_size: int | None, shuffle: bool | str, seed: int) -> None:
         """Takes `(x, y, sample_weight)` in nested structures of arrays, each with a row for each example.
 
@@ -67,61 +69,42 @@ class Arrays(Source):
         self.batches_per_epoch = -(-self.num_examples // self._batch_size)
 
     def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
-        if num_replicas == 1 and self._shuffle != "batch":
-            return self._blocks(first)
-        return self._parts(tf.data.Dataset.range(first * num_replicas, 2**62), num_replicas, shuffle=self._shuffle)
-
-    def _blocks(self, first: int) -> tf.data.Dataset:
-        """Returns batches for one replica; one gather fetches many, because small ones cost more than they hold."""
-        assert self.batches_per_epoch is not None
         first_epoch, first_batch = divmod(first, self.batches_per_epoch)
-        size, examples = self._batch_size, self.num_examples
-        specs = tf.nest.map_structure(
-            lambda tensor: tf.TensorSpec([size, *tensor.shape[1:]], tensor.dtype), self._tensors
-        )
-        block_rows = size * window_length(specs, _BLOCK_STEPS)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
-            start = tf.where(number == first_epoch, tf.constant(first_batch * size, tf.int64), 0)
+            return self._epoch(
+                number, tf.where(number == first_epoch, tf.constant(first_batch, tf.int64), 0), self._shuffle
+            )
 
-            def block(start: tf.Tensor) -> Any:
-                rows = tf.range(start, tf.minimum(start + block_rows, examples))
-                if self._shuffle:
-                    rows = shuffled(number * examples + rows, examples, self._seed)
-                return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), self._tensors)
-
-            starts = tf.data.Dataset.range(start, examples, block_rows)
-            return starts.map(tf.autograph.experimental.do_not_convert(block)).rebatch(size)
-
-        epochs = tf.data.Dataset.range(first_epoch, 2**62)
-        return epochs.flat_map(tf.autograph.experimental.do_not_convert(epoch)).prefetch(_BLOCK_STEPS)
+        epochs = tf.data.Dataset.range(first_epoch, 2**62).flat_map(_as_written(epoch))
+        return _divided(epochs, num_replicas).prefetch(_BLOCK_STEPS)
 
     def one_pass(self, num_replicas: int) -> tf.data.Dataset:
-        assert self.batches_per_epoch is not None
-        parts = tf.data.Dataset.range(self.batches_per_epoch * num_replicas)
-        return self._parts(parts, num_replicas, shuffle=False)
+        return _divided(self._epoch(0, 0, False), num_replicas).prefetch(_BLOCK_STEPS)
 
-    def _parts(self, numbers: tf.data.Dataset, num_replicas: int, *, shuffle: bool | str) -> tf.data.Dataset:
-        """Returns the part of the data that each number stands for: number `b * num_replicas + r`, of batch `b`."""
-        size, examples = self._batch_size, self.num_examples
+    def _epoch(self, number: Any, first_batch: Any, shuffle: bool | str) -> tf.data.Dataset:
+        """Returns the batches of epoch `number` from one on; a gather fetches many, because small ones cost more."""
+        size, examples, num_batches = self._batch_size, self.num_examples, self.batches_per_epoch
+        steps = 1 if shuffle == "batch" else self._block_steps  # its smaller batch may be anywhere
 
-        def part(number: tf.Tensor) -> Any:
-            batch, replica = number // num_replicas, number % num_replicas
-            epoch, batch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
+        def block(batch: tf.Tensor) -> Any:
             if shuffle == "batch":  # batches change places, and what is in them stays together
-                batch = shuffled((epoch * self.batches_per_epoch + batch)[None], self.batches_per_epoch, self._seed)[0]
-            start, stop = batch * size, tf.minimum((batch + 1) * size, examples)
-            rows = tf.range(start, stop)
+                batch = shuffled((number * num_batches + batch)[None], num_batches, self._seed)[0]
+            start = batch * size
+            rows = tf.range(start, tf.minimum(start + steps * size, examples))
             if shuffle and shuffle != "batch":
-                rows = shuffled(epoch * examples + rows, examples, self._seed)
-            share = -((start - stop) // num_replicas)  # rounded up, as TensorFlow divides a batch over replicas
-            rows = rows[replica * share : (replica + 1) * share]
+                rows = shuffled(number * examples + rows, examples, self._seed)
             return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), self._tensors)
 
-        # AutoGraph would rewrite plain arithmetic, at a cost of some tenths of a second.
-        plain = tf.autograph.experimental.do_not_convert(part)
-        batches = numbers.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return batches.prefetch(tf.data.AUTOTUNE)
+        blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(_as_written(block))
+        return blocks if steps == 1 else blocks.rebatch(size)
+
+    @property
+    def _block_steps(self) -> int:
+        def of_batch(tensor: tf.Tensor) -> tf.TensorSpec:
+            return tf.TensorSpec([self._batch_size, *tensor.shape[1:]], tensor.dtype)
+
+        return window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
 
     def split(self, fraction: float, batch_size: int | None) -> tuple[Arrays, Arrays]:
         """Returns the data without its tail, and the tail, the last `fraction` of the rows, in batches of `batch_size`.
@@ -185,10 +168,11 @@ class Items(Source):
 
     def _order(self, epoch: int) -> Sequence[int]:
         numbers = tf.range(self.batches_per_epoch, dtype=tf.int64)
-        if not self._shuffle:
-            return [int(number) for number in numbers]
-        seed = epoch_seed(self._seed, "items", tf.constant(epoch, tf.int64))
-        return [int(n) for n in tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))]
+        if self._shuffle:
+            seed = epoch_seed(self._seed, "items", tf.constant(epoch, tf.int64))
+            numbers = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))
+        order: list[int] = numbers.numpy().tolist()
+        return order
 
     def one_pass(self, num_replicas: int) -> tf.data.Dataset:
         def items() -> Iterator[Any]:
@@ -272,19 +256,14 @@ def source_of(
       ArgumentError: something is given beside data that has it in it already.
     """
     x, y, sample_weight = data
-    make: Callable[[], Source] | None = None
-    if isinstance(x, tf.data.Dataset):
-        make = lambda: Batches(x, is_counted=is_counted)  # noqa: E731
-    elif isinstance(x, keras.utils.Sequence):
-        make = lambda: Items(x, shuffle=shuffle, seed=seed)  # noqa: E731
-    elif isinstance(x, Iterator):
-        make = lambda: Generated(x)  # noqa: E731
-    if make is None:
+    if not isinstance(x, tf.data.Dataset | keras.utils.Sequence | Iterator):
         return Arrays(packed(x, y, sample_weight), batch_size=batch_size, shuffle=shuffle, seed=seed)
     given = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
     if name := next((name for name, value in given.items() if value is not None), None):
         raise ArgumentError(f"{name} is given beside a {type(x).__name__}, whose batches have it in them; leave it out")
-    return make()
+    if isinstance(x, tf.data.Dataset):
+        return Batches(x, is_counted=is_counted)
+    return Generated(x) if isinstance(x, Iterator) else Items(x, shuffle=shuffle, seed=seed)
 
 
 def validation_of(data: Any, batch_size: int | None, *, is_counted: bool) -> Source:
@@ -341,4 +320,10 @@ def _divided(dataset: tf.data.Dataset, num_replicas: int) -> tf.data.Dataset:
 
         return tf.data.Dataset.range(num_replicas).map(part)
 
-    return dataset.flat_map(parts)
+    return dataset.flat_map(_as_written(parts))
+
+
+def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that AutoGraph leaves alone: to rewrite plain arithmetic costs it some tenths of a second."""
+    plain: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
+    return plain

@@ -57,10 +57,8 @@ class Engine:
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the scope of the strategy that the model was built under."""
-        strategy = self._model.distribute_strategy
-        with strategy.scope():
-            has_strategy = tf.distribute.has_strategy()
-        return strategy.scope() if has_strategy else contextlib.nullcontext()
+        scope: contextlib.AbstractContextManager[Any] = self._model.distribute_strategy.scope()
+        return scope
 
     def fit(
         self, data: Source, validation: Source | None, epochs: Epochs, callbacks: Any, validation_steps: int | None

@@ -50,7 +50,7 @@ class ProgramTask(Task):
     ) -> dict[str, Any]:
         """Runs Keras's training step, or the model's own."""
         if type(model).train_step is not keras.Model.train_step:
-            logs = self._own(rewritten(model.train_step)(inputs), "train_step")
+            logs = self._own(rewritten(model.train_step)(inputs))
         else:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
             with tf.GradientTape() as tape:
@@ -66,7 +66,7 @@ class ProgramTask(Task):
     def validation_step(self, inputs: Any, model: keras.Model, metrics: Any = None) -> dict[str, Any]:
         """Runs Keras's evaluation step, or the model's own."""
         if type(model).test_step is not keras.Model.test_step:
-            return self._own(rewritten(model.test_step)(inputs), "test_step")
+            return self._own(rewritten(model.test_step)(inputs))
         x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
         outputs = model(x, training=False)
         loss = model.compute_loss(x, y, outputs, weight)
@@ -75,7 +75,7 @@ class ProgramTask(Task):
             model._test_counter.assign_add(1)
         return {self.loss: loss}
 
-    def _own(self, logs: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def _own(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a model's own step has returned, with a loss that the engine can look at."""
         return {self.loss: tf.cast(logs.get(self.loss, 0.0), tf.float32)}
 
