@@ -309,7 +309,7 @@ def rates(model_dir):
     return {row["step"]: row["learning_rate"] for row in rows if row["split"] == "train"}
 
 
-@pytest.mark.parametrize("rate", cases(RATES, "constant", "mirrored"))
+@pytest.mark.parametrize("rate", cases(RATES, "constant"))
 def test_the_rate_is_scaled_from_the_recovery_on_also_after_a_kill(rate, model_dir, tmp_path, monkeypatch, caplog):
     """N13, N1, N2: in the rows, in the steps, in the checkpoints, and a run that was killed ends with the same bits."""
     if rate == "experimental":

@@ -62,7 +62,7 @@ def test_tasks_come_as_often_as_their_shares_say(name):
     assert (np.abs(counts - n * np.array(shares)) < 4 * deviation).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     name=st.sampled_from(sorted(SECTIONS)),
     seed=st.integers(0, 2**31),

@@ -46,7 +46,7 @@ def global_batches(arrays, params, steps, job, **settings):
     return [np.concatenate(step) for step in zip(*parts, strict=True)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     n=st.integers(1, 40),
     quarter=st.integers(1, 4),
