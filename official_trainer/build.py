@@ -12,13 +12,14 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from official_trainer import audit, distribute, export, files, multi_worker, registry, tracking
+from official_trainer import audit, distribute, export, files, garden_multi_task, multi_worker, registry, tracking
 from official_trainer import config as configuration
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.best import BestCheckpoint
 from official_trainer.checkpoints import CheckpointStore
 from official_trainer.config import ConfigError
-from official_trainer.garden.live import as_read
+from official_trainer.garden import live
+from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
 from official_trainer.job import Job, batch_size_problems
 from official_trainer.lease import LeasedSteps
 from official_trainer.multi_task import parts_of
@@ -67,16 +68,31 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)
     with strategy.scope():
-        config = as_read(config)
-        task = registry.get_task_cls(job.config.task)(config.task, logging_dir=job.model_dir)
+        config = live.as_read(config)
+        task = _task_of(job, config)
         model = task.build_model()
-        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime) if trains else None
+        optimizer = _optimizer_of(task, config) if trains else None
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
         named = parts_of(getattr(config, "eval_tasks", ()), job.model_dir)
+        if named and isinstance(config, GardenMultiEval):  # these alone are evaluated, as there
+            config = config.replace(task=config.task.replace(validation_data=None))
         trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, eval_tasks=named)
     if stop is not None:
         trainer.stop = stop
     return trainer
+
+
+def _task_of(job: Job, config: Any) -> Any:
+    """Returns the Task of a job; `config` is what it reads, live where it is of Model Garden."""
+    if isinstance(config, GardenMultiTask):
+        return garden_multi_task.build(config.task, job.model_dir)
+    return registry.get_task_cls(job.config.task)(config.task, logging_dir=job.model_dir)
+
+
+def _optimizer_of(task: Any, config: Any) -> Any:
+    if isinstance(config, GardenExperiment):
+        return live.create_optimizer(task, config)
+    return task.create_optimizer(config.trainer.optimizer_config, config.runtime)
 
 
 def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:

@@ -35,6 +35,7 @@ from official_trainer.config import (
     values,
 )
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.garden import live
 from official_trainer.garden.mirror import mirror
 from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.job import Given, Job
@@ -282,9 +283,7 @@ def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
 def _create_optimizer(task: Any, params: Any) -> Any:
     if isinstance(params, ExperimentConfig):
         return task.create_optimizer(params.trainer.optimizer_config, params.runtime)
-    from official.core import train_utils
-
-    return train_utils.create_optimizer(task, params)
+    return live.create_optimizer(task, params)
 
 
 def _prunes(params: Any) -> bool:

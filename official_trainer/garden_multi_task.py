@@ -1,7 +1,7 @@
 """Model Garden's `MultiTask` as a Task of ours.
 
-Owns: the way from their tasks, weights and model to ours. Does not own: how several tasks are trained
-(`multi_task.py`), reading their configs (`garden/`).
+Owns: the way from their tasks, weights and model to ours, and who builds these. Does not own: how several tasks are
+trained (`multi_task.py`), reading their configs (`garden/`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from official_trainer.config import ConfigError, Problem
 from official_trainer.multi_task import MultiTask, Part
 from official_trainer.task import Task
+
+
+def build(config: Any, logging_dir: str | None = None) -> MultiTask:
+    """Returns the Task of a live `MultiTaskConfig` of Model Garden, with its model; in the strategy's scope.
+
+    Its `MultiTask` comes from `MultiTask.from_config`, or from what `base_config.bind` has bound to the config's class.
+    The model comes from what is bound to the class of `config.model`, called with that section.
+
+    Args:
+      config: the `task` section.
+      logging_dir: for the tasks.
+
+    Raises:
+      ConfigError: nothing is bound to the class of `config.model`.
+    """
+    from official.modeling.multitask import multitask
+
+    section = config.model
+    if section is None or section.BUILDER is None:
+        raise ConfigError([_no_model(section)])
+    build_theirs = multitask.MultiTask.from_config if config.BUILDER is None else config.BUILDER
+    return from_garden(build_theirs(config, logging_dir=logging_dir), section.BUILDER(section))
+
+
+def _no_model(section: Any) -> Problem:
+    page = "docs/model_garden.md has an example"
+    if section is None:
+        fix = f"give it a section of a class of its own, to which base_config.bind binds the model; {page}"
+        return Problem("is not set, so nobody says which model the tasks share", "task.model", fix=fix)
+    name = type(section).__name__
+    fix = f"put @base_config.bind({name}) on the model's class, or on a function that takes the section; {page}"
+    return Problem(f"nothing builds the model of a {type(section).__module__}.{name}", "task.model", fix=fix)
 
 
 def from_garden(multi_task: Any, model: Any) -> MultiTask:
@@ -45,11 +78,23 @@ class _GardenMultiTask(MultiTask):
         if unbuilt and all(getattr(part, "inputs", None) is not None for part in unbuilt):
             model.build()
 
+    def configure(self, trainer_config: Any) -> None:
+        super().configure(trainer_config)
+        from official.modeling.multitask import multitask
+
+        is_its_own = type(self._theirs).joint_train_step is not multitask.MultiTask.joint_train_step
+        if not (self.dispatches or is_its_own or hasattr(self._model, "sub_tasks")):
+            name = type(self._model).__name__
+            what = f"joint training needs a model with sub_tasks, and a {name} is one for all tasks"
+            raise ConfigError([Problem(what, "trainer.trainer_type", fix="set it to interleaving")])
+
     def build_model(self) -> Any:
         return self._model
 
-    def create_optimizer(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
-        return self._theirs.create_optimizer(*arguments, **options)
+    def create_optimizer(  # type: ignore[override]
+        self, optimizer_config: Any, runtime_config: Any = None, dp_config: Any = None
+    ) -> Any:
+        return self._theirs.create_optimizer(optimizer_config, runtime_config, dp_config)
 
     def initialize(self, model: Any) -> None:
         if hasattr(model, "initialize"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from official_trainer.lazy import keras, tf
 from official_trainer.multi_task_data import BATCHES, CHOSEN, TrainData, batches_of
 from official_trainer.task import Task, scaled_loss, split_inputs, total_loss, update
 from official_trainer.task_sampler import TaskSampler
+
+_logger = logging.getLogger(__name__)
 
 _TRAINER_TYPES = ("interleaving", "joint")
 
@@ -46,8 +49,8 @@ def parts_of(routines: Sequence[Any], logging_dir: str | None = None) -> list[Pa
     """Returns the tasks of `task_routines`, or of `eval_tasks`, built from their configs."""
     return [
         Part(
-            name=routine.task_name,
-            task=registry.get_task_cls(routine.task_config)(routine.task_config, logging_dir, routine.task_name),
+            name=routine.name,
+            task=registry.get_task_cls(routine.task_config)(routine.task_config, logging_dir, routine.name),
             weight=routine.task_weight,
             eval_steps=routine.eval_steps,
         )
@@ -153,9 +156,12 @@ class MultiTask(Task):
             own, build = sub_model(model, name), getattr(part.task, "build_signatures", None)
             if build is not None:
                 signatures = build(own)
-            else:  # Model Garden's tasks have none
-                is_known = isinstance(getattr(own, "inputs", None), list)
-                signatures = export.default_signatures(part.task, own) if is_known else {}
+            elif isinstance(getattr(own, "inputs", None), list):  # Model Garden's tasks have none
+                signatures = export.default_signatures(part.task, own)
+            else:
+                why = "its model was not built with tf_keras.Input, so nobody says what it takes"
+                _logger.warning("no signature for the task '%s' is exported: %s", name, why)
+                signatures = {}
             for key, function in signatures.items():
                 found[name if key == "serving_default" else f"{name}_{key}"] = function
         return found

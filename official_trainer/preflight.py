@@ -17,7 +17,7 @@ from official_trainer import export, files, variables
 from official_trainer.build import build, monitored, schedule_of, store_of
 from official_trainer.errors import UserError
 from official_trainer.garden.differences import differences
-from official_trainer.garden.mirror import garden_class
+from official_trainer.garden.sections import garden_class
 from official_trainer.job import Job, check_ready
 from official_trainer.record import claim
 from official_trainer.tracking import flatten
@@ -143,7 +143,7 @@ class _Session:
         directory = self._scratch.path("saved_model")
         with self.trainer.weights_averaged():
             signatures = export.save(directory, self.trainer.task, self.trainer.model, step=1)
-        return "SavedModel with " + ", ".join(signatures)
+        return "SavedModel with " + (", ".join(signatures) or "no signature")
 
 
 class CheckError(UserError, RuntimeError):

@@ -4,6 +4,7 @@ Owns: `register_config_factory`, `register_task_cls`, finding the workspace, the
 Does not own: what an experiment says (`experiments/`) or how it is changed (`config/`).
 
 Listing never imports: the index reads decorators from the source. Getting one experiment imports its module alone.
+A module may register with Model Garden's `exp_factory` instead, and a factory may return its configuration.
 Modules of a workspace are called `experiments.…`; those of another workspace are set aside while one is in use.
 """
 
@@ -25,7 +26,8 @@ from official_trainer.config import Config, ConfigError, ExperimentConfig, Origi
 from official_trainer.garden import index as garden
 from official_trainer.garden import snapshot
 from official_trainer.garden.live import build_task
-from official_trainer.garden.mirror import garden_class
+from official_trainer.garden.sections import garden_class
+from official_trainer.lazy import load
 
 _FOLDER = "experiments"
 _DECORATOR = "register_config_factory"
@@ -45,6 +47,7 @@ class Experiment:
       path: its file.
       line: line of the factory.
       summary: first line of the factory's docstring.
+      is_gardens: whether the module imports Model Garden, and with it TensorFlow.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Experiment:
     path: Path
     line: int
     summary: str
+    is_gardens: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,10 +209,11 @@ def _scan(workspace: Path) -> tuple[list[Experiment], list[Problem]]:
             where = Origin("file", place, error.lineno or 1)
             problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
             continue
+        is_gardens = any(module.partition(".")[0] == garden.PACKAGE for module in _imported(tree))
         for function, name in _decorated(tree):
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                summary = (ast.get_docstring(function) or "").partition("\n")[0]
-                found.append(Experiment(name.value, _module(path, workspace), path, function.lineno, summary))
+                summary, module = (ast.get_docstring(function) or "").partition("\n")[0], _module(path, workspace)
+                found.append(Experiment(name.value, module, path, function.lineno, summary, is_gardens))
             else:
                 where = Origin("file", place, function.lineno)
                 what = f"{function.name} is not listed: its name is not a plain string"
@@ -226,6 +231,15 @@ def _decorated(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr | N
                 assert isinstance(decorator, ast.Call)
                 named = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
                 yield node, named[0] if named else None
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yields the modules that a module imports, wherever it does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
 
 
 def _module(path: Path, workspace: Path) -> str:
@@ -284,6 +298,8 @@ def _unknown(name: str, names: list[str], workspace: Path | None) -> Problem:
 def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig:
     enter(workspace)
     where = _origin(experiment)
+    if experiment.is_gardens:
+        load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
     try:
         importlib.import_module(experiment.module)
     except ConfigError:
@@ -292,6 +308,9 @@ def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig
         what = f"cannot be imported: {_said(error)}"
         raise ConfigError([Problem(what, origin=_deepest(error, where, workspace))]) from error
     found = [r for (place, name), r in _factories.items() if name == experiment.name and _is_same(place, workspace)]
+    theirs = None if found else snapshot.registered(experiment.name, experiment.module)
+    if theirs is not None:
+        found = [_Registered(theirs, experiment.module, where)]
     if not found:
         what = f"importing it does not register '{experiment.name}'"
         raise ConfigError([Problem(what, fix="is the factory inside an 'if'?", origin=where)])
@@ -342,6 +361,8 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
     except Exception as error:
         what = f"the factory of experiment '{name}' failed: {_said(error)}"
         raise ConfigError([Problem(what, origin=_deepest(error, registered.origin, workspace))]) from error
+    if snapshot.is_experiment(config):
+        config = snapshot.mirrored(config, registered.module)
     if not isinstance(config, ExperimentConfig):
         what = f"the factory of experiment '{name}' must return an ExperimentConfig"
         raise ConfigError([Problem(what, got=f"a {type(config).__name__}", origin=registered.origin)])

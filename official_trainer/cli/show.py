@@ -55,15 +55,18 @@ def _run_dir(arguments: argparse.Namespace) -> str | None:
     name = arguments.name or ""
     if target.is_run_dir(name):
         return name
-    if name in (os.curdir, os.pardir) or (os.sep in name and not _is_experiment(name)):
+    if name in (os.curdir, os.pardir) or (os.sep in name and not _is_experiment(name, arguments)):
         raise UsageError(f"{name} is not the directory of a run: there is no {target.params_path(name)}")
     return None
 
 
-def _is_experiment(name: str) -> bool:
+def _is_experiment(name: str, arguments: argparse.Namespace) -> bool:
+    """Whether a name is an experiment's; some of Model Garden's, and of those like them, have a slash."""
+    from official_trainer import registry
     from official_trainer.garden import index
 
-    return name in index.entries()  # some of Model Garden's names have a slash
+    workspace = target.workspace(arguments)
+    return name in index.entries() or (workspace is not None and name in registry.experiments(workspace))
 
 
 def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) -> str:

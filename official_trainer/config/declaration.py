@@ -59,6 +59,8 @@ class Config:
     READS_AS_GARDEN: ClassVar[bool] = False
     """Whether fields are read by Model Garden's rules where ours differ: null may stand in each and one text for a list
     of texts, both with a warning; mappings are merged, and so are the items of a list of sections with as many."""
+    READ_AS_GARDEN: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are read so in a section whose others are not."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yields `(field, what is wrong and how to mend it)` for rules that one field's type cannot say."""

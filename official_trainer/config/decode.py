@@ -267,7 +267,7 @@ class Decoder:
             tp = Literal[tuple(fields.choices(cls))] | None
         base = start if start is not None else values.class_default(cls)
         now = changes.get(name, getattr(base, name, None))
-        outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN
+        outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN or name in cls.READ_AS_GARDEN
         changes[name] = self._descend(item.inside(), tp, now, fields.join(path, item.keys[0]))
         self._as_garden = outside
 

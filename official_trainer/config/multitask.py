@@ -31,11 +31,16 @@ class TaskRoutine(Config):
     eval_steps: Annotated[int, Between(-1)] | None = None
     task_weight: PositiveFloat = 1.0
 
+    @property
+    def name(self) -> str:
+        """What the task is called."""
+        return self.task_name
+
     def problems(self) -> Iterator[tuple[str, str]]:
-        if not self.task_name:
+        if not self.name:
             yield "task_name", "is not set; name the task"
-        if any(mark in self.task_name for mark in "|/"):
-            yield "task_name", f"{self.task_name!r} holds '|' or '/', which stand between the name and a metric's"
+        if any(mark in self.name for mark in "|/"):
+            yield "task_name", f"{self.name!r} holds '|' or '/', which stand between the name and a metric's"
         if self.eval_steps == 0:
             yield "eval_steps", "must be -1 (all data) or at least 1"
 
@@ -59,7 +64,7 @@ class MultiTaskConfig(Config):
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.task_routines:
             yield "task_routines", "names no task; add at least one TaskRoutine"
-        yield from _twice("task_routines", self.task_routines)
+        yield from named_twice("task_routines", self.task_routines)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,7 +130,7 @@ class MultiTaskTrainerConfig(TrainerConfig):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
-        if self.trainer_type == "interleaving" and self.task_sampler.type is None:
+        if self.trainer_type == "interleaving" and not self.task_sampler.type:
             yield "task_sampler.type", "is not set, and trainer_type=interleaving needs one, for example uniform"
         if self.trainer_type == "joint" and self.task_sampler != TaskSamplingConfig():
             yield "task_sampler", "has no effect with trainer_type=joint; leave it out, or set that to interleaving"
@@ -174,11 +179,12 @@ class MultiEvalExperimentConfig(ExperimentConfig):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
-        yield from _twice("eval_tasks", self.eval_tasks)
+        yield from named_twice("eval_tasks", self.eval_tasks)
 
 
-def _twice(field: str, routines: Sequence[TaskRoutine]) -> Iterator[tuple[str, str]]:
-    names = [routine.task_name for routine in routines]
+def named_twice(field: str, routines: Sequence[TaskRoutine]) -> Iterator[tuple[str, str]]:
+    """Yields, for each task in a list that has the name of one before it, its field and what is wrong."""
+    names = [routine.name for routine in routines]
     for number, name in enumerate(names):
         if name and name in names[:number]:
             first = f"{field}[{names.index(name)}]"

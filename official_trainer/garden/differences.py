@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from official_trainer.garden.sections import GardenMultiEval, GardenMultiTask
+
 _EVENTS = {"checkpoint_interval": "saved", "validation_interval": "evaluated", "summary_interval": "summarized"}
 
 
@@ -31,7 +33,9 @@ def differences(config: Any) -> Iterator[str]:
                 f"trainer.{name}: {done} at every {interval} steps exactly; there at the end of the loop of "
                 f"{trainer.steps_per_loop} steps in which that falls"
             )
-    if trainer.optimizer_config.ema is not None:
+    if isinstance(config, GardenMultiTask | GardenMultiEval):
+        yield from _of_several(config)
+    elif trainer.optimizer_config.ema is not None:
         yield (
             "trainer.optimizer_config.ema: averages start from the weights, and an evaluation changes no bit of them; "
             "there they start from zero, and are swapped by adding and subtracting"
@@ -44,3 +48,23 @@ def differences(config: Any) -> Iterator[str]:
             f"trainer.best_checkpoint_eval_metric: that evaluations produce {trainer.best_checkpoint_eval_metric} is "
             "made sure of before training; there the first evaluation fails if they do not"
         )
+
+
+def _of_several(config: Any) -> Iterator[str]:
+    """Yields what differs where several tasks are trained, or several sets evaluated."""
+    trainer = config.trainer
+    yield "trainer.recovery_max_trials: is heeded; there several tasks, and several sets, have no recovery"
+    if trainer.validation_summary_subdir != "validation":
+        yield "trainer.validation_summary_subdir: is heeded; there it is always validation"
+    if trainer.optimizer_config.ema is not None:
+        yield (
+            "trainer.optimizer_config.ema: averages start from the weights, and evaluations use them; there they start "
+            "from zero, and no evaluation uses them"
+        )
+    if isinstance(config, GardenMultiTask) and trainer.trainer_type == "interleaving":
+        yield "trainer.task_sampler: the task of a step is drawn by runtime.seed; there by a seed that is always 0"
+        if trainer.task_sampler.type == "annealing":
+            yield (
+                "trainer.task_sampler.annealing: stays as it is after total_steps; there it goes on, until rare tasks "
+                "are the most frequent"
+            )

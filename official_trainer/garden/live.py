@@ -6,14 +6,13 @@ when called. Does not own: the mirrored classes (`mirror.py`).
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import operator
 from typing import Any
 
 from official_trainer.config import Config, fields
-from official_trainer.garden.mirror import garden_class
+from official_trainer.garden.sections import garden_class
 from official_trainer.garden.spec import CONFIG, is_config_class
 from official_trainer.lazy import load
 
@@ -30,16 +29,30 @@ def as_read(config: Any) -> Any:
     return config.replace(task=build(config.task), trainer=trainer)
 
 
-def build_task(config: Any, *, logging_dir: str) -> Any:
+def build_task(config: Any, logging_dir: str | None = None, name: str = "") -> Any:
     """Returns the Task of Model Garden for a task config of theirs, live or mirrored."""
     live = build(config)
     from official.core import task_factory
 
-    return task_factory.get_task(live, logging_dir=logging_dir)
+    return task_factory.get_task(live, logging_dir=logging_dir, **({"name": name} if name else {}))
+
+
+def create_optimizer(task: Any, config: Any) -> Any:
+    """Returns the optimizer that Model Garden's driver would have a task create, differential privacy included.
+
+    Args:
+      task: the task.
+      config: a live experiment, or one as it is read.
+    """
+    from official.core import train_utils
+
+    return train_utils.create_optimizer(task, config)
 
 
 def _register(module: str) -> None:
     """Imports what registers the tasks of a project of theirs, and the parts of models, as its driver does."""
+    if module:
+        importlib.import_module(module)
     parts = module.split(".")
     depths = range(3, len(parts)) if module.startswith("official.projects.") else ()
     packages = [".".join(parts[:depth]) for depth in depths]
@@ -93,7 +106,6 @@ def _value(value: Any, before: Any) -> Any:
     return value
 
 
-@functools.cache
 def _class(name: str) -> Any:
     module, _, qualname = name.partition(":")
     load("tensorflow")  # chooses Keras 2 before anything of theirs is imported

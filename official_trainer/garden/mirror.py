@@ -13,104 +13,46 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from official_trainer.config import Config, ConfigError, ExperimentConfig, FrozenDict, OneOf, Problem, fields, values
+from official_trainer.config import Config, FrozenDict, MultiTaskTrainerConfig, Problem, fields, values
 from official_trainer.config.schema import RuntimeConfig, TrainerConfig
-from official_trainer.garden.spec import Type, Value
+from official_trainer.garden.sections import (
+    GardenAnnealing,
+    GardenExperiment,
+    GardenMultiEval,
+    GardenMultiTask,
+    GardenMultiTaskConfig,
+    GardenMultiTaskTrainer,
+    GardenRoutine,
+    GardenRuntime,
+    GardenTrainer,
+    MirroredConfig,
+    MirroredOneOf,
+)
+from official_trainer.garden.spec import FREE, Type, Value
 
 _WORDS = {"any": Any, "bool": bool, "int": int, "float": float, "str": str, "null": type(None)}
-_SECTIONS: Mapping[str, type[Config]] = {"trainer": TrainerConfig, "runtime": RuntimeConfig}
-"""Sections of an experiment that stay ours."""
 
-
-class MirroredConfig(Config):
-    """A section that stands for one of Model Garden's.
-
-    Attributes:
-      GARDEN: their class, `module:qualname`.
-    """
-
-    GARDEN: ClassVar[str] = ""
-    READS_AS_GARDEN = True
-
-
-class MirroredOneOf(OneOf):
-    """A one-of of theirs; values below a choice that is not selected are ignored there, here with a warning."""
-
-    GARDEN: ClassVar[str] = ""
-    IS_LENIENT = True
-    READS_AS_GARDEN = True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GardenExperiment(ExperimentConfig):
-    """An experiment of Model Garden.
-
-    Attributes:
-      RESTRICTIONS: what its values have to fulfil, in Model Garden's words.
-      MODULE: the module that registers it there.
-    """
-
-    GARDEN: ClassVar[str] = ""
-    RESTRICTIONS: ClassVar[tuple[str, ...]] = ()
-    MODULE: ClassVar[str] = ""
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        yield from super().problems()
-        for text in self.RESTRICTIONS:
-            yield from _broken(text, self)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Shared(Config):
-    """A section that both have, with fields of both.
-
-    Attributes:
-      GARDEN: their class, `module:qualname`.
-      NOT_OURS: fields that only Model Garden has.
-    """
-
-    GARDEN: ClassVar[str] = ""
-    NOT_OURS: ClassVar[tuple[str, ...]] = ()
-
-    def ignored(self) -> Iterator[tuple[str, str]]:
-        for name in self.NOT_OURS:
-            if name != "optimizer_config":
-                yield name, _ALWAYS_SO.get(name, "has no effect here, nor is it read by Model Garden's own Trainer")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GardenTrainer(_Shared, TrainerConfig):
-    """The trainer section of an experiment of Model Garden."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GardenRuntime(_Shared, RuntimeConfig):
-    """The runtime section of an experiment of Model Garden; what has no effect beside its other values is no error."""
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        idle = list(self.idle())
-        yield from (problem for problem in super().problems() if problem not in idle)
-
-    def ignored(self) -> Iterator[tuple[str, str]]:
-        yield from super().ignored()
-        yield from self.idle()
-
-
-_GARDENS: Mapping[type[Config], type[Config]] = {TrainerConfig: GardenTrainer, RuntimeConfig: GardenRuntime}
-
-_ALWAYS_SO = {
-    "preemption_on_demand_checkpoint": "has no effect here, where a run that is preempted always saves",
-    "allow_tpu_summary": "has no effect here: summaries are written by the host, on every device",
+_SEVERAL = "official.modeling.multitask.configs"
+_EXPERIMENTS: Mapping[str, type[GardenExperiment]] = {
+    f"{_SEVERAL}:MultiTaskExperimentConfig": GardenMultiTask,
+    f"{_SEVERAL}:MultiEvalExperimentConfig": GardenMultiEval,
 }
-
-
-def garden_class(config: Any) -> str:
-    """Returns which class of Model Garden a section stands for, `module:qualname`; empty if none."""
-    return getattr(type(config), "GARDEN", "")
+"""Kinds of experiments, by Model Garden's classes; others train one task."""
+_ROOTS: Mapping[str, type[Config]] = {
+    f"{_SEVERAL}:TaskRoutine": GardenRoutine,
+    f"{_SEVERAL}:MultiTaskConfig": GardenMultiTaskConfig,
+    f"{_SEVERAL}:AnnealingSampleConfig": GardenAnnealing,
+}
+"""Sections of theirs that have rules here."""
+_GARDENS: Mapping[type[Config], type[Config]] = {
+    TrainerConfig: GardenTrainer,
+    MultiTaskTrainerConfig: GardenMultiTaskTrainer,
+    RuntimeConfig: GardenRuntime,
+}
+"""Sections of an experiment that stay ours, and what they become."""
 
 
 def mirror(description: Mapping[str, Any], module: str = "") -> GardenExperiment:
@@ -130,14 +72,23 @@ class _Mirrors:
         """Returns the experiment whose value is described, with what else is known of it."""
         name, held = described["section"], described["fields"]
         told = self._described[name]["fields"]
+        kind = next((_EXPERIMENTS[each] for each in self._family(name) if each in _EXPERIMENTS), GardenExperiment)
+        trainer = MultiTaskTrainerConfig if kind is GardenMultiTask else TrainerConfig
+        ours: Mapping[str, type[Config]] = {"trainer": trainer, "runtime": RuntimeConfig}
         made: dict[str, Any] = {}
         types: dict[str, Any] = {}
         for key, part in held.items():
-            made[key] = self._ours(_SECTIONS[key], part) if key in _SECTIONS else self.value(part)
+            made[key] = self._ours(ours[key], part) if key in ours else self.value(part)
             types[key] = type(made[key]) if fields.is_section(made[key]) else self.type(told[key]["type"])
-        cls = self._class(name, types, made, (GardenExperiment,), **constants)
+        cls = self._class(name, types, made, (kind,), **constants)
         experiment: GardenExperiment = cls(**made)
         return experiment
+
+    def _family(self, name: str) -> Iterator[str]:
+        """Yields one of their classes and its bases."""
+        yield name
+        for base in self._described[name]["bases"]:
+            yield from self._family(base)
 
     def section(self, name: str) -> type[Config]:
         """Returns our class for theirs called `name`."""
@@ -146,10 +97,10 @@ class _Mirrors:
             bases = tuple(self.section(base) for base in told["bases"])
             types = {key: self.type(field["type"]) for key, field in told["fields"].items()}
             if told["one_of"]:
-                types["type"] = _choice(types)
+                types["type"] = _choice(told["fields"])
             given = {key: field["default"] for key, field in told["fields"].items() if "default" in field}
             defaults = {key: self.value(value) for key, value in given.items()}
-            root = MirroredOneOf if told["one_of"] else MirroredConfig
+            root = _ROOTS.get(name) or (MirroredOneOf if told["one_of"] else MirroredConfig)
             self._made[name] = self._class(name, types, defaults, bases or (root,))
         return self._made[name]
 
@@ -220,10 +171,18 @@ class _Mirrors:
         return self.section(value["section"])(**{key: self.value(part) for key, part in value["fields"].items()})
 
 
-def _choice(types: Mapping[str, Any]) -> Any:
+def _choice(described: Mapping[str, Any]) -> Any:
     """Returns the type of a one-of's `type`: the names of its sections, or nothing."""
-    names = tuple(key for key, tp in types.items() if any(map(fields.is_section_type, fields.arms(tp))))
+    names = tuple(key for key, field in described.items() if any(map(_holds_fields, _arms(field["type"]))))
     return _either(Literal[names], type(None)) if names else _either(str, type(None))
+
+
+def _arms(tp: Type) -> list[Type]:
+    return tp[1:] if tp[:1] == ["union"] else [tp]
+
+
+def _holds_fields(tp: Type) -> bool:
+    return tp == FREE or tp[:1] == ["section"]
 
 
 def _either(*arms: Any) -> Any:
@@ -234,38 +193,3 @@ def _refuses(tp: Any, value: Any) -> bool:
     problems: list[Problem] = []
     values.normalise(value, tp, "", problems.append)
     return bool(problems)
-
-
-_RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-_RESTRICTION = re.compile(r"\s*(\S+?)\s*(==|!=|<=|>=|<|>)\s*(\S+)\s*")
-
-
-def _broken(text: str, config: Config) -> Iterator[tuple[str, str]]:
-    """Yields the field and what is wrong if a restriction, such as `task.train_data.is_training != None`, is broken."""
-    match = _RESTRICTION.fullmatch(text)
-    if match is None:
-        return
-    left, relation, right = match.groups()
-    try:
-        given, wanted = _operand(left, config), _operand(right, config)
-        holds = _RELATIONS[relation](given, wanted)
-    except (ConfigError, TypeError):
-        return  # Model Garden would fail here too, over its own mistake
-    if not holds:
-        yield left, f"must be {relation} {right}, as the experiment says, got {fields.show(given)}"
-
-
-def _operand(word: str, config: Config) -> Any:
-    if word == "None":
-        return None
-    try:
-        return float(word)
-    except ValueError:
-        return fields.find(config, word)

@@ -1,6 +1,7 @@
 """Descriptions of Model Garden's experiments, read off once and then kept.
 
-Owns: getting one, from the cache or by importing the module that registers the experiment; which could not be had.
+Owns: getting one, from the cache or by importing the module that registers the experiment; which could not be had;
+the experiments that a user's own module registers there, of which nothing is kept.
 Does not own: their shape (`spec.py`), the cache's place and the index (`index.py`).
 """
 
@@ -9,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer.config import ConfigError, Origin, Problem
 from official_trainer.garden.index import Entry, Kept, entries, release
-from official_trainer.garden.mirror import GardenExperiment, mirror
-from official_trainer.garden.spec import describe
+from official_trainer.garden.mirror import mirror
+from official_trainer.garden.sections import GardenExperiment
+from official_trainer.garden.spec import describe, is_config_class
 from official_trainer.lazy import load
 
 _logger = logging.getLogger(__name__)
@@ -56,6 +59,37 @@ def description(name: str) -> Mapping[str, Any]:
         raise ConfigError([Problem(what, origin=Origin("file", entry.path, entry.line))]) from error
     kept.write(found)
     return found
+
+
+def registered(name: str, module: str) -> Callable[[], Any] | None:
+    """Returns the factory of an experiment that a module, once imported, has registered with Model Garden; or None."""
+    exp_factory = sys.modules.get("official.core.exp_factory")
+    if exp_factory is None:
+        return None
+    from official.core import registry
+
+    try:
+        factory = registry.lookup(exp_factory._REGISTERED_CONFIGS, name)  # what is public calls the factory too
+    except LookupError:
+        return None
+    return factory if getattr(factory, "__module__", "") == module else None
+
+
+def is_experiment(config: Any) -> bool:
+    """Whether a live configuration is an experiment of Model Garden."""
+    return is_config_class(type(config)) and all(
+        is_config_class(type(getattr(config, name, None))) for name in ("task", "trainer", "runtime")
+    )
+
+
+def mirrored(config: Any, module: str) -> GardenExperiment:
+    """Returns a live experiment of Model Garden that `module` registers as one of ours; equal ones are of one class."""
+    return _mirrored(json.dumps(describe(config)), module)
+
+
+@functools.cache
+def _mirrored(text: str, module: str) -> GardenExperiment:
+    return mirror(json.loads(text), module)
 
 
 def failures() -> dict[str, str]:

@@ -24,11 +24,13 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, Union
 
-FORMAT = 1
+FORMAT = 2
 """Rises when descriptions change their shape or what they say."""
 
 CONFIG = "official.modeling.hyperparams.base_config:Config"
 """The base of their sections, and the class of one that is no more than a mapping."""
+FREE = ["dict", "any"]
+"""The type of such a mapping."""
 
 _ONE_OF = "official.modeling.hyperparams.oneof:OneOfConfig"
 _SCALARS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
@@ -138,13 +140,16 @@ class _Classes:
             return ["dict", self.type(arguments[1]) if len(arguments) == 2 else "any"]
         if is_config_class(hint):
             if id_of(hint) == CONFIG:
-                return ["dict", "any"]
+                return FREE
             self.add(hint)
             return ["section", id_of(hint)]
         return "any"
 
     def _widened(self, tp: Type, value: Value) -> Type:
-        return tp if self._fits(tp, value) else _union([_natural(value), tp])
+        if self._fits(tp, value):
+            return tp
+        natural, arms = _natural(value), tp[1:] if isinstance(tp, list) and tp[0] == "union" else [tp]
+        return _union([natural, *(arm for arm in arms if not _is_vaguer(arm, natural))])
 
     def _fits(self, tp: Type, value: Value) -> bool:
         if tp == "any":
@@ -191,7 +196,7 @@ def _natural(value: Value) -> Type:
         return ["section", value["section"]]
     if "list" in value:
         return ["list", _union([_natural(item) for item in value["list"]]) if value["list"] else "any"]
-    return ["dict", "any"]
+    return FREE
 
 
 def _union(arms: list[Type]) -> Type:
@@ -201,6 +206,13 @@ def _union(arms: list[Type]) -> Type:
             if each not in flat:
                 flat.append(each)
     return flat[0] if len(flat) == 1 else ["union", *flat]
+
+
+def _is_vaguer(tp: Type, natural: Type) -> bool:
+    """Whether a type is `Config`, which any section may stand for, where `natural` says which section does."""
+    if tp[:1] == natural[:1] == ["list"]:
+        return _is_vaguer(tp[1], natural[1])
+    return bool(tp == FREE and natural[:1] == ["section"])
 
 
 def _holds_section(value: Value) -> bool:
