@@ -297,7 +297,8 @@ def test_modes_and_exit_codes_are_all_there():
 
 def test_the_task_of_the_readme_trains(workspace, model_dir, tmp_path):
     """T14: copied from the README as it stands, it is found by name, trains and evaluates."""
-    (example,) = [block for block in FILES if block.language == "python" and block.path.startswith("experiments/")]
+    experiments = [block for block in FILES if block.language == "python" and block.path.startswith("experiments/")]
+    (example,) = [block for block in experiments if block.place.startswith("README")]
     experiment = Path(example.path).stem
     assert experiment in registry.experiments(workspace)
     argv = ["train", f"--experiment={experiment}", f"--model_dir={model_dir}"]
@@ -305,6 +306,15 @@ def test_the_task_of_the_readme_trains(workspace, model_dir, tmp_path):
     assert done.code == 0, done.err
     best = re.search(r"best accuracy (\S+) at step", done.out)
     assert float(best[1]) > 0.9
+
+
+def test_the_tasks_of_model_gardens_page_train(workspace, model_dir, tmp_path):
+    """T21, T14: copied from the page as they stand, by the command below them."""
+    command = next(words for words, place, _ in COMMANDS if "--experiment=garden_digits" in words)
+    _, rest = verb_and_arguments([word for word in command if not word.startswith("--model_dir")])
+    done = run_command(["train", *rest, f"--model_dir={model_dir}"], cwd=workspace, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert float(re.search(r"best digit\|accuracy (\S+) at step", done.out)[1]) > 0.9
 
 
 def test_the_action_of_the_docs_ends_a_run(workspace, model_dir, tmp_path):

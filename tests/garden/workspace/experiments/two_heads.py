@@ -45,8 +45,12 @@ class TwoHeadsConfig(hyperparams.Config):
     heads: tuple[HeadConfig, ...] = ()
 
 
-def batches(params, labels, shift=0.0):
-    size = params.global_batch_size
+def batches(params, input_context, labels, shift=0.0):
+    size = (
+        input_context.get_per_replica_batch_size(params.global_batch_size)
+        if input_context
+        else params.global_batch_size
+    )
     dataset = tf.data.Dataset.from_tensor_slices(({"x": FEATURES + shift}, labels))
     if params.is_training:
         dataset = dataset.repeat().shuffle(BUFFER)
@@ -62,7 +66,7 @@ class PointsTask(base_task.Task):
         return tf_keras.Model({"x": x}, tf_keras.layers.Dense(3)(x))
 
     def build_inputs(self, params, input_context=None):
-        return batches(params, CLASSES, self.task_config.shift)
+        return batches(params, input_context, CLASSES, self.task_config.shift)
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
         each = tf_keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
@@ -77,7 +81,7 @@ class SumsTask(base_task.Task):
     """What the coordinates add up to."""
 
     def build_inputs(self, params, input_context=None):
-        return batches(params, SUMS)
+        return batches(params, input_context, SUMS)
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
         return tf.reduce_mean(tf_keras.losses.mean_squared_error(labels, model_outputs))
