@@ -76,8 +76,12 @@ class _Shared(Config):
 
     def ignored(self) -> Iterator[tuple[str, str]]:
         for name in self.NOT_OURS:
-            if name != "optimizer_config":
+            if name != "optimizer_config" and self._is_changed(name):
                 yield name, _ALWAYS_SO.get(name, "has no effect here, nor is it read by Model Garden's own Trainer")
+
+    def _is_changed(self, name: str) -> bool:
+        """Whether a field has another value than the experiment gives it; a run's own params.yaml names them all."""
+        return bool(getattr(self, name) != getattr(type(self), name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,7 +163,7 @@ class GardenMultiTaskTrainer(_Shared, MultiTaskTrainerConfig):
 
     def ignored(self) -> Iterator[tuple[str, str]]:
         yield from super().ignored()
-        if self.trainer_type == "joint":
+        if self.trainer_type == "joint" and self._is_changed("task_sampler"):
             yield "task_sampler", "has no effect with trainer_type=joint"
 
 

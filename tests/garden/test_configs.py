@@ -276,6 +276,14 @@ def test_what_has_no_effect_is_warned_of(capsys):
     assert "num_cores_per_replica: 2" in out
 
 
+def test_the_params_of_a_run_have_nothing_to_warn_of(tmp_path):
+    """T20: they name every field, with the value that it has anyway."""
+    params = tmp_path / "params.yaml"
+    params.write_text(configuration.dump(resolved("resnet_imagenet"), origins=True))
+    assert "use_tpu_mp_strategy" in params.read_text()
+    assert list(resolved("resnet_imagenet", config_files=[str(params)]).warnings) == []
+
+
 def test_a_restriction_of_the_experiment_is_held(capsys):
     """T20: what Model Garden's factory demands of its values."""
     code, _, err = said(capsys, "show", "wmt_transformer/large")

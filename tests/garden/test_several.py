@@ -137,6 +137,7 @@ def test_a_sampler_that_joint_training_does_not_read_is_warned_of():
     found = resolved("two_heads", sets=[JOINT, "trainer.task_sampler.type=uniform"])
     assert [w.message for w in found.warnings] == ["--set: trainer.task_sampler: has no effect with trainer_type=joint"]
     assert resolved("two_heads", sets=[JOINT]).warnings == ()
+    assert resolved("two_heads", sets=[JOINT, "trainer.task_sampler.type=proportional"]).warnings == ()
 
 
 def test_equal_experiments_are_of_one_class_and_one_that_changes_is_read_anew(monkeypatch):
@@ -259,7 +260,9 @@ def test_every_sampler_trains(sampler, tmp_path):
     assert {name for row in rows for name in row} >= {"points/training_loss", "sums/training_loss"}
 
 
-@pytest.mark.parametrize("name", ["two_heads", "mine/doubling", "points_on_sets"])
+@pytest.mark.parametrize(
+    "name", ["points_on_sets", *(pytest.param(name, marks=pytest.mark.full) for name in ("two_heads", "mine/doubling"))]
+)
 def test_a_run_that_is_continued_ends_as_an_unbroken_one(name, tmp_path):
     """T21, N1: averages, shuffled data and dropout included; continued twice, at steps that are no event's."""
     sets = [EMA, QUIET] + ([] if name == "points_on_sets" else ["task.model.dropout=0.3"])
