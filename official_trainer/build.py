@@ -243,4 +243,5 @@ def export_last(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) 
         if hasattr(trainer.task, "build_signatures"):
             raise
         # Model Garden's tasks have none, nor its drivers an export at the end: nothing is missing for its users.
-        _logger.warning("nothing is exported at the end (trainer.export.at_end): %s", error)
+        what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
+        _logger.warning("%s: %s", what, error)

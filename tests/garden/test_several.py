@@ -288,6 +288,29 @@ def test_a_loss_that_is_not_finite_is_recovered_from(tmp_path, monkeypatch):
     assert committed_steps(str(tmp_path / "run"))[-1] == 12
 
 
+def test_one_keras_model_for_all_tasks_is_interleaved(tmp_path, monkeypatch):
+    """T21: a function that is bound to the class of the model's section."""
+    resolved("two_heads")
+    configs, points, trainer = module().configs, module().PointsConfig, module().two_heads().trainer
+    routines = [
+        configs.TaskRoutine(task_name=name, task_config=points(shift=shift, **module().data(10)))
+        for name, shift in (("points", 0.0), ("moved", 1.0))
+    ]
+
+    def shared():
+        task = configs.MultiTaskConfig(model=module().TwoHeadsConfig(), task_routines=routines)
+        return configs.MultiTaskExperimentConfig(task=task, trainer=trainer)
+
+    shared.__module__ = "experiments.two_heads"
+    monkeypatch.setitem(exp_factory._REGISTERED_CONFIGS, "two_heads", shared)
+    build_model = module().PointsTask(points()).build_model
+    monkeypatch.setattr(module().TwoHeadsConfig, "_BUILDER", lambda self, config: build_model())
+    metrics = do(tmp_path / "run", "trainer.train_steps=60")
+    assert metrics["points/accuracy"] > 0.5
+    assert metrics["moved/accuracy"] > 0.5
+    assert set(tf.saved_model.load(f"{tmp_path}/run/export/saved_model").signatures) == {"points", "moved"}
+
+
 def test_named_sets_alone_are_evaluated_as_there(tmp_path):
     """T21, B3, B4: `eval_tasks` of theirs, each with its own number of steps; the best by one of them."""
     metrics = do(tmp_path / "run", name="points_on_sets")
