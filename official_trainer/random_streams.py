@@ -8,6 +8,7 @@ Does not own: the order of data (`inputs/order.py`).
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import random
 import threading
@@ -63,6 +64,14 @@ def seed(name: str) -> tf.Tensor:
             "`training` is true, because layers are called to build the model too."
         )
     return _here.streams.seed(name)
+
+
+def again() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which a step draws what it drew from its start on: the same each time it is entered.
+
+    For what is computed several times in one step and may differ by nothing that is drawn, in a loop of its own too.
+    """
+    return contextlib.nullcontext() if _here.streams is None else copy.copy(_here.streams)
 
 
 @contextlib.contextmanager

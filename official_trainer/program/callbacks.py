@@ -16,6 +16,7 @@ import numpy as np
 
 from official_trainer.action import Action, Run, Stop
 from official_trainer.lazy import keras
+from official_trainer.program.monitored_modes import maximise_rewards
 from official_trainer.triggers import AnyOf, EverySeconds, Trigger
 
 _BAR_SECONDS = 0.1
@@ -115,6 +116,7 @@ class CallbacksAction(Action):
         model, epochs = self._model, self._epochs
         model.stop_training = False
         model._train_counter.assign(0)  # callbacks look at it
+        maximise_rewards(self._callbacks, model)
         self._callbacks.on_train_begin()
         epoch, batch = model._maybe_load_initial_counters_from_ckpt(epochs.steps, epochs.first)  # of BackupAndRestore
         return epochs.first_step + (int(epoch) - epochs.first) * epochs.steps + int(batch)

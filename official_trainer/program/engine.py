@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import training
+from official_trainer.autograph import as_written
 from official_trainer.config import (
     DataConfig,
     ExperimentConfig,
@@ -47,7 +48,7 @@ class Engine:
         self._model, self._model_dir, self._seed = model, model_dir, seed
         self._task = ProgramTask(_task_config(), model)
         self._trainer: ProgramTrainer | None = None
-        self._compiled: Any = None  # the optimizer that the trainer was built for
+        self._compiled: Any = None  # what the trainer was built for; another for each `compile`
         self._num_fits = 0
 
     @property
@@ -136,12 +137,12 @@ class Engine:
     @property
     def _every(self) -> int:
         """Steps from one call of callbacks for batches to the next."""
-        return int(self._model._steps_per_execution)
+        return int(self._model._steps_per_execution.numpy())
 
     def _ready(self, data: Source) -> ProgramTrainer:
         """Returns the trainer; the first call after `compile` has the data that the model is built with."""
-        if self._trainer is None or self._compiled is not self._model.optimizer:
-            self._compiled = self._model.optimizer
+        if self._trainer is None or self._compiled is not self._model.compiled_loss:
+            self._compiled = self._model.compiled_loss
             with self.scope():
                 self._create_metrics(data.one_pass(1).element_spec)
                 self._trainer = ProgramTrainer(self._config(), self._task, self._model, self._model.optimizer)
@@ -152,6 +153,7 @@ class Engine:
         """Creates weights and metrics that wait for a first call, by tracing a step that never runs."""
         strategy = tf.distribute.get_strategy()
 
+        @as_written
         def step(batch: Any) -> None:
             strategy.run(self._task.validation_step, args=(batch, self._model))
 

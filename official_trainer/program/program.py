@@ -22,6 +22,8 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program.callbacks import Epochs
 from official_trainer.program.data import ArgumentError, Arrays, Source, Weighted, packed, source_of, validation_of
 from official_trainer.program.engine import Engine
+from official_trainer.program.estimators import RewardEstimator
+from official_trainer.program.rewards import add_rewards, given_rewards, rewards_of
 
 
 class NotCompiledError(UserError, RuntimeError):
@@ -55,7 +57,7 @@ class Program:
 
     # Compiling.
 
-    def compile(
+    def compile(  # noqa: PLR0913 - the signature is Keras's, with rewards
         self,
         optimizer: Any = "rmsprop",
         loss: Any = None,
@@ -64,8 +66,13 @@ class Program:
         weighted_metrics: Any = None,
         run_eagerly: bool = False,
         steps_per_execution: int = 1,
+        reward: Any = None,
+        reward_weights: Any = None,
+        reward_estimator: RewardEstimator | None = None,
     ) -> None:
         """Says what trains the model, in Keras's words; see `keras.Model.compile`.
+
+        A reward is maximised: what is minimised, and told as `loss`, is the loss minus the reward.
 
         Args:
           optimizer: an optimizer, or its name or config.
@@ -76,15 +83,29 @@ class Program:
           run_eagerly: whether steps are run in Python, not traced.
           steps_per_execution: steps from one call of callbacks for batches to the next. How many steps run at once
             is the engine's own business.
+          reward: a function of (y_true, y_pred) that returns a number for each example, a `PythonReward`, an
+            `async def` or a name; or one for each output, as a list or a dict by output name.
+          reward_weights: weights of the outputs' rewards: a number, a list, or a dict by output name.
+          reward_estimator: `ScoreFunction` or `EvolutionStrategies`, for rewards that have no gradient.
+
+        Raises:
+          ArgumentError: rewards do not fit the model, or each other.
+          RewardError: a reward of Python has no estimator.
         """
         settings = dict(locals())
         settings.pop("self")
+        of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
         with self._engine.scope():
+            rewards = given_rewards(self.model, **of_rewards)
             self.model.compile(**settings)
+            if rewards is not None:
+                add_rewards(self.model, rewards)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns what was compiled as JSON takes it, for `compile_from_config`."""
-        return dict(self.model.get_compile_config())
+        of_rewards = {} if (rewards := rewards_of(self.model)) is None else rewards.given
+        serialized = {name: keras.saving.serialize_keras_object(value) for name, value in of_rewards.items()}
+        return {**self.model.get_compile_config(), **serialized}
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compiles with what `get_compile_config` has returned.
@@ -230,8 +251,27 @@ class Program:
         return self.model.predict_on_batch(x)
 
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
-        """Returns the loss of outputs, and adds it up; see `keras.Model.compute_loss`."""
-        return self.model.compute_loss(x, y, y_pred, sample_weight)
+        """Returns the loss of outputs, minus their reward, and adds it up; see `keras.Model.compute_loss`."""
+        loss = self.model.compute_loss(x, y, y_pred, sample_weight)
+        rewards = rewards_of(self.model)
+        return loss if rewards is None else rewards.evaluated(loss, (x, y, sample_weight), y_pred, self.model)
+
+    def compute_reward(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
+        """Returns the weighted sum of the rewards of outputs, a scalar float32, as an evaluation computes it.
+
+        Args:
+          x: features; no reward looks at them.
+          y: targets; None if rewards need none.
+          y_pred: outputs of the model.
+          sample_weight: weights of the examples.
+
+        Raises:
+          ArgumentError: `compile` was given no reward.
+        """
+        if (rewards := rewards_of(self.model)) is None:
+            raise ArgumentError("compute_reward: the program has no reward; give compile one by reward=")
+        with self._engine.scope():
+            return rewards.value(*tf.nest.map_structure(_as_tensor, (y, y_pred, sample_weight)))
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
         """Adds outputs to the metrics, and returns what these say then; see `keras.Model.compute_metrics`."""
@@ -257,6 +297,10 @@ def _refuse_jit(jit_compile: bool | None) -> None:
 
 def _one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:
     return Arrays(packed(x, y, sample_weight), batch_size=_ALL, shuffle=False, seed=0)
+
+
+def _as_tensor(value: Any) -> Any:
+    return None if value is None else tf.convert_to_tensor(value)
 
 
 _ALL = 2**31 - 1  # rows: a batch of whatever there is

@@ -2,7 +2,7 @@
 
 Owns: a training step and an evaluation step out of Keras's own pieces (`compute_loss`, `compute_metrics`), so that
 their numbers are Keras's; a model's own `train_step` and `test_step` are called in their place. Does not own: data
-(`data.py`), or when a step runs (`loop.py`).
+(`data.py`), what rewards add to a step (`rewards.py`), or when a step runs (`loop.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from official_trainer.autograph import rewritten
+from official_trainer.autograph import as_written, rewritten
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import Source
+from official_trainer.program.rewards import rewards_of
 from official_trainer.task import Task
 
 
@@ -45,6 +46,7 @@ class ProgramTask(Task):
         assert self.validation is not None
         return self.validation.one_pass(context.elements_per_step)
 
+    @as_written
     def train_step(
         self, inputs: Any, model: keras.Model, optimizer: keras.optimizers.Optimizer, metrics: Any = None
     ) -> dict[str, Any]:
@@ -53,9 +55,12 @@ class ProgramTask(Task):
             logs = self._own(rewritten(model.train_step)(inputs))
         else:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
+            rewards = rewards_of(model)
             with tf.GradientTape() as tape:
                 outputs = model(x, training=True)
-                loss = model.compute_loss(x, y, outputs, weight)
+                loss = rewritten(model.compute_loss)(x, y, outputs, weight)
+                if rewards is not None:
+                    loss = rewards.trained(loss, (x, y, weight), outputs, model)
             optimizer.minimize(loss, model.trainable_variables, tape=tape)
             _update_metrics(model, x, y, outputs, weight)
             logs = {self.loss: loss}
@@ -63,13 +68,17 @@ class ProgramTask(Task):
             model._train_counter.assign_add(1)  # callbacks of Keras look at it
         return logs
 
+    @as_written
     def validation_step(self, inputs: Any, model: keras.Model, metrics: Any = None) -> dict[str, Any]:
         """Runs Keras's evaluation step, or the model's own."""
         if type(model).test_step is not keras.Model.test_step:
             return self._own(rewritten(model.test_step)(inputs))
         x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
         outputs = model(x, training=False)
-        loss = model.compute_loss(x, y, outputs, weight)
+        loss = rewritten(model.compute_loss)(x, y, outputs, weight)
+        rewards = rewards_of(model)
+        if rewards is not None:
+            loss = rewards.evaluated(loss, (x, y, weight), outputs, model)
         _update_metrics(model, x, y, outputs, weight)
         with tf.control_dependencies([loss]):
             model._test_counter.assign_add(1)
@@ -82,6 +91,6 @@ class ProgramTask(Task):
 
 def _update_metrics(model: keras.Model, x: Any, y: Any, outputs: Any, weight: Any) -> None:
     if type(model).compute_metrics is not keras.Model.compute_metrics:
-        model.compute_metrics(x, y, outputs, weight)
+        rewritten(model.compute_metrics)(x, y, outputs, weight)
     else:
         model.compiled_metrics.update_state(y, outputs, weight)  # without the results, which nobody asks for here

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_trainer import windows
 from official_trainer.lazy import tf
 from official_trainer.program.callbacks import live_logs, looks_at_test_batches
+from official_trainer.program.rewards import rewards_of
 from official_trainer.trainer import Trainer
 
 
@@ -40,6 +41,25 @@ class ProgramTrainer(Trainer):
     def non_finite_weights(self) -> list[str]:
         """Returns the names of weights that are not finite, if anybody wants to know."""
         return super().non_finite_weights() if self.checks_finite else []
+
+    def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
+        with self._rewards_explained():
+            return super().run_steps(num_steps, publish=publish)
+
+    def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
+        with self._rewards_explained():
+            return super().evaluate(num_steps)
+
+    @contextlib.contextmanager
+    def _rewards_explained(self) -> Iterator[None]:
+        """Says which reward has failed in Python, where TensorFlow says that some operation has."""
+        try:
+            yield
+        except (tf.errors.OpError, RuntimeError):  # the latter of steps that are not traced
+            rewards = rewards_of(self.model)
+            if rewards is None or (failure := rewards.failure()) is None:
+                raise
+            raise failure from failure.__cause__
 
     def restart_data(self) -> None:
         """Has the data of the next call built anew."""

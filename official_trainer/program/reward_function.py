@@ -1,0 +1,259 @@
+"""One reward: a function of targets and outputs, by name, in TensorFlow or in Python.
+
+Owns: which names there are, calling a function of TensorFlow while a step is traced, calling one of Python for each
+example while the step runs, and what is said when either cannot be. Does not own: which output has which reward
+(`rewards.py`), or how one without a gradient is trained (`estimators.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from official_trainer import random_streams
+from official_trainer.autograph import as_written, rewritten
+from official_trainer.config import nearest
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import keras, load, tf
+from official_trainer.program.data import ArgumentError
+
+_PACKAGE = "official_trainer"
+
+
+class RewardError(UserError, ValueError):
+    """A reward cannot be computed, or nothing can be learned from it."""
+
+    exit_code = ExitCode.CONFIG
+    __init__ = Exception.__init__  # AutoGraph raises such an error again as it is
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+@dataclasses.dataclass(frozen=True)
+class PythonReward:
+    """A reward that Python computes for one example at a time: anything, a search or a call of a service.
+
+    It has no gradient, so it needs a `reward_estimator`. Each step waits for it: the outputs leave the device, all
+    examples are rewarded, the numbers go back. XLA cannot compile such a step.
+
+    Attributes:
+      function: called as `function(y_true, y_pred)` with what one example has in the targets (None without targets)
+        and in the outputs, as NumPy arrays; returns a number. An `async def` is called for all examples of a batch
+        at once, in one event loop that stays for the whole process; it needs no `PythonReward` around it.
+    """
+
+    function: Callable[[Any, Any], Any]
+
+    def __call__(self, y_true: Any, y_pred: Any) -> Any:
+        """Returns what the function does."""
+        return self.function(y_true, y_pred)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        return {"function": keras.saving.serialize_keras_object(self.function)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> PythonReward:
+        """Returns the reward again."""
+        return cls(keras.saving.deserialize_keras_object(config["function"]))
+
+
+class RewardFunction:
+    """A reward as `compile` was given it, ready to be called.
+
+    Attributes:
+      name: what errors call it.
+      is_python: whether Python computes it while the step runs.
+    """
+
+    def __init__(self, given: Any, place: str) -> None:
+        """Takes a function or a name.
+
+        Args:
+          given: what `compile` got.
+          place: the argument that it was given by, as errors name it.
+
+        Raises:
+          ArgumentError: it is neither.
+        """
+        function = _named(given, place) if isinstance(given, str) else given
+        if isinstance(function, keras.losses.Loss | keras.metrics.Metric) or not callable(function):
+            raise ArgumentError(
+                f"{place}={given!r}: a reward is a function of (y_true, y_pred) that returns a number for each "
+                f"example, or one of the names {', '.join(_names())}; a loss goes in by loss=, a metric by metrics="
+            )
+        self._function = function.function if isinstance(function, PythonReward) else function
+        self.name = _name_of(self._function)
+        self._is_async = _is_async(self._function)
+        self.is_python = self._is_async or isinstance(function, PythonReward)
+        self._failure: BaseException | None = None
+
+    @as_written
+    def of_batch(self, y_true: Any, y_pred: tf.Tensor) -> tf.Tensor:
+        """Returns the rewards of a batch, float32: [batch, …], or a scalar for all of it.
+
+        Raises:
+          RewardError: the function cannot be called with tensors.
+        """
+        if self.is_python:
+            return self._in_python([] if y_true is None else [y_true], y_pred)
+        try:
+            values = rewritten(self._function)(*_as_keras_matches_them(y_true, y_pred))
+            values = tf.cast(tf.convert_to_tensor(values), tf.float32)
+        except Exception as error:
+            raise RewardError(
+                f"reward {self.name!r} cannot be computed with tensors ({type(error).__name__}: {error}). If it "
+                f"computes in Python or NumPy, reward=PythonReward({self.name}) calls it with arrays, for one example "
+                "at a time"
+            ) from error
+        return values if values.shape.rank is not None else tf.reshape(values, [tf.shape(y_pred)[0]])
+
+    @as_written
+    def of_samples(self, y_true: Any, samples: tf.Tensor) -> tf.Tensor:
+        """Returns the rewards of several outputs [samples, batch, …] for the same targets: [samples, batch, …].
+
+        [samples] if each is rewarded by one number. What Python rewards, it is given all at once. What a function draws
+        from random streams is the same for each sample.
+        """
+        if not self.is_python:
+            return self._of_each(y_true, samples)
+        count = samples.shape[0]
+        targets = [] if y_true is None else [tf.concat([y_true] * count, axis=0)]
+        batch = tf.shape(samples)[1]
+        flat = tf.reshape(samples, tf.concat([[count * batch], tf.shape(samples)[2:]], axis=0))
+        return tf.reshape(self._in_python(targets, flat), [count, batch])
+
+    def _of_each(self, y_true: Any, samples: tf.Tensor) -> tf.Tensor:
+        shapes = []
+
+        def of_one(sample: tf.Tensor) -> tf.Tensor:
+            with random_streams.again():
+                values = self.of_batch(y_true, sample)
+            shapes.append(values.shape)
+            return values
+
+        values = tf.map_fn(of_one, samples, fn_output_signature=tf.float32)
+        return tf.ensure_shape(values, [samples.shape[0], *shapes[0]])
+
+    def take_failure(self) -> BaseException | None:
+        """Returns what the function has raised in Python, and forgets it."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def _in_python(self, targets: Sequence[tf.Tensor], y_pred: tf.Tensor) -> tf.Tensor:
+        values = tf.numpy_function(self._of_arrays, [y_pred, *targets], tf.float32)
+        return tf.reshape(values, [tf.shape(y_pred)[0]])
+
+    def _of_arrays(self, y_pred: np.ndarray, *targets: np.ndarray) -> np.ndarray:
+        try:
+            examples = list(zip(targets[0] if targets else [None] * len(y_pred), y_pred, strict=True))
+            if self._is_async:
+                values = _all_at_once(self._function, examples)
+            else:
+                values = [self._function(*example) for example in examples]
+            return np.array([self._number(value) for value in values], np.float32)
+        except BaseException as error:
+            self._failure = error  # TensorFlow makes its own errors of others; one of them means that data has ended
+            raise RuntimeError(f"reward {self.name!r}: {type(error).__name__}: {error}") from error
+
+    def _number(self, value: Any) -> float:
+        array = np.asarray(value)
+        if array.size != 1 or array.dtype.kind not in "biuf":
+            raise RewardError(f"it returned {value!r} for an example; a reward is a number")
+        return float(array.reshape(()))
+
+
+def _all_at_once(function: Callable[..., Coroutine[Any, Any, Any]], examples: Sequence[Any]) -> list[Any]:
+    """Returns what a coroutine function returns for each example; the first error ends the others."""
+
+    async def rewarded() -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(function(*example)) for example in examples]
+        return [task.result() for task in tasks]
+
+    try:
+        with _starting:
+            loop = _event_loop()
+        return asyncio.run_coroutine_threadsafe(rewarded(), loop).result()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+_starting = threading.Lock()  # programs may train in several threads
+
+
+@functools.cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Returns the loop that rewards are awaited in; one, because clients of services belong to that they began in."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="rewards", daemon=True).start()
+    return loop
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "name", None) or getattr(function, "__name__", None) or type(function).__name__)
+
+
+def _as_keras_matches_them(y_true: Any, y_pred: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """Returns targets in the rank and type that Keras gives them for losses: else [n] and [n, 1] make [n, n]."""
+    if y_true is None:
+        return None, y_pred
+    matching = load("tf_keras.src.engine.compile_utils")
+    y_true, y_pred, _ = matching.match_dtype_and_rank(y_true, y_pred, None)
+    return y_true, y_pred
+
+
+# Names.
+
+_OF_KERAS = (
+    "binary_accuracy",
+    "categorical_accuracy",
+    "sparse_categorical_accuracy",
+    "top_k_categorical_accuracy",
+    "sparse_top_k_categorical_accuracy",
+    "cosine_similarity",
+)
+
+
+def _names() -> list[str]:
+    return ["accuracy", *_OF_KERAS]
+
+
+def _named(name: str, place: str) -> Any:
+    """Returns the function of a name: one of Keras's metrics of which more is better, or one that a user registered."""
+    if name in ("accuracy", "acc"):
+        return accuracy
+    if name in _OF_KERAS:
+        return getattr(keras.metrics, name)
+    if (registered := keras.saving.get_registered_object(name)) is not None:
+        return registered
+    if hasattr(keras.losses, name):
+        raise ArgumentError(f"{place}={name!r}: less of it is better, and rewards are maximised; give it by loss=")
+    near = nearest(name, _names())
+    raise ArgumentError(
+        f"{place}={name!r} is no name of a reward; allowed: {', '.join(_names())}, and what "
+        f"keras.saving.register_keras_serializable knows{f'; did you mean {near[0]!r}?' if near else ''}"
+    )
+
+
+def accuracy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Returns 1.0 where the class is right; outputs are classes that were drawn, or what Keras takes for accuracy."""
+    if y_pred.dtype.is_integer:
+        one_hot = y_true.shape.rank > y_pred.shape.rank
+        classes = tf.argmax(y_true, axis=-1) if one_hot else tf.reshape(y_true, tf.shape(y_pred))
+        return tf.cast(tf.cast(classes, y_pred.dtype) == y_pred, tf.float32)
+    if y_pred.shape[-1] == 1:
+        return keras.metrics.binary_accuracy(tf.cast(y_true, y_pred.dtype), y_pred)
+    if y_true.shape.rank < y_pred.shape.rank or y_true.shape[-1] == 1:
+        return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)
+    return keras.metrics.categorical_accuracy(y_true, y_pred)

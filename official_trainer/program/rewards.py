@@ -1,0 +1,368 @@
+"""Rewards beside losses: what `compile(reward=…)` means for the outputs of a model, and for what is trained.
+
+Owns: which output has which reward and which weight, sample weights in rewards, what a step minimises (the loss minus
+the reward), and the metrics of both. Does not own: a single reward (`reward_function.py`), how one without a gradient
+is trained (`estimators.py`), which callbacks maximise (`monitored_modes.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_trainer.autograph import as_written
+from official_trainer.lazy import keras, load, tf
+from official_trainer.monitoring import Direction
+from official_trainer.program import per_output
+from official_trainer.program.data import ArgumentError
+from official_trainer.program.estimators import EvolutionStrategies, RewardEstimator, ScoreFunction
+from official_trainer.program.reward_function import RewardError, RewardFunction
+
+_compiled: Any = load("tf_keras.src.engine.compile_utils")  # Keras's own containers have no public name
+
+_CHOICES = "reward_estimator=ScoreFunction(…) or reward_estimator=EvolutionStrategies(…)"
+
+
+def _mean(name: str, direction: Direction) -> Any:
+    """Returns a metric that says which values are better; of Keras's class, or a SavedModel of it could not be read."""
+    metric = keras.metrics.Mean(name)
+    metric.direction = direction
+    return metric
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Rewarded:
+    """One output of a batch that has a reward.
+
+    Attributes:
+      name: of the output.
+      function: its reward.
+      factor: its weight in the sum of rewards.
+      y_true: targets of the batch; None without any.
+      y_pred: the output.
+      sample_weight: weights of the examples; None for none.
+    """
+
+    name: str
+    function: RewardFunction
+    factor: float
+    y_true: Any
+    y_pred: Any
+    sample_weight: Any
+
+    def of_samples(self, samples: tf.Tensor) -> tf.Tensor:
+        """Returns the weighted rewards of outputs [samples, batch, …]: [samples, batch], or [samples]."""
+        return self._weighted(self.function.of_samples(self.y_true, samples))
+
+    def of_output(self, y_pred: tf.Tensor) -> tf.Tensor:
+        """Returns the mean reward of the batch for an output, a scalar."""
+        return tf.reduce_mean(self._weighted(self.function.of_batch(self.y_true, y_pred)[None]))
+
+    def _weighted(self, values: tf.Tensor) -> tf.Tensor:
+        weight = self.sample_weight
+        if weight is None:
+            return values if values.shape.rank == 1 else _mean_of_examples(values)
+        weight = tf.cast(weight, tf.float32)
+        if weight.shape.rank == 2 and weight.shape[-1] == 1:
+            weight = tf.squeeze(weight, -1)
+        if values.shape.rank == 1:
+            return values * tf.reduce_mean(weight)
+        if (extra := values.shape.rank - 1 - weight.shape.rank) < 0:
+            raise RewardError(
+                f"reward {self.function.name!r} of the output {self.name!r} is a number for each example, and "
+                f"sample_weight has the shape {tuple(weight.shape)}; give it one weight for each example"
+            )
+        shape = tf.concat([[1], tf.shape(weight), [1] * extra], axis=0)
+        return _mean_of_examples(values * tf.reshape(weight, shape))
+
+
+def _mean_of_examples(values: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(values, axis=list(range(2, values.shape.rank)))
+
+
+class Rewards:
+    """The rewards of a compiled model.
+
+    Attributes:
+      given: the arguments of `compile` about rewards, by name, as `compile_from_config` takes them.
+    """
+
+    def __init__(self, reward: Any, weights: Any, estimator: RewardEstimator | None, model: keras.Model) -> None:
+        """Takes what `compile` got.
+
+        Args:
+          reward: a reward or its name, or one for each output: a list, or a dict by output name.
+          weights: a number, or one for each output: a list, or a dict by output name; None for ones.
+          estimator: trains what has no gradient; None where all rewards have one.
+          model: whose outputs are rewarded.
+
+        Raises:
+          ArgumentError: they do not fit together, or not to the model.
+        """
+        self.given = {"reward": reward, "reward_weights": weights, "reward_estimator": estimator}
+        self._estimator, self._container = estimator, _compiled.Container(output_names=model.output_names)
+        if not isinstance(estimator, RewardEstimator | None):
+            raise ArgumentError(f"reward_estimator={estimator!r}; allowed: {_CHOICES}, or None")
+        for name in ("train_step", "test_step"):
+            if getattr(type(model), name) is not getattr(keras.Model, name):
+                raise ArgumentError(
+                    f"reward: {type(model).__name__}.{name} is the model's own, and rewards are part of the steps of "
+                    f"Program; leave out reward, or {name}"
+                )
+        if isinstance(estimator, EvolutionStrategies):
+            estimator.check_strategy(model.distribute_strategy)
+        names = per_output.names_of(model)
+        self._functions = _functions(reward, names)
+        if self._estimator is None:
+            for function in self._functions.values():
+                _check_has_gradient(function, not function.is_python)
+        if names is not None:
+            self._check_against(names)
+        self._is_built = False
+        self._loss, self._total = _mean("loss", "min"), _mean("reward", "max")
+        self._of_output: dict[str, Any] = {}
+
+    @property
+    def metrics(self) -> list[Any]:
+        """What is minimised, the reward and, of several outputs, the reward of each; none before the first batch."""
+        return [self._loss, self._total, *self._of_output.values()] if self._is_built else []
+
+    def failure(self) -> RewardError | None:
+        """Returns what to say of a reward that has raised an error in Python since the last call; None if none has."""
+        for function in self._functions.values():
+            if (error := function.take_failure()) is not None:
+                said = RewardError(f"reward {function.name!r} has failed: {type(error).__name__}: {error}")
+                said.__cause__ = error
+                return said
+        return None
+
+    # In a step. Called in replica context, traced.
+
+    @as_written
+    def trained(self, loss: Any, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
+        """Returns what a step of training minimises: the loss minus the reward, with a gradient for each.
+
+        Args:
+          loss: what `compute_loss` returned; None without losses.
+          batch: `(x, y, sample_weight)`.
+          outputs: of the model for the batch.
+          model: the model.
+
+        Raises:
+          RewardError: a reward has no gradient, and there is no estimator.
+        """
+        x, y, sample_weight = batch
+        rewarded = self._rewarded(y, outputs, sample_weight)
+        if isinstance(self._estimator, EvolutionStrategies):
+            values, surrogate = self._evolved(rewarded, x, outputs, model)
+        elif isinstance(self._estimator, ScoreFunction):
+            values, surrogate = self._drawn(rewarded)
+        else:
+            values, surrogate = [self._with_gradient(each) for each in rewarded], None
+        total = self._summed(rewarded, values)
+        if surrogate is not None:  # has the gradient, and its value is no reward
+            total = tf.stop_gradient(total) + (surrogate - tf.stop_gradient(surrogate))
+        return self._minimised(loss, total, (rewarded, values), model)
+
+    @as_written
+    def evaluated(self, loss: Any, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
+        """Returns what `trained` does, without a gradient, of the outputs as they are."""
+        _, y, sample_weight = batch
+        rewarded = self._rewarded(y, outputs, sample_weight)
+        values = [self._value(each) for each in rewarded]
+        return self._minimised(loss, self._summed(rewarded, values), (rewarded, values), model)
+
+    @as_written
+    def value(self, y: Any, outputs: Any, sample_weight: Any) -> tf.Tensor:
+        """Returns the weighted sum of the outputs' mean rewards, a scalar float32."""
+        rewarded = self._rewarded(y, outputs, sample_weight)
+        return self._summed(rewarded, [self._value(each) for each in rewarded])
+
+    def _value(self, each: _Rewarded) -> tf.Tensor:
+        y_pred = each.y_pred
+        if isinstance(self._estimator, ScoreFunction):
+            y_pred = self._estimator.likeliest(each.name, y_pred)
+        return each.of_output(y_pred)
+
+    def _with_gradient(self, each: _Rewarded) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(each.y_pred)
+            value = each.of_output(each.y_pred)
+        _check_has_gradient(each.function, tape.gradient(value, each.y_pred) is not None)
+        return value
+
+    def _drawn(self, rewarded: Sequence[_Rewarded]) -> tuple[list[tf.Tensor], tf.Tensor]:
+        assert isinstance(self._estimator, ScoreFunction)
+        values, surrogates = [], []
+        for each in rewarded:
+            mask = getattr(each.y_pred, "_keras_mask", None)
+            value, surrogate = self._estimator.estimate(each.name, each.y_pred, mask, each.of_samples)
+            values.append(value)
+            surrogates.append(surrogate * each.factor)
+        return values, tf.add_n(surrogates)
+
+    def _evolved(
+        self, rewarded: Sequence[_Rewarded], x: Any, outputs: Any, model: keras.Model
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        assert isinstance(self._estimator, EvolutionStrategies)
+        found = self._by_name(self._estimator.outputs(model, x, like=outputs))
+        by_copy = []
+        for each in rewarded:
+            values = each.of_samples(tf.stop_gradient(found[each.name]))
+            by_copy.append(values if values.shape.rank == 1 else tf.reduce_mean(values, axis=1))
+        surrogate = self._estimator.surrogate(model, tf.stop_gradient(self._summed(rewarded, by_copy)))
+        return [tf.reduce_mean(values) for values in by_copy], surrogate
+
+    def _summed(self, rewarded: Sequence[_Rewarded], values: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.add_n([each.factor * value for each, value in zip(rewarded, values, strict=True)])
+
+    def _minimised(self, loss: Any, reward: tf.Tensor, found: Any, model: keras.Model) -> tf.Tensor:
+        """Adds up the metrics and returns this replica's share of what is minimised."""
+        rewarded, values = found
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        minimised = -reward / replicas if loss is None else tf.cast(loss, tf.float32) - reward / replicas
+        size = tf.cast(tf.shape(rewarded[0].y_pred)[0], tf.float32)
+        self._loss.update_state(minimised * replicas, sample_weight=size)
+        self._total.update_state(reward, sample_weight=size)
+        for each, value in zip(rewarded, values, strict=True):
+            if each.name in self._of_output:
+                self._of_output[each.name].update_state(value, sample_weight=size)
+        if not any(metric is self._total for metric in model.metrics):
+            raise RewardError(
+                f"reward: {type(model).__name__}.metrics leaves out the metrics of compile, so no reward is told; "
+                "let it return [*super().metrics, …]"
+            )
+        return minimised
+
+    # Outputs.
+
+    def _rewarded(self, y: Any, outputs: Any, sample_weight: Any) -> list[_Rewarded]:
+        self._build(outputs)
+        found = self._by_name(outputs)
+        targets = self._aligned(y, outputs, list(found))
+        weights = self._aligned(sample_weight, outputs, list(found))
+        return [
+            _Rewarded(
+                name=name,
+                function=function,
+                factor=self._factors[name],
+                y_true=targets[name],
+                y_pred=found[name],
+                sample_weight=weights[name],
+            )
+            for name, function in self._functions_of(list(found)).items()
+        ]
+
+    def _build(self, outputs: Any) -> None:
+        if self._is_built:
+            return
+        self._container.build(outputs)
+        names = list(self._by_name(outputs))
+        self._check_against(names)
+        if len(names) > 1:
+            self._of_output = {name: _mean(f"{name}_reward", "max") for name in self._functions_of(names)}
+        self._is_built = True
+
+    def _by_name(self, outputs: Any) -> dict[str, Any]:
+        flat = tf.nest.flatten(outputs)
+        names = sorted(outputs) if isinstance(outputs, Mapping) else self._container._output_names
+        return dict(zip(names, flat, strict=True))
+
+    def _aligned(self, structure: Any, outputs: Any, names: Sequence[str]) -> dict[str, Any]:
+        if structure is None:
+            return dict.fromkeys(names)
+        flat = tf.nest.flatten(self._container._conform_to_outputs(outputs, structure))
+        return dict(zip(names, flat, strict=True))
+
+    def _check_against(self, names: Sequence[str]) -> None:
+        """Refuses what names, or counts, other outputs than there are."""
+        reward, weights = self.given["reward"], self.given["reward_weights"]
+        per_output.check("reward", reward, names)
+        rewarded = list(self._functions_of(names))
+        if isinstance(weights, Mapping):
+            per_output.check("reward_weights", weights, rewarded, which="outputs that have a reward")
+        else:
+            per_output.check("reward_weights", weights, names)
+        by_name = per_output.by_name(weights, names)
+        self._factors = {name: _factor(name, by_name.get(name)) for name in rewarded}
+        if isinstance(self._estimator, ScoreFunction):
+            self._estimator.check_names(rewarded)
+
+    def _functions_of(self, names: Sequence[str]) -> dict[str, RewardFunction]:
+        """Returns the rewards by the names of their outputs."""
+        keys = per_output.keys(self.given["reward"], names)
+        return {name: self._functions[key] for name, key in keys.items() if key in self._functions}
+
+
+class LossesBesideRewards(_compiled.LossesContainer):
+    """Keras's losses, with the metrics of rewards among theirs and what is minimised as `loss`."""
+
+    def __init__(self, losses: Any, loss_weights: Any, output_names: Any, rewards: Rewards) -> None:
+        """Takes what Keras's container does, and the rewards."""
+        super().__init__(losses, loss_weights, output_names=output_names)
+        self.rewards = rewards
+
+    @property
+    def metrics(self) -> list[Any]:
+        loss, *of_rewards = self.rewards.metrics or [None]
+        return [*([loss] if loss else []), *super().metrics[1:], *of_rewards]
+
+
+def given_rewards(
+    model: keras.Model, *, reward: Any, reward_weights: Any, reward_estimator: RewardEstimator | None
+) -> Rewards | None:
+    """Returns the rewards that `compile` was given; None if it was given none.
+
+    Raises:
+      ArgumentError: they do not fit together, or not to the model.
+      RewardError: a reward of Python has no estimator.
+    """
+    if reward is not None:
+        return Rewards(reward, reward_weights, reward_estimator, model)
+    for name, value in (("reward_weights", reward_weights), ("reward_estimator", reward_estimator)):
+        if value is not None:
+            raise ArgumentError(f"{name}={value!r} is given without a reward; give one by reward=, or leave it out")
+    return None
+
+
+def rewards_of(model: keras.Model) -> Rewards | None:
+    """Returns the rewards that a model was compiled with; None if it was without."""
+    return getattr(getattr(model, "compiled_loss", None), "rewards", None)
+
+
+def add_rewards(model: keras.Model, rewards: Rewards) -> None:
+    """Gives a model that Keras has compiled its rewards."""
+    of_keras = model.compiled_loss
+    losses, weights = of_keras._user_losses, of_keras._user_loss_weights
+    model.compiled_loss = LossesBesideRewards(losses, weights, model.output_names, rewards)
+
+
+def _functions(reward: Any, names: Sequence[str] | None) -> dict[Any, RewardFunction]:
+    """Returns the rewards by the keys they were given under: names, numbers, or None for one for all outputs."""
+    if names is not None:
+        per_output.check("reward", reward, names)
+    found = {}
+    for key, value in per_output.items(reward):
+        if value is not None:
+            found[key] = RewardFunction(value, "reward" if key is None else f"reward[{key!r}]")
+    if not found:
+        raise ArgumentError(f"reward={reward!r} rewards no output; leave it out, or give one of them a reward")
+    return found
+
+
+def _factor(name: str, value: Any) -> float:
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ArgumentError(f"reward_weights: {value!r} for the output {name!r}; allowed: numbers")
+    return float(value)
+
+
+def _check_has_gradient(function: RewardFunction, has_gradient: bool) -> None:
+    if not has_gradient:
+        why = "is computed in Python" if function.is_python else "does not depend on the outputs in a way that has one"
+        raise RewardError(
+            f"reward {function.name!r} has no gradient: it {why}. Choose how it is trained: compile(…, {_CHOICES})"
+        )
