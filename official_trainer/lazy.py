@@ -47,7 +47,7 @@ def load(name: str) -> types.ModuleType:
             importlib.import_module(name)
     if "tensorflow" in sys.modules:
         _heed_log_level()
-    return sys.modules[name]
+    return importlib.import_module(name)  # it is there, but another thread may not have imported all of it yet
 
 
 @functools.cache

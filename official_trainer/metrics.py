@@ -139,9 +139,23 @@ def direction_of(metric: Any) -> Direction | None:
         return checked_direction(declared, f"{type(metric).__name__}.direction")
     known: tuple[tuple[Direction, str], ...] = (("max", _HIGHER_IS_BETTER), ("min", _LOWER_IS_BETTER))
     for direction, classes in known:
-        if isinstance(metric, tuple(getattr(keras.metrics, name) for name in classes.split())):
+        names = classes.split()
+        if isinstance(metric, tuple(getattr(keras.metrics, name) for name in names)) or _measures(metric, names):
             return direction
     return None
+
+
+def _measures(metric: Any, classes: Sequence[str]) -> bool:
+    """Whether a metric is the mean of a function of Keras's that one of these classes stands for.
+
+    `compile` makes such a metric of the names `"accuracy"` and `"mae"`.
+    """
+    function = getattr(metric, "_fn", None) if isinstance(metric, keras.metrics.MeanMetricWrapper) else None
+    name = getattr(function, "__name__", "")
+    if not name or function not in (getattr(keras.metrics, name, None), getattr(keras.losses, name, None)):
+        return False
+    # The loss of this name is the negative of the metric.
+    return name != "cosine_similarity" and name.replace("_", "") in [each.lower() for each in classes]
 
 
 def checked_direction(declared: Any, place: str) -> Direction:

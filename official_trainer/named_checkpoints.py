@@ -20,8 +20,10 @@ from official_trainer import files, manifest
 from official_trainer.best import REPLACEMENT, finish_replacement, read_records, save
 from official_trainer.checkpoints import POINTER, CheckpointStore
 from official_trainer.lazy import tf
+from official_trainer.manifest import CheckpointError
 from official_trainer.monitoring import Direction, find_metric, is_better
 from official_trainer.name_template import NameTemplate
+from official_trainer.triggers import Every
 
 EXPORT = "saved_model"
 """Folder of a named checkpoint for a SavedModel of it."""
@@ -52,6 +54,7 @@ class Policy:
       max_to_keep: how many are kept; None keeps all.
       save_best_only: whether only what is better than all before is saved.
       threshold: only better values than this are saved.
+      keep_every_n_steps: those at multiples of it are kept beside them for ever; None for no such rule.
     """
 
     monitor: str = ""
@@ -59,6 +62,7 @@ class Policy:
     max_to_keep: int | None = None
     save_best_only: bool = False
     threshold: float | None = None
+    keep_every_n_steps: int | None = None
 
     def kept(self, found: Collection[NamedCheckpoint]) -> list[NamedCheckpoint]:
         """Returns those that stay, best or newest first: one of each name and of each step."""
@@ -66,7 +70,11 @@ class Policy:
         for candidate in sorted(found, key=self._rank):
             if all(candidate.name != other.name and candidate.step != other.step for other in kept):
                 kept.append(candidate)
-        return kept[: self.max_to_keep]
+        if self.max_to_keep is None or self.keep_every_n_steps is None:
+            return kept[: self.max_to_keep]
+        forever = Every(self.keep_every_n_steps)
+        first, rest = kept[: self.max_to_keep], kept[self.max_to_keep :]
+        return first + [one for one in rest if forever.is_due_at(one.step)]
 
     def takes(self, new: NamedCheckpoint, found: Collection[NamedCheckpoint]) -> bool:
         """Whether `new` is saved and stays, given those that are there."""
@@ -92,10 +100,17 @@ class Policy:
 class NamedCheckpoints:
     """Those of one directory, for the one process that writes there."""
 
-    def __init__(self, directory: str, policy: Policy) -> None:
-        """Reads what an earlier process has left, and finishes what it had begun."""
+    def __init__(self, directory: str, policy: Policy, *, owner: str = "") -> None:
+        """Reads what an earlier process has left, and finishes what it had begun.
+
+        Args:
+          directory: where they are; created by the first.
+          policy: which of them stay.
+          owner: tells these from others in the same directory, none of which is looked at; empty if there are none.
+        """
         self.directory = str(directory)
         self.policy = policy
+        self._owner = owner
         self._found = self._read()
         self.tidy()
 
@@ -122,12 +137,15 @@ class NamedCheckpoints:
         """Saves `new`, which the policy takes, with its results in the manifest; then deletes what gives way to it.
 
         One that is there already, with the same value, is not written again: the evaluation was repeated.
+
+        Raises:
+          CheckpointError: the folder is that of another owner's.
         """
         if new not in self._found or new.value is None:
             if any((one.name, one.step) == (new.name, new.step) for one in self._found):
                 files.remove(files.join(self.folder(new.name), EXPORT))  # of other weights, but of this step
             record = {"metric": self.policy.monitor, "value": new.value, "logs": dict(logs)}
-            _mark(self.folder(new.name))
+            _mark(self.folder(new.name), self._owner)
             save(self.folder(new.name), checkpoint, new.step, record, metadata={})
             self._found = [one for one in self._found if one.step != new.step] + [new]
         self.tidy()
@@ -137,14 +155,14 @@ class NamedCheckpoints:
         kept = {one.name: one.step for one in self.kept}
         for name in files.list_dir(self.directory):
             folder = self.folder(name)
-            if files.is_dir(folder) and _is_ours(folder):
+            if files.is_dir(folder) and _is_ours(folder, self._owner):
                 _keep_only(folder, kept.get(name))
         self._found = list(self.kept)
 
     def _read(self) -> list[NamedCheckpoint]:
         found = []
         for name in files.list_dir(self.directory):
-            if not files.is_dir(self.folder(name)) or not _is_ours(self.folder(name)):
+            if not files.is_dir(self.folder(name)) or not _is_ours(self.folder(name), self._owner):
                 continue
             finish_replacement(self.folder(name))
             for step, record in read_records(self.folder(name)).items():
@@ -173,20 +191,26 @@ def latest(directory: str, template: str | None = None) -> str | None:
 
 
 _MARK = ".named_checkpoint"
-"""An empty file that says that a folder was made here. What has none is never touched, whatever it holds."""
+"""A file that says that a folder was made here, and for whom. What has none is never touched, whatever it holds."""
 
 _OWN = {POINTER, REPLACEMENT, EXPORT, f"{EXPORT}.writing", _MARK}
 
 
-def _mark(folder: str) -> None:
+def _mark(folder: str, owner: str) -> None:
+    mark = files.join(folder, _MARK)
     files.make_dirs(folder)
-    if not files.exists(files.join(folder, _MARK)):
-        files.write_text_atomically(files.join(folder, _MARK), "")
+    if not files.exists(mark):
+        files.write_text_atomically(mark, owner)
+    elif (found := files.read_text(mark)) != owner:
+        raise CheckpointError(f"{folder} belongs to {found!r}, not to {owner!r}; give one of them another directory")
 
 
-def _is_ours(folder: str) -> bool:
-    """Whether this made a folder; one without anything is what is left of that."""
-    return all(name.startswith(_MARK) for name in files.list_dir(folder)) or files.exists(files.join(folder, _MARK))
+def _is_ours(folder: str, owner: str) -> bool:
+    """Whether this made a folder; one without anything is what is left of that, where nobody else makes any."""
+    mark = files.join(folder, _MARK)
+    if files.exists(mark):
+        return files.read_text(mark) == owner
+    return not owner and all(name.startswith(_MARK) for name in files.list_dir(folder))
 
 
 def _keep_only(folder: str, step: int | None) -> None:

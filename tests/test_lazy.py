@@ -1,5 +1,6 @@
 """How TensorFlow gets imported; a small module stands for it here."""
 
+import concurrent.futures
 import gc
 import os
 import subprocess
@@ -60,3 +61,27 @@ tf.distribute.Server({"worker": ["127.0.0.1:0"]}, job_name="worker", task_index=
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": level}
     done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, check=True)
     assert ("Started server with target" in done.stderr) == is_said, done.stderr
+
+
+def test_a_module_that_another_thread_imports_is_waited_for(tmp_path, monkeypatch):
+    """Two runs in one process may need the same module first at the same time."""
+    (tmp_path / "slow_module.py").write_text("import gate\ngate.begun.set()\ngate.going.wait(60)\nvalue = 42\n")
+    (tmp_path / "gate.py").write_text("import threading\nbegun, going = threading.Event(), threading.Event()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import gate
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            first = pool.submit(lazy.load, "slow_module")
+            assert gate.begun.wait(60)
+            second = pool.submit(lambda: lazy.load("slow_module").value)
+            with pytest.raises(TimeoutError):
+                second.result(0.2)
+            gate.going.set()
+            assert (first.result(60).value, second.result(60)) == (42, 42)
+    finally:
+        gate.going.set()
+        for name in ("slow_module", "gate"):
+            sys.modules.pop(name, None)
+        gc.unfreeze()
+        gc.enable()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer import files
-from official_trainer.manifest import committed_steps
+from official_trainer.manifest import CheckpointError, committed_steps
 from official_trainer.named_checkpoints import NamedCheckpoint, NamedCheckpoints, Policy, latest
 from tests.test_best import Died, Writes, evaluated, saved_weight
 
@@ -50,6 +50,8 @@ HISTORY = [(10, 0.5), (20, 0.7), (30, math.nan), (40, 0.7), (50, 0.6), (60, 0.9)
         (Policy(monitor="accuracy", threshold=0.7), [60], [60]),
         (Policy(monitor="accuracy", direction="min", threshold=0.6), [10], [10]),
         (Policy(max_to_keep=2), [10, 20, 30, 40, 50, 60], [60, 50]),
+        (Policy(max_to_keep=1, keep_every_n_steps=20), [10, 20, 30, 40, 50, 60], [60, 40, 20]),
+        (Policy(monitor="accuracy", max_to_keep=1, keep_every_n_steps=25), [10, 20, 50, 60], [60, 50]),
     ],
 )
 def test_which_are_saved_and_which_stay(model_dir, policy, taken, kept):
@@ -120,6 +122,21 @@ def test_a_step_that_is_evaluated_again_after_a_rollback(model_dir):
     assert saved_weight(f"{model_dir}/newest/10-0.4", 10) == 7
 
 
+def test_owners_share_a_directory(model_dir):
+    """C6: each sees its own, tidies its own, and is refused a name that another one has."""
+    owners = {name: NamedCheckpoints(model_dir, Policy(max_to_keep=1), owner=name) for name in ("first", "second")}
+    for step in (10, 20):
+        for name, found in owners.items():
+            offer(found, f"{name}-{step}", step, 0.5)
+    files.make_dirs(f"{model_dir}/empty")  # may be what the other's save begins with
+    for name in owners:
+        again = NamedCheckpoints(model_dir, Policy(max_to_keep=1), owner=name)
+        assert [one.name for one in again.kept] == [f"{name}-20"]
+    assert files.list_dir(model_dir) == ["empty", "first-20", "second-20"]
+    with pytest.raises(CheckpointError, match="first-20 belongs to 'first', not to 'second'; give one of them another"):
+        offer(owners["second"], "first-20", 30, 0.5)
+
+
 @pytest.mark.parametrize(
     ("policy", "name", "step", "value", "expected"),
     [
@@ -165,7 +182,7 @@ def test_only_what_is_ours_is_deleted(model_dir):
     files.write_text_atomically(f"{model_dir}/readme.txt", "x")
     for name in (".named_checkpoint", "ckpt-20.saving", "ckpt-20.index"):
         files.make_dirs(f"{model_dir}/dead")
-        files.write_text_atomically(f"{model_dir}/dead/{name}", "x")
+        files.write_text_atomically(f"{model_dir}/dead/{name}", "" if name == ".named_checkpoint" else "x")
     files.make_dirs(f"{model_dir}/half")
     files.write_text_atomically(f"{model_dir}/half/.named_checkpoint.tmp-1", "")
     shutil.copytree(f"{model_dir}/a", f"{model_dir}/run")  # somebody's run

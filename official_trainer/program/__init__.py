@@ -12,19 +12,25 @@ second Trainer, a second way to save.
             │           └─► estimators.py       what trains those without a gradient
             ├─► callbacks.py  Keras's callbacks, in Keras's order, as an action
             │     └─► monitored_modes.py  those that look at a reward maximise it
+            ├─► checkpoint.py the callback that keeps checkpoints under names; loading.py reads them back
+            ├─► turns.py      calls from an event loop, each in a thread
             └─► trainer.py    evaluations that callbacks hear of
 """
 
+from official_trainer.program.checkpoint import ProgramCheckpoint
 from official_trainer.program.data import ArgumentError
+from official_trainer.program.engine import BusyError
 from official_trainer.program.estimators import EvolutionStrategies, ScoreFunction
 from official_trainer.program.program import NotCompiledError, Program
 from official_trainer.program.reward_function import PythonReward, RewardError
 
 __all__ = [
     "ArgumentError",
+    "BusyError",
     "EvolutionStrategies",
     "NotCompiledError",
     "Program",
+    "ProgramCheckpoint",
     "PythonReward",
     "RewardError",
     "ScoreFunction",

@@ -9,6 +9,7 @@ Callbacks that do not look at batches cost nothing between epochs: a window ends
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,16 @@ import numpy as np
 
 from official_trainer.action import Action, Run, Stop
 from official_trainer.lazy import keras
+from official_trainer.program.checkpoint import those_among
 from official_trainer.program.monitored_modes import maximise_rewards
-from official_trainer.triggers import AnyOf, EverySeconds, Trigger
+from official_trainer.triggers import AnyOf, Every, EverySeconds, Trigger
+
+_logger = logging.getLogger(__name__)
 
 _BAR_SECONDS = 0.1
+
+UNKNOWN_STEPS = 2**40
+"""Steps in an epoch of data of which nobody knows how long it is: its end is that of the epoch, and of training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,12 +102,17 @@ class CallbacksAction(Action):
         self.when = InEpochs(epochs=epochs, every=self._every if self._looks_at_batches else epochs.steps)
         if looking and not self._looks_at_batches:
             self.when = AnyOf((self.when, EverySeconds(_BAR_SECONDS)))
+        self._checkpoints = those_among(callbacks)
+        saved = [Every(each.every_steps) for each in self._checkpoints if each.every_steps is not None]
+        if saved:
+            self.when = AnyOf((self.when, *saved))
         self._is_in_epoch = self._is_ending = False
         self._epoch = epochs.first
         self._logs: dict[str, Any] | None = None
         self._ended: int | None = None  # the last epoch whose end callbacks know of
         self._at_start: list[dict[str, Any]] = []
         self._restored: Mapping[str, Any] = {}
+        self._run: Run | None = None
 
     @property
     def _model(self) -> Any:
@@ -122,31 +134,40 @@ class CallbacksAction(Action):
         return epochs.first_step + (int(epoch) - epochs.first) * epochs.steps + int(batch)
 
     def on_start(self, run: Run) -> Stop | None:
+        self._run = run
         self._at_start = [_plain(callback) for callback in self._callbacks]
         self._take_back()
-        if self._epochs.ends_at(run.step) and self._ended != (last := self._epochs.place(run.step)[0] - 1):
+        data_ended = run.step > 0 and self._restored.get("data_ended") == run.step
+        last = self._epochs.place(run.step - 1)[0]
+        if (data_ended or self._epochs.ends_at(run.step)) and self._ended != last:
             self._epoch, self._is_in_epoch, self._is_ending = last, True, True  # its evaluation is to come
             self._callbacks.on_epoch_begin(last)
-        elif run.step < self._epochs.end_step:
+        elif not data_ended and run.step < self._epochs.end_step:
             self._begin_epoch(run.step)
-        return self._stop()
+        return Stop(reason=f"the data ended at step {run.step}") if data_ended else self._stop()
 
     def on_step(self, run: Run) -> Stop | None:
-        if self._looks_at_batches or not self._epochs.ends_at(run.step):
-            _, batch = self._epochs.place(run.step - 1)
-            ends = self._epochs.ends_at(run.step)
-            logs = _of_metrics(self._model, run.train_logs) if ends else live_logs(self._model)
+        _, batch = self._epochs.place(run.step - 1)
+        ends = self._epochs.ends_at(run.step)
+        is_told = ends or (batch + 1) % self._every == 0
+        task = run.trainer.task
+        logs = task.logs_among("train", run.train_logs) if ends else task.live_logs("train")
+        if is_told if self._looks_at_batches else not ends:
             self._callbacks.on_train_batch_end(batch, logs)
+        for each in self._checkpoints:
+            each.on_step(run.step, logs)
         stop = self._stop()
-        self._is_ending = stop is not None or self._epochs.ends_at(run.step)
+        self._is_ending = stop is not None or ends
         if not self._is_ending:
-            self._begin_batch(run.step)
+            if is_told:
+                self._begin_batch(run.step)
         elif stop is None and not self._epochs.is_validated(self._epoch):
             self._end_epoch(run, {})
         return stop or self._stop()  # where training stops, an epoch ends once its summary is there
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
-        self._end_epoch(run, {f"val_{name}": value for name, value in _of_metrics(self._model, logs).items()})
+        found = run.trainer.task.logs_among("eval", logs)
+        self._end_epoch(run, {f"val_{name}": value for name, value in found.items()})
         return self._stop()
 
     def on_end(self, run: Run, failure: BaseException | None) -> None:
@@ -154,11 +175,35 @@ class CallbacksAction(Action):
             return  # as Keras, which calls nothing then
         if self._is_in_epoch:
             self._end_epoch(run, {})
+        if self._data_ended is not None:
+            self._warn_of_end(run.step)
         self._callbacks.on_train_end(self._logs)
+
+    def _warn_of_end(self, step: int) -> None:
+        epochs = self._epochs
+        is_known = epochs.steps != UNKNOWN_STEPS
+        if is_known or epochs.end - epochs.first > 1:  # else one epoch of all there is was meant
+            _logger.warning(
+                "the input ran out of data at step %d%s, in epoch %d of %d, and training ends; give %s",
+                step,
+                f" of {epochs.end_step}" if is_known else "",
+                self._epoch + 1,
+                epochs.end,
+                "steps_per_epoch * epochs batches, or repeat() the dataset" if is_known else "steps_per_epoch",
+            )
 
     def wants_validation(self, step: int) -> bool:
         """Whether the loop is to evaluate now, where an epoch ends, planned or not."""
-        return self._is_ending and self._epochs.is_validated(self._epoch)
+        ends = self._is_ending or (self._is_in_epoch and self._data_ended == step)
+        return ends and self._epochs.is_validated(self._epoch)
+
+    @property
+    def _data_ended(self) -> int | None:
+        """The step at which the data ended, before anybody planned to."""
+        assert self._run is not None
+        state = self._run.state
+        is_early = state.end_step is not None and state.end_step < self._epochs.end_step
+        return state.end_step if is_early and not self._model.stop_training else None
 
     def _begin_epoch(self, step: int) -> None:
         self._epoch, batch = self._epochs.place(step)
@@ -175,9 +220,9 @@ class CallbacksAction(Action):
     def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
         self._is_in_epoch = self._is_ending = False
         self._ended = self._epoch
-        self._logs = {**_of_metrics(self._model, run.train_logs), **of_validation}
+        self._logs = {**run.trainer.task.logs_among("train", run.train_logs), **of_validation}
         self._callbacks.on_epoch_end(self._epoch, self._logs)
-        if not self._model.stop_training and run.step < self._epochs.end_step:
+        if not self._model.stop_training and run.step < self._epochs.end_step and self._data_ended != run.step:
             self._begin_epoch(run.step)
 
     # What survives a restart.
@@ -189,7 +234,9 @@ class CallbacksAction(Action):
             now = _plain(callback)
             changed.append({name: value for name, value in now.items() if before.get(name, callback) != value})
         numbers = {name: [_of_json(value) for value in values] for name, values in self._model.history.history.items()}
-        return {"ended": self._ended, "epochs": self._model.history.epoch, "history": numbers, "callbacks": changed}
+        history = {"epochs": self._model.history.epoch, "history": numbers}
+        data_ended = {} if self._data_ended is None else {"data_ended": self._data_ended}
+        return {"ended": self._ended, **history, "callbacks": changed, **data_ended}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._restored = state
@@ -219,23 +266,6 @@ def _plain(callback: Any) -> dict[str, Any]:
 def _of_json(value: Any) -> Any:
     """Returns numbers of NumPy as JSON takes them, and all else as it is."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-
-
-def _of_metrics(model: keras.Model, logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of flat logs that are the model's metrics, under Keras's names and in its order."""
-    found: dict[str, Any] = {}
-    for metric in model.metrics:
-        if metric.name in logs:
-            found[metric.name] = logs[metric.name]
-        inner = {name.removeprefix(f"{metric.name}/"): name for name in logs if name.startswith(f"{metric.name}/")}
-        found |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
-    return found
-
-
-def live_logs(model: keras.Model) -> dict[str, Any]:
-    """Returns what the model's metrics say now, as Keras tells callbacks: numbers of Python, or arrays."""
-    found = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
-    return {name: value.item() if value.ndim == 0 else value for name, value in found.items()}
 
 
 def looks_at_test_batches(callbacks: Any) -> bool:

@@ -19,6 +19,7 @@ from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
 
 DEFAULT_BATCH_SIZE = 32  # Keras's
+_NO_END = 2**62
 _BLOCK_STEPS = 32
 
 
@@ -32,10 +33,12 @@ class Source:
     """Batches, over and over; each `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
 
     Attributes:
-      batches_per_epoch: batches in one pass; None for data without an end, or of which nobody knows it.
+      batches_per_epoch: batches of an epoch; None for data without an end, or of which nobody knows it.
+      is_endless: whether there is another pass after each; else training ends where the data does.
     """
 
     batches_per_epoch: int | None = None
+    is_endless = True
 
     def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
         """Returns all batches from number `first` on, counted over epochs; one element for each replica's part."""
@@ -44,6 +47,15 @@ class Source:
     def one_pass(self, num_replicas: int) -> tf.data.Dataset:
         """Returns the batches of one pass, in order."""
         raise NotImplementedError
+
+    def cut(self, steps: int, epochs: int) -> None:
+        """Makes epochs `steps` batches long, as Keras does: there may be less data than that takes.
+
+        Args:
+          steps: batches of an epoch.
+          epochs: how many there are going to be.
+        """
+        self.batches_per_epoch = steps
 
 
 class Arrays(Source):
@@ -67,6 +79,11 @@ class Arrays(Source):
         self._batch_size = batch_size or DEFAULT_BATCH_SIZE
         self._shuffle, self._seed = shuffle, seed
         self.batches_per_epoch = -(-self.num_examples // self._batch_size)
+        self._num_passes = _NO_END
+
+    def cut(self, steps: int, epochs: int) -> None:
+        if steps > self.batches_per_epoch:
+            self._num_passes, self.is_endless = epochs, False
 
     def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
         first_epoch, first_batch = divmod(first, self.batches_per_epoch)
@@ -76,7 +93,8 @@ class Arrays(Source):
                 number, tf.where(number == first_epoch, tf.constant(first_batch, tf.int64), 0), self._shuffle
             )
 
-        epochs = tf.data.Dataset.range(first_epoch, 2**62).flat_map(_as_written(epoch))
+        passes = tf.data.Dataset.range(first_epoch, self._num_passes)
+        epochs = passes.flat_map(_as_written(epoch))
         return _divided(epochs, num_replicas).prefetch(_BLOCK_STEPS)
 
     def one_pass(self, num_replicas: int) -> tf.data.Dataset:
@@ -135,8 +153,12 @@ class Batches(Source):
             cardinality = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, *batch: count + 1))
         self.batches_per_epoch = cardinality if cardinality >= 0 else None
 
+    def cut(self, steps: int, epochs: int) -> None:
+        self.is_endless = steps == self.batches_per_epoch
+        super().cut(steps, epochs)
+
     def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
-        return _divided(skip(self._dataset.repeat(), first), num_replicas)
+        return _divided(skip(self._dataset.repeat() if self.is_endless else self._dataset, first), num_replicas)
 
     def one_pass(self, num_replicas: int) -> tf.data.Dataset:
         return _divided(self._dataset, num_replicas)
@@ -152,6 +174,10 @@ class Items(Source):
             raise DataError(f"{type(sequence).__name__} holds no batch: its len() is 0")
         self._signature = _signature(sequence[0])
 
+    def cut(self, steps: int, epochs: int) -> None:
+        self.is_endless = steps <= len(self._sequence)
+        super().cut(steps, epochs)
+
     def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
         assert self.batches_per_epoch is not None
         first_epoch, first_item = divmod(first, self.batches_per_epoch)
@@ -160,14 +186,16 @@ class Items(Source):
             for _ in range(first_epoch):
                 self._sequence.on_epoch_end()
             for epoch in itertools.count(first_epoch):
-                for number in self._order(epoch)[first_item if epoch == first_epoch else 0 :]:
+                for number in self._order(epoch)[first_item if epoch == first_epoch else 0 : self.batches_per_epoch]:
                     yield _as_batch(self._sequence[number])
+                if not self.is_endless:
+                    return
                 self._sequence.on_epoch_end()
 
         return _divided(tf.data.Dataset.from_generator(items, output_signature=self._signature), num_replicas)
 
     def _order(self, epoch: int) -> Sequence[int]:
-        numbers = tf.range(self.batches_per_epoch, dtype=tf.int64)
+        numbers = tf.range(len(self._sequence), dtype=tf.int64)
         if self._shuffle:
             seed = epoch_seed(self._seed, "items", tf.constant(epoch, tf.int64))
             numbers = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))
@@ -184,6 +212,8 @@ class Items(Source):
 
 class Generated(Source):
     """A Python generator of batches, which can be read once."""
+
+    is_endless = False
 
     def __init__(self, generator: Iterator[Any]) -> None:
         try:
@@ -215,7 +245,7 @@ class Weighted(Source):
                 f"class_weight has weights for the classes {sorted(class_weight)}; it must have one for each of "
                 f"0 … {max(class_weight)}"
             )
-        self._source, self.batches_per_epoch = source, source.batches_per_epoch
+        self._source, self.batches_per_epoch, self.is_endless = source, source.batches_per_epoch, source.is_endless
         self._weights = tf.constant([class_weight[number] for number in sorted(class_weight)], keras.backend.floatx())
 
     def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from official_trainer import training
 from official_trainer.autograph import as_written
@@ -24,11 +26,13 @@ from official_trainer.config import (
     TrainerConfig,
     provenance,
 )
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.hooks import Hooks
 from official_trainer.job import Given, Job
 from official_trainer.lazy import keras, tf
 from official_trainer.loop import Loop
-from official_trainer.program.callbacks import CallbacksAction, Epochs, live_logs
+from official_trainer.program.callbacks import CallbacksAction, Epochs
+from official_trainer.program.checkpoint import watch_all
 from official_trainer.program.data import Source
 from official_trainer.program.task import ProgramTask
 from official_trainer.program.trainer import NoStore, ProgramTrainer
@@ -36,8 +40,30 @@ from official_trainer.schedule import ActionError, Schedule
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Tracker
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
 _EXPERIMENT = "Program"
 _NEVER = 2**62  # an interval that no run gets to
+
+
+class BusyError(UserError, RuntimeError):
+    """A program is trained or evaluated by another thread."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self) -> None:
+        super().__init__("the program is training or evaluating in another thread; await that first")
+
+
+def _one_at_a_time(method: Method) -> Method:
+    """Has a method of the engine run in one thread at a time."""
+
+    @functools.wraps(method)
+    def run(self: Engine, *arguments: Any, **keywords: Any) -> Any:
+        with self.running():
+            return method(self, *arguments, **keywords)
+
+    return cast(Method, run)
 
 
 class Engine:
@@ -50,6 +76,10 @@ class Engine:
         self._trainer: ProgramTrainer | None = None
         self._compiled: Any = None  # what the trainer was built for; another for each `compile`
         self._num_fits = 0
+        self._first_step = 0  # of a trainer that is not built yet
+        self._one_thread = threading.RLock()  # held by a call while it runs
+        self._stop: StopRequest | None = None  # of the call that runs
+        self._asked_to_stop = ""
 
     @property
     def seed(self) -> int:
@@ -61,6 +91,7 @@ class Engine:
         scope: contextlib.AbstractContextManager[Any] = self._model.distribute_strategy.scope()
         return scope
 
+    @_one_at_a_time
     def fit(
         self, data: Source, validation: Source | None, epochs: Epochs, callbacks: Any, validation_steps: int | None
     ) -> None:
@@ -82,6 +113,7 @@ class Engine:
         config = self._config(epochs, validation_steps)
         trainer.use_config(config)
         trainer.restart_data()
+        watch_all(callbacks, trainer, epochs)
         action = CallbacksAction(callbacks, epochs, every=self._every)
         hooks: dict[str, Any] = {"summarizes_at": epochs.ends_at, "evaluates_at": action.wants_validation}
         with self._told(trainer, callbacks):
@@ -97,7 +129,7 @@ class Engine:
         assert job.given is not None
         action.begin()
         job.given.trainer.actions[:] = [action]
-        with StopRequest() as stop:
+        with self._new_stop() as stop:
             training.train(job, stop, is_alone=False)
 
     def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, hooks: Mapping[str, Any]) -> None:
@@ -106,8 +138,29 @@ class Engine:
         trainer.global_step.assign(action.begin())
         # Signals stay the caller's: there is nothing to save, and the process may be a notebook's.
         called = Hooks(actions=Schedule([action]), **hooks)
-        Loop(trainer, NoStore(), Tracker(), evaluate="interval", hooks=called).run()
+        Loop(trainer, NoStore(), Tracker(), evaluate="interval", hooks=called, stop=self._new_stop()).run()
 
+    def ask_to_stop(self, reason: str) -> None:
+        """Ends the call of `fit` that runs, or is about to, at its next window; any thread may ask."""
+        self._asked_to_stop = reason
+        if self._stop is not None:
+            self._stop.reason = self._stop.reason or reason
+
+    def _new_stop(self) -> StopRequest:
+        self._stop = StopRequest()
+        if self._asked_to_stop:
+            self._stop.reason = self._asked_to_stop
+        return self._stop
+
+    def begin_at(self, step: int) -> None:
+        """Has what is trained next begin at a global step: that of values which somebody has loaded."""
+        if self._has_trainer:
+            assert self._trainer is not None
+            self._trainer.global_step.assign(step)
+        else:
+            self._first_step = step
+
+    @_one_at_a_time
     def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
         """Runs one step on the only batch of a source; returns what the metrics say then."""
         self._task.training = batch
@@ -118,8 +171,9 @@ class Engine:
             self._model.reset_metrics()
         with self.scope():
             trainer.run_steps(1)
-        return live_logs(self._model)
+        return self._task.live_logs("train")
 
+    @_one_at_a_time
     def evaluate(
         self, data: Source, steps: int | None, callbacks: Any = None, *, reset_metrics: bool = True
     ) -> dict[str, Any]:
@@ -130,7 +184,7 @@ class Engine:
         with self._told(trainer, callbacks):
             trainer.adds_up = not reset_metrics
             trainer.evaluate(steps or data.batches_per_epoch or -1)
-        return live_logs(self._model)
+        return self._task.live_logs("eval")
 
     # Parts.
 
@@ -139,14 +193,22 @@ class Engine:
         """Steps from one call of callbacks for batches to the next."""
         return int(self._model._steps_per_execution.numpy())
 
+    @property
+    def _has_trainer(self) -> bool:
+        """Whether there is one, of what is compiled now."""
+        return self._trainer is not None and self._compiled is self._model.compiled_loss
+
     def _ready(self, data: Source) -> ProgramTrainer:
         """Returns the trainer; the first call after `compile` has the data that the model is built with."""
-        if self._trainer is None or self._compiled is not self._model.compiled_loss:
+        if not self._has_trainer:
             self._compiled = self._model.compiled_loss
             with self.scope():
                 self._create_metrics(data.one_pass(1).element_spec)
                 self._trainer = ProgramTrainer(self._config(), self._task, self._model, self._model.optimizer)
                 self._trainer.checks_finite = bool(self._model_dir)  # there are checkpoints to keep whole
+            self._trainer.global_step.assign(self._first_step)
+            self._first_step = 0
+        assert self._trainer is not None
         return self._trainer
 
     def _create_metrics(self, spec: Any) -> None:
@@ -173,6 +235,7 @@ class Engine:
             train_tf_while_loop=is_traced,
             eval_tf_function=is_traced,
             eval_tf_while_loop=is_traced,
+            on_data_end="stop",  # as Keras, which warns
             export=ExportConfig(at_end=False),
         )
         return ExperimentConfig(task=_task_config(), trainer=trainer, runtime=RuntimeConfig(seed=self._seed))
@@ -197,6 +260,23 @@ class Engine:
                 yield
         finally:
             trainer.callbacks, trainer.adds_up = None, False
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """For a call that trains or evaluates: no other thread does meanwhile.
+
+        Raises:
+          BusyError: one does.
+        """
+        if not self._one_thread.acquire(blocking=False):
+            raise BusyError
+        try:
+            if self._trainer is not None:
+                self._trainer.stop = StopRequest()  # belongs to the thread that made it
+            yield
+        finally:
+            self._stop, self._asked_to_stop = None, ""
+            self._one_thread.release()
 
 
 def _task_config() -> TaskConfig:

@@ -13,17 +13,21 @@ which the run ends. Without one nothing is written, and each call trains `epochs
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
-from official_trainer.program.callbacks import Epochs
+from official_trainer.program import loading
+from official_trainer.program.callbacks import UNKNOWN_STEPS, Epochs
 from official_trainer.program.data import ArgumentError, Arrays, Source, Weighted, packed, source_of, validation_of
 from official_trainer.program.engine import Engine
 from official_trainer.program.estimators import RewardEstimator
 from official_trainer.program.rewards import add_rewards, given_rewards, rewards_of
+from official_trainer.program.turns import Turns
 
 
 class NotCompiledError(UserError, RuntimeError):
@@ -54,6 +58,7 @@ class Program:
         self.model = model
         self.model_dir = model_dir or ""
         self._engine = Engine(model, self.model_dir, seed)
+        self._turns = Turns(self._engine.ask_to_stop)
 
     # Compiling.
 
@@ -180,12 +185,10 @@ class Program:
             if not isinstance(source, Arrays):
                 raise ArgumentError(f"validation_split={validation_split} is for arrays; give validation_data")
             source, of_validation = source.split(validation_split, batch_size)
-        steps = steps_per_epoch or source.batches_per_epoch
-        if steps is None:
-            raise ArgumentError("the data has no end; say with steps_per_epoch how many batches make an epoch")
+        steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
         source = Weighted(source, class_weight) if class_weight else source
         validated = 0 if of_validation is None else validation_freq
-        plan = Epochs(first_step=0, steps=steps, first=initial_epoch, end=epochs, validated=validated)
+        plan = Epochs(first_step=0, steps=steps or UNKNOWN_STEPS, first=initial_epoch, end=epochs, validated=validated)
         found = _callback_list(self.model, callbacks, verbose, epochs, steps)
         self._engine.fit(source, of_validation, plan, found, validation_steps)
         return self.model.history
@@ -220,6 +223,55 @@ class Program:
     ) -> Any:
         """Returns the model's outputs for each example, in order, as NumPy arrays; see `keras.Model.predict`."""
         return self.model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps)
+
+    # From an event loop.
+
+    async def fit_async(self, *arguments: Any, **keywords: Any) -> keras.callbacks.History:
+        """Trains as `fit` does, whose arguments these are, in a thread: several programs may train in one event loop.
+
+        Calls of one program wait for each other. If the task that awaits this is cancelled, training ends with the
+        window that runs, a run directory keeps where it stood, and only then the task goes on. Signals are the event
+        loop's; `asyncio.run` makes a cancellation of the first Ctrl-C.
+        """
+        return await self._turns.take(functools.partial(self.fit, *arguments, **keywords))
+
+    async def evaluate_async(self, *arguments: Any, **keywords: Any) -> Any:
+        """Evaluates as `evaluate` does; see `fit_async`. It is not left early."""
+        return await self._turns.take(functools.partial(self.evaluate, *arguments, **keywords))
+
+    async def predict_async(self, *arguments: Any, **keywords: Any) -> Any:
+        """Predicts as `predict` does; see `fit_async`. It is not left early."""
+        return await self._turns.take(functools.partial(self.predict, *arguments, **keywords))
+
+    # Checkpoints.
+
+    def load(self, filepath: str | os.PathLike[str]) -> None:
+        """Takes the model, the optimizer and the global step of a checkpoint; `fit` goes on from there.
+
+        For a program without a run directory, which says itself where training stands.
+
+        Args:
+          filepath: a checkpoint's folder or prefix; a run directory; or what a `ProgramCheckpoint` was given. Of
+            several the newest is taken, by its step.
+
+        Raises:
+          ArgumentError: there is a run directory.
+          CheckpointError: there is none that is whole, or it is of another program. Nothing was changed.
+          NotCompiledError: there is no optimizer yet.
+        """
+        self._check_compiled("load")
+        if self.model_dir:
+            raise ArgumentError(
+                f"load: {self.model_dir} says where training stands. Use load_weights() for what a run begins with, or "
+                "a Program without model_dir"
+            )
+        with self._engine.scope():
+            self._engine.begin_at(loading.read_program(self.model, filepath))
+
+    def load_weights(self, filepath: str | os.PathLike[str]) -> None:
+        """Takes the model's variables of a checkpoint and nothing else; see `load`."""
+        with self._engine.scope():
+            loading.read_weights(self.model, filepath)
 
     # One batch.
 
@@ -285,6 +337,15 @@ class Program:
         if getattr(self.model, "optimizer", None) is None:
             raise NotCompiledError(method)
         _refuse_jit(self.model.jit_compile)
+
+
+def _steps_per_epoch(source: Source, given: int | None, num_epochs: int) -> int | None:
+    """Returns the steps of an epoch, after cutting the data as it is given; None if they show with its end."""
+    if given:
+        source.cut(given, num_epochs)
+    elif source.batches_per_epoch is None and source.is_endless:
+        raise ArgumentError("the data has no end; say with steps_per_epoch how many batches make an epoch")
+    return given or source.batches_per_epoch
 
 
 def _refuse_jit(jit_compile: bool | None) -> None:

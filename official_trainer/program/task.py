@@ -8,7 +8,9 @@ their numbers are Keras's; a model's own `train_step` and `test_step` are called
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from official_trainer.autograph import as_written, rewritten
 from official_trainer.inputs import InputContext
@@ -16,6 +18,8 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program.data import Source
 from official_trainer.program.rewards import rewards_of
 from official_trainer.task import Task
+
+Kind = Literal["train", "eval"]
 
 
 class ProgramTask(Task):
@@ -32,6 +36,7 @@ class ProgramTask(Task):
     def __init__(self, params: Any, model: keras.Model) -> None:
         super().__init__(params)
         self._model = model
+        self._own: dict[Kind, dict[str, tf.Variable]] = {"train": {}, "eval": {}}
 
     def build_model(self) -> keras.Model:
         """Returns the compiled model."""
@@ -52,7 +57,7 @@ class ProgramTask(Task):
     ) -> dict[str, Any]:
         """Runs Keras's training step, or the model's own."""
         if type(model).train_step is not keras.Model.train_step:
-            logs = self._own(rewritten(model.train_step)(inputs))
+            logs = self._keep("train", rewritten(model.train_step)(inputs))
         else:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
             rewards = rewards_of(model)
@@ -62,7 +67,7 @@ class ProgramTask(Task):
                 if rewards is not None:
                     loss = rewards.trained(loss, (x, y, weight), outputs, model)
             optimizer.minimize(loss, model.trainable_variables, tape=tape)
-            _update_metrics(model, x, y, outputs, weight)
+            self._update_metrics("train", (x, y, outputs, weight))
             logs = {self.loss: loss}
         with tf.control_dependencies([logs[self.loss]]):
             model._train_counter.assign_add(1)  # callbacks of Keras look at it
@@ -72,25 +77,65 @@ class ProgramTask(Task):
     def validation_step(self, inputs: Any, model: keras.Model, metrics: Any = None) -> dict[str, Any]:
         """Runs Keras's evaluation step, or the model's own."""
         if type(model).test_step is not keras.Model.test_step:
-            return self._own(rewritten(model.test_step)(inputs))
+            return self._keep("eval", rewritten(model.test_step)(inputs))
         x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
         outputs = model(x, training=False)
         loss = rewritten(model.compute_loss)(x, y, outputs, weight)
         rewards = rewards_of(model)
         if rewards is not None:
             loss = rewards.evaluated(loss, (x, y, weight), outputs, model)
-        _update_metrics(model, x, y, outputs, weight)
+        self._update_metrics("eval", (x, y, outputs, weight))
         with tf.control_dependencies([loss]):
             model._test_counter.assign_add(1)
         return {self.loss: loss}
 
-    def _own(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what a model's own step has returned, with a loss that the engine can look at."""
+    def _update_metrics(self, kind: Kind, batch: tuple[Any, Any, Any, Any]) -> None:
+        model = self._model
+        if type(model).compute_metrics is not keras.Model.compute_metrics:
+            self._keep(kind, rewritten(model.compute_metrics)(*batch))
+        else:
+            _, y, outputs, weight = batch
+            model.compiled_metrics.update_state(y, outputs, weight)  # without the results, which nobody asks for here
+
+    # What callbacks are told.
+
+    def _keep(self, kind: Kind, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Keeps what a model's own step has returned; returns it with a loss that the engine can look at."""
+        for name, value in logs.items():
+            value = tf.convert_to_tensor(value)
+            if name not in self._own[kind]:
+                with tf.init_scope():
+                    self._own[kind][name] = tf.Variable(
+                        tf.zeros(value.shape, value.dtype),
+                        trainable=False,
+                        synchronization=tf.VariableSynchronization.ON_READ,
+                        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                    )
+            self._own[kind][name].assign(value)
         return {self.loss: tf.cast(logs.get(self.loss, 0.0), tf.float32)}
 
+    def own_logs(self, kind: Kind) -> dict[str, Any]:
+        """Returns what a model's own step has returned last; empty for Keras's steps, which return all metrics."""
+        return {name: _of_python(variable) for name, variable in self._own[kind].items()}
 
-def _update_metrics(model: keras.Model, x: Any, y: Any, outputs: Any, weight: Any) -> None:
-    if type(model).compute_metrics is not keras.Model.compute_metrics:
-        rewritten(model.compute_metrics)(x, y, outputs, weight)
-    else:
-        model.compiled_metrics.update_state(y, outputs, weight)  # without the results, which nobody asks for here
+    def live_logs(self, kind: Kind) -> dict[str, Any]:
+        """Returns what callbacks are told now: numbers of Python, or arrays."""
+        found = self._model.get_metrics_result()
+        return self.own_logs(kind) or {name: _of_python(value) for name, value in found.items()}
+
+    def logs_among(self, kind: Kind, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those of flat logs that callbacks are told, under Keras's names and in its order."""
+        if own := self._own[kind]:
+            return {name: logs[name] for name in own if name in logs}
+        found: dict[str, Any] = {}
+        for metric in self._model.metrics:
+            if metric.name in logs:
+                found[metric.name] = logs[metric.name]
+            inner = {name.removeprefix(f"{metric.name}/"): name for name in logs if name.startswith(f"{metric.name}/")}
+            found |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
+        return found
+
+
+def _of_python(value: Any) -> Any:
+    value = np.asarray(value)
+    return value.item() if value.ndim == 0 else value

@@ -13,7 +13,7 @@ from typing import Any
 
 from official_trainer import windows
 from official_trainer.lazy import tf
-from official_trainer.program.callbacks import live_logs, looks_at_test_batches
+from official_trainer.program.callbacks import looks_at_test_batches
 from official_trainer.program.rewards import rewards_of
 from official_trainer.trainer import Trainer
 
@@ -66,6 +66,9 @@ class ProgramTrainer(Trainer):
         self.feed.reset()
         self.eval_dataset = None
 
+    def train_loop_end(self) -> dict[str, Any]:
+        return {**super().train_loop_end(), **self.task.own_logs("train")}
+
     def eval_begin(self) -> Any:
         state = None if self.adds_up else super().eval_begin()
         self.model._test_counter.assign(0)  # callbacks of Keras look at it
@@ -90,7 +93,7 @@ class ProgramTrainer(Trainer):
                     self.callbacks.on_test_batch_begin(done)
                     run(iterator, tf.constant(count))
                     done += count
-                    self.callbacks.on_test_batch_end(done - 1, live_logs(self.model))
+                    self.callbacks.on_test_batch_end(done - 1, self.task.live_logs("eval"))
             return state
 
         return loop
@@ -98,8 +101,8 @@ class ProgramTrainer(Trainer):
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         logs = super().eval_end(aggregated_logs)
         if self.callbacks is not None:
-            self.callbacks.on_test_end(live_logs(self.model))
-        return logs
+            self.callbacks.on_test_end(self.task.live_logs("eval"))
+        return {**logs, **self.task.own_logs("eval")}
 
 
 class NoStore:
