@@ -36,7 +36,12 @@ class Evaluator(orbit.StandardEvaluator):
 
     The results do not depend on the batch size or the number of replicas: a last, smaller batch is evaluated as it is,
     and the loss is weighted by examples.
+
+    Attributes:
+      spares_idle_replicas: whether a step is left out on replicas without examples; then it may not ask all replicas.
     """
+
+    spares_idle_replicas = True
 
     stop: StopRequest
     company: Company
@@ -298,7 +303,7 @@ class Evaluator(orbit.StandardEvaluator):
     def _replica_eval_step(self, inputs: Any, step_of_task: Callable[..., Any]) -> dict[str, Any]:
         num_examples = num_examples_of(inputs)
         self._examples_evaluated.assign_add(tf.cast(num_examples, tf.int64))
-        if self._strategy.num_replicas_in_sync == 1:
+        if self._strategy.num_replicas_in_sync == 1 or not self.spares_idle_replicas:
             return self._evaluate_batch(inputs, num_examples, step_of_task)
         # The last batch may leave a replica without examples, and a mean over nothing is not a number.
         evaluate = functools.partial(self._evaluate_batch, inputs, num_examples, step_of_task)

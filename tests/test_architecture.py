@@ -28,7 +28,7 @@ LONG_MODULES = {
 MANY_PARAMETERS = {
     "driver.py run_experiment": (14, "the signature is Model Garden's"),
     "program/checkpoint.py ProgramCheckpoint.__init__": (10, "the signature is Keras's"),
-    "program/program.py Program.compile": (10, "the signature is Keras's, with rewards"),
+    "program/compiled.py Compiled.compile": (11, "the signature is Keras's, with rewards"),
     "program/program.py Program.evaluate": (8, "the signature is Keras's"),
     "program/program.py Program.fit": (16, "the signature is Keras's"),
     "run.py run": (11, "the public entry: one keyword for each flag of the command line, and who stops it"),

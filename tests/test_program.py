@@ -148,15 +148,6 @@ def test_what_is_not_compiled_is_refused(data):
         Program(build()).fit(*data)
 
 
-def test_compiling_by_xla_is_refused(data):
-    model = build()
-    model.compile("sgd", "mse", jit_compile=True)
-    with pytest.raises(ArgumentError, match="jit_compile: fit does not have XLA compile its steps"):
-        Program(model).fit(*data)
-    with pytest.raises(ArgumentError, match=r"compile without it, or use an experiment with runtime\.enable_xla"):
-        Program(build()).compile_from_config(model.get_compile_config())
-
-
 def test_targets_beside_a_dataset_are_refused(data):
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
     with pytest.raises(ArgumentError, match=r"y is given beside a .*Dataset, whose batches have it in them"):

@@ -229,6 +229,22 @@ def test_what_comes_of_arguments_is_what_keras_makes_of_them(name):
         np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-8)  # the graphs around the steps differ
 
 
+def test_several_replicas_are_told_of_as_one():
+    """K2, K5: with validations; a number that each replica has for itself is the mean of them, Keras's their sum."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    found = []
+    for owner in (lambda model: model, Program):
+        with strategy.scope():
+            program = compiled(owner(with_own_steps()))
+        given = arrays(batch_size=10, validation_split=0.2, shuffle=False)
+        found.append(program.fit(verbose=0, **given).history)
+    theirs, ours = found
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        scale = 2 if name == "last" else 1
+        assert [value * scale for value in ours[name]] == pytest.approx(values, rel=1e-5)
+
+
 def test_there_are_as_many_as_promised():
     """K2: distinct ones, with those of `test_program.py`."""
     assert len(COMBINATIONS) >= 20

@@ -413,6 +413,18 @@ def test_a_reward_is_asked_for_where_there_is_none(data):
         program.compute_reward(y=data[1], y_pred=data[1])
 
 
+@pytest.mark.parametrize("estimator", [ScoreFunction(), EvolutionStrategies(population=4)])
+def test_rewards_under_xla(data, estimator):
+    """K1: of tensors, whatever trains them; none of Python."""
+    y = (data[0][:, 0] > 0).astype(np.int32)
+    settings = {"reward_estimator": estimator, "jit_compile": True}
+    history = rewarded(build(2), reward="accuracy", **settings).fit(data[0], y, verbose=0).history
+    assert 0 < history["reward"][0] < 1
+    program = rewarded(build(2), reward=PythonReward(is_right), **settings)
+    with pytest.raises(RewardError, match="'is_right' is computed in Python, and XLA compiles none of it; leave"):
+        program.fit(data[0], y, verbose=0)
+
+
 CHOICES = r"Choose how it is trained: compile\(…, reward_estimator=ScoreFunction\(…\) or reward_estimator=Evolution"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,6 +114,7 @@ class CallbacksAction(Action):
         self._at_start: list[dict[str, Any]] = []
         self._restored: Mapping[str, Any] = {}
         self._run: Run | None = None
+        self._has_started = self._is_back = False
 
     @property
     def _model(self) -> Any:
@@ -135,6 +137,7 @@ class CallbacksAction(Action):
 
     def on_start(self, run: Run) -> Stop | None:
         self._run = run
+        self._has_started = True
         self._at_start = [_plain(callback) for callback in self._callbacks]
         self._take_back()
         data_ended = run.step > 0 and self._restored.get("data_ended") == run.step
@@ -147,11 +150,11 @@ class CallbacksAction(Action):
         return Stop(reason=f"the data ended at step {run.step}") if data_ended else self._stop()
 
     def on_step(self, run: Run) -> Stop | None:
+        self._follow_rollback(run.step)
         _, batch = self._epochs.place(run.step - 1)
         ends = self._epochs.ends_at(run.step)
         is_told = ends or (batch + 1) % self._every == 0
-        task = run.trainer.task
-        logs = task.logs_among("train", run.train_logs) if ends else task.live_logs("train")
+        logs = run.trainer.told(run.train_logs, training=True) if ends else run.trainer.live(training=True)
         if is_told if self._looks_at_batches else not ends:
             self._callbacks.on_train_batch_end(batch, logs)
         for each in self._checkpoints:
@@ -166,7 +169,7 @@ class CallbacksAction(Action):
         return stop or self._stop()  # where training stops, an epoch ends once its summary is there
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
-        found = run.trainer.task.logs_among("eval", logs)
+        found = run.trainer.told(logs, training=False)
         self._end_epoch(run, {f"val_{name}": value for name, value in found.items()})
         return self._stop()
 
@@ -220,7 +223,7 @@ class CallbacksAction(Action):
     def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
         self._is_in_epoch = self._is_ending = False
         self._ended = self._epoch
-        self._logs = {**run.trainer.task.logs_among("train", run.train_logs), **of_validation}
+        self._logs = {**run.trainer.told(run.train_logs, training=True), **of_validation}
         self._callbacks.on_epoch_end(self._epoch, self._logs)
         if not self._model.stop_training and run.step < self._epochs.end_step and self._data_ended != run.step:
             self._begin_epoch(run.step)
@@ -239,7 +242,22 @@ class CallbacksAction(Action):
         return {"ended": self._ended, **history, "callbacks": changed, **data_ended}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._restored = state
+        self._restored, self._is_back = state, self._has_started
+
+    def _follow_rollback(self, step: int) -> None:
+        """Takes epochs that are done again out of the history; callbacks keep what they have counted."""
+        if not self._is_back:
+            return
+        self._is_back, epoch = False, self._epochs.place(step - 1)[0]
+        history = self._model.history
+        history.epoch = [each for each in history.epoch if each < epoch]
+        validated = sum(map(self._epochs.is_validated, history.epoch))
+        for name, values in history.history.items():
+            del values[validated if name.startswith("val_") else len(history.epoch) :]
+        self._ended = history.epoch[-1] if history.epoch else None
+        if epoch != self._epoch:
+            self._epoch, self._is_in_epoch = epoch, True
+            self._callbacks.on_epoch_begin(epoch)
 
     def _take_back(self) -> None:
         """Gives callbacks what they had, once they believe that they begin."""
@@ -271,3 +289,21 @@ def _of_json(value: Any) -> Any:
 def looks_at_test_batches(callbacks: Any) -> bool:
     """Whether any of the callbacks is to be called for batches of an evaluation."""
     return any(callback._implements_test_batch_hooks() for callback in callbacks)
+
+
+def callback_list(
+    model: Any, callbacks: Any, verbose: Any, epochs: int, steps: int | None, *, trains: bool = True
+) -> Any:
+    """Returns the callbacks of a call, with those that Keras adds: its history if it trains, and a progress bar."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=trains,
+        add_progbar=verbose != 0,
+        model=model,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+    )

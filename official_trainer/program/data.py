@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from official_trainer.autograph import as_written
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, skip
 from official_trainer.inputs.order import epoch_seed, shuffled, window_length
@@ -21,6 +22,7 @@ from official_trainer.lazy import keras, tf
 DEFAULT_BATCH_SIZE = 32  # Keras's
 _NO_END = 2**62
 _BLOCK_STEPS = 32
+_ALL = 2**31 - 1  # rows: a batch of whatever there is
 
 
 class ArgumentError(UserError, ValueError):
@@ -40,11 +42,11 @@ class Source:
     batches_per_epoch: int | None = None
     is_endless = True
 
-    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
-        """Returns all batches from number `first` on, counted over epochs; one element for each replica's part."""
+    def batches(self, first: int) -> tf.data.Dataset:
+        """Returns all batches from number `first` on, counted over epochs."""
         raise NotImplementedError
 
-    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
+    def one_pass(self) -> tf.data.Dataset:
         """Returns the batches of one pass, in order."""
         raise NotImplementedError
 
@@ -56,6 +58,27 @@ class Source:
           epochs: how many there are going to be.
         """
         self.batches_per_epoch = steps
+
+    def batch_sizes(self) -> Mapping[str, int]:
+        """Returns the sizes that batches have, by what each is, as far as that is known before they are read."""
+        size = tf.nest.flatten(self.one_pass().element_spec)[0].shape[0]
+        return {} if size is None else {"a batch": size}
+
+
+class Own(Source):
+    """The data that an experiment brings along: its Task builds it, as in a run.
+
+    Attributes:
+      section: what the config says of it.
+      build_inputs: the Task's.
+    """
+
+    def __init__(self, section: Any, build_inputs: Callable[..., tf.data.Dataset], batches: int | None) -> None:
+        """Takes both, and how many batches a call has; None for all there are."""
+        self.section, self.build_inputs, self.batches_per_epoch = section, build_inputs, batches
+
+    def batch_sizes(self) -> Mapping[str, int]:
+        return {"a batch": self.section.global_batch_size}
 
 
 class Arrays(Source):
@@ -85,7 +108,7 @@ class Arrays(Source):
         if steps > self.batches_per_epoch:
             self._num_passes, self.is_endless = epochs, False
 
-    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+    def batches(self, first: int) -> tf.data.Dataset:
         first_epoch, first_batch = divmod(first, self.batches_per_epoch)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
@@ -94,11 +117,15 @@ class Arrays(Source):
             )
 
         passes = tf.data.Dataset.range(first_epoch, self._num_passes)
-        epochs = passes.flat_map(_as_written(epoch))
-        return _divided(epochs, num_replicas).prefetch(_BLOCK_STEPS)
+        return passes.flat_map(as_written(epoch)).prefetch(_BLOCK_STEPS)
 
-    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
-        return _divided(self._epoch(0, 0, False), num_replicas).prefetch(_BLOCK_STEPS)
+    def one_pass(self) -> tf.data.Dataset:
+        return self._epoch(0, 0, False).prefetch(_BLOCK_STEPS)
+
+    def batch_sizes(self) -> Mapping[str, int]:
+        last = self.num_examples - (self.batches_per_epoch - 1) * self._batch_size
+        whole = {"a batch": self._batch_size} if self.batches_per_epoch > 1 else {}
+        return {**whole, "the last batch of an epoch": last}
 
     def _epoch(self, number: Any, first_batch: Any, shuffle: bool | str) -> tf.data.Dataset:
         """Returns the batches of epoch `number` from one on; a gather fetches many, because small ones cost more."""
@@ -114,7 +141,7 @@ class Arrays(Source):
                 rows = shuffled(number * examples + rows, examples, self._seed)
             return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), self._tensors)
 
-        blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(_as_written(block))
+        blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(as_written(block))
         return blocks if steps == 1 else blocks.rebatch(size)
 
     @property
@@ -157,11 +184,11 @@ class Batches(Source):
         self.is_endless = steps == self.batches_per_epoch
         super().cut(steps, epochs)
 
-    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
-        return _divided(skip(self._dataset.repeat() if self.is_endless else self._dataset, first), num_replicas)
+    def batches(self, first: int) -> tf.data.Dataset:
+        return skip(self._dataset.repeat() if self.is_endless else self._dataset, first)
 
-    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
-        return _divided(self._dataset, num_replicas)
+    def one_pass(self) -> tf.data.Dataset:
+        return self._dataset
 
 
 class Items(Source):
@@ -178,7 +205,7 @@ class Items(Source):
         self.is_endless = steps <= len(self._sequence)
         super().cut(steps, epochs)
 
-    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+    def batches(self, first: int) -> tf.data.Dataset:
         assert self.batches_per_epoch is not None
         first_epoch, first_item = divmod(first, self.batches_per_epoch)
 
@@ -192,7 +219,7 @@ class Items(Source):
                     return
                 self._sequence.on_epoch_end()
 
-        return _divided(tf.data.Dataset.from_generator(items, output_signature=self._signature), num_replicas)
+        return tf.data.Dataset.from_generator(items, output_signature=self._signature)
 
     def _order(self, epoch: int) -> Sequence[int]:
         numbers = tf.range(len(self._sequence), dtype=tf.int64)
@@ -202,12 +229,12 @@ class Items(Source):
         order: list[int] = numbers.numpy().tolist()
         return order
 
-    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
+    def one_pass(self) -> tf.data.Dataset:
         def items() -> Iterator[Any]:
             for number in range(len(self._sequence)):
                 yield _as_batch(self._sequence[number])
 
-        return _divided(tf.data.Dataset.from_generator(items, output_signature=self._signature), num_replicas)
+        return tf.data.Dataset.from_generator(items, output_signature=self._signature)
 
 
 class Generated(Source):
@@ -223,12 +250,12 @@ class Generated(Source):
         self._batches = map(_as_batch, itertools.chain([head], generator))
         self._signature = _signature(head)
 
-    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
+    def batches(self, first: int) -> tf.data.Dataset:
         dataset = tf.data.Dataset.from_generator(lambda: self._batches, output_signature=self._signature)
-        return _divided(skip(dataset, first), num_replicas)
+        return skip(dataset, first)
 
-    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
-        return self.batches(0, num_replicas)
+    def one_pass(self) -> tf.data.Dataset:
+        return self.batches(0)
 
 
 class Weighted(Source):
@@ -248,11 +275,14 @@ class Weighted(Source):
         self._source, self.batches_per_epoch, self.is_endless = source, source.batches_per_epoch, source.is_endless
         self._weights = tf.constant([class_weight[number] for number in sorted(class_weight)], keras.backend.floatx())
 
-    def batches(self, first: int, num_replicas: int) -> tf.data.Dataset:
-        return self._source.batches(first, num_replicas).map(self._weighted)
+    def batches(self, first: int) -> tf.data.Dataset:
+        return self._source.batches(first).map(self._weighted)
 
-    def one_pass(self, num_replicas: int) -> tf.data.Dataset:
-        return self._source.one_pass(num_replicas).map(self._weighted)
+    def one_pass(self) -> tf.data.Dataset:
+        return self._source.one_pass().map(self._weighted)
+
+    def batch_sizes(self) -> Mapping[str, int]:
+        return self._source.batch_sizes()
 
     def _weighted(self, *batch: Any) -> Any:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -308,6 +338,11 @@ def packed(x: Any, y: Any, sample_weight: Any) -> Any:
     return (x,) if y is None and sample_weight is None else (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
+def one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:
+    """Returns arrays as one batch, whatever their size."""
+    return Arrays(packed(x, y, sample_weight), batch_size=_ALL, shuffle=False, seed=0)
+
+
 def _as_batch(item: Any) -> tuple[Any, ...]:
     return _with_tuples(tuple(item) if isinstance(item, tuple | list) else (item,))
 
@@ -333,27 +368,3 @@ def _signature(item: Any) -> Any:
         return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
     return tf.nest.map_structure(spec, _as_batch(item))
-
-
-def _divided(dataset: tf.data.Dataset, num_replicas: int) -> tf.data.Dataset:
-    """Returns batches as one part for each replica, as TensorFlow divides them: the last ones may have less."""
-    if num_replicas == 1:
-        return dataset
-
-    def parts(*batch: Any) -> tf.data.Dataset:
-        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-        share = -(-size // num_replicas)
-
-        def part(replica: tf.Tensor) -> Any:
-            start = tf.minimum(replica * share, size)
-            return tf.nest.map_structure(lambda tensor: tensor[start : tf.minimum(start + share, size)], batch)
-
-        return tf.data.Dataset.range(num_replicas).map(part)
-
-    return dataset.flat_map(_as_written(parts))
-
-
-def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that AutoGraph leaves alone: to rewrite plain arithmetic costs it some tenths of a second."""
-    plain: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
-    return plain

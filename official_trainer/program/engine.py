@@ -16,16 +16,7 @@ from typing import Any, TypeVar, cast
 
 from official_trainer import training
 from official_trainer.autograph import as_written
-from official_trainer.config import (
-    DataConfig,
-    ExperimentConfig,
-    ExportConfig,
-    Resolved,
-    RuntimeConfig,
-    TaskConfig,
-    TrainerConfig,
-    provenance,
-)
+from official_trainer.build import best_checkpoint
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.hooks import Hooks
 from official_trainer.job import Given, Job
@@ -33,7 +24,9 @@ from official_trainer.lazy import keras, tf
 from official_trainer.loop import Loop
 from official_trainer.program.callbacks import CallbacksAction, Epochs
 from official_trainer.program.checkpoint import watch_all
-from official_trainer.program.data import Source
+from official_trainer.program.data import Own, Source
+from official_trainer.program.prediction import Prediction
+from official_trainer.program.settings import Settings, check_micro_batches, task_config
 from official_trainer.program.task import ProgramTask
 from official_trainer.program.trainer import NoStore, ProgramTrainer
 from official_trainer.schedule import ActionError, Schedule
@@ -41,9 +34,6 @@ from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Tracker
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-_EXPERIMENT = "Program"
-_NEVER = 2**62  # an interval that no run gets to
 
 
 class BusyError(UserError, RuntimeError):
@@ -69,12 +59,19 @@ def _one_at_a_time(method: Method) -> Method:
 class Engine:
     """Trains and evaluates one compiled model."""
 
-    def __init__(self, model: keras.Model, model_dir: str, seed: int) -> None:
-        """Takes the model, the run directory (empty for none) and the seed of the order of examples."""
-        self._model, self._model_dir, self._seed = model, model_dir, seed
-        self._task = ProgramTask(_task_config(), model)
+    def __init__(self, model: keras.Model, settings: Settings, data: Any = None) -> None:
+        """Takes the model, and what was said beside Keras's arguments.
+
+        Args:
+          model: the model.
+          settings: what was said.
+          data: has `training` and `validation`, the data of a call; None makes a task that has.
+        """
+        self._model, self._settings, self._model_dir = model, settings, settings.model_dir
+        self._data: Any = data or ProgramTask(task_config(), model)
         self._trainer: ProgramTrainer | None = None
         self._compiled: Any = None  # what the trainer was built for; another for each `compile`
+        self._prediction: Prediction | None = None
         self._num_fits = 0
         self._first_step = 0  # of a trainer that is not built yet
         self._one_thread = threading.RLock()  # held by a call while it runs
@@ -84,7 +81,7 @@ class Engine:
     @property
     def seed(self) -> int:
         """Seed of the order of examples in the next call; another for each, or all would shuffle alike."""
-        return self._seed + self._num_fits
+        return self._settings.runtime.seed + self._num_fits
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the scope of the strategy that the model was built under."""
@@ -104,7 +101,9 @@ class Engine:
           callbacks: a `keras.callbacks.CallbackList`.
           validation_steps: batches of an evaluation; None for all.
         """
-        self._task.training, self._task.validation = data, validation
+        self._settings.check_validation(validation is not None)
+        self._data.training, self._data.validation = data, validation
+        self._check_batches(data)
         trainer = self._ready(data)
         if not self._model_dir:  # else the checkpoint says where all stands
             epochs = dataclasses.replace(epochs, first_step=int(trainer.global_step.numpy()))
@@ -129,11 +128,14 @@ class Engine:
         assert job.given is not None
         action.begin()
         job.given.trainer.actions[:] = [action]
-        with self._new_stop() as stop:
+        runtime = job.config.runtime
+        with self._new_stop() as stop, job.given.trainer.keeping_best(best_checkpoint(job)):
+            stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
             training.train(job, stop, is_alone=False)
 
     def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, hooks: Mapping[str, Any]) -> None:
-        trainer.feed.begin_next_epoch()
+        if not isinstance(self._data.training, Own):  # which goes on where it was
+            trainer.feed.begin_next_epoch()
         self._num_fits += 1
         trainer.global_step.assign(action.begin())
         # Signals stay the caller's: there is nothing to save, and the process may be a notebook's.
@@ -156,42 +158,63 @@ class Engine:
         """Has what is trained next begin at a global step: that of values which somebody has loaded."""
         if self._has_trainer:
             assert self._trainer is not None
-            self._trainer.global_step.assign(step)
+            self._trainer.begin_at(step)
         else:
             self._first_step = step
 
     @_one_at_a_time
     def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
         """Runs one step on the only batch of a source; returns what the metrics say then."""
-        self._task.training = batch
+        self._data.training = batch
+        self._check_batches(batch)
         trainer = self._ready(batch)
         trainer.restart_data()
         trainer.feed.begin_next_epoch()
         if reset_metrics:
-            self._model.reset_metrics()
+            trainer.reset_training()
         with self.scope():
             trainer.run_steps(1)
-        return self._task.live_logs("train")
+        return trainer.live(training=True)
 
     @_one_at_a_time
     def evaluate(
         self, data: Source, steps: int | None, callbacks: Any = None, *, reset_metrics: bool = True
     ) -> dict[str, Any]:
         """Evaluates a source, or `steps` batches of it; returns what the metrics say then."""
-        self._task.validation = data
+        self._data.validation = data
         trainer = self._ready(data)
         trainer.restart_data()
         with self._told(trainer, callbacks):
             trainer.adds_up = not reset_metrics
-            trainer.evaluate(steps or data.batches_per_epoch or -1)
-        return self._task.live_logs("eval")
+            logs = trainer.evaluate(steps or data.batches_per_epoch or -1)
+        return trainer.evaluated(logs)
+
+    @_one_at_a_time
+    def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
+        """Returns the outputs for a source, or `steps` batches of it; see `Prediction.run`."""
+        if self._prediction is None or self._prediction.is_traced is self._model.run_eagerly:
+            with self.scope():
+                self._prediction = Prediction(self._model, self._infer, seed=self._settings.runtime.seed)
+        with self.scope(), self.weights_averaged():
+            return self._prediction.run(data, steps, callbacks, every=self._every)
+
+    def _infer(self, batch: Any) -> Any:
+        """Returns the model's outputs for a batch; traced."""
+        if type(self._model).predict_step is not keras.Model.predict_step:
+            return self._model.predict_step(batch)
+        return self._model(keras.utils.unpack_x_y_sample_weight(batch)[0], training=False)
+
+    def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which the model holds its averaged weights, if it was trained with averages."""
+        return self._trainer.weights_averaged() if self._trainer is not None else contextlib.nullcontext()
 
     # Parts.
 
     @property
     def _every(self) -> int:
         """Steps from one call of callbacks for batches to the next."""
-        return int(self._model._steps_per_execution.numpy())
+        steps = self._model._steps_per_execution  # of a model that is not compiled, None
+        return 1 if steps is None else int(steps.numpy())
 
     @property
     def _has_trainer(self) -> bool:
@@ -203,13 +226,16 @@ class Engine:
         if not self._has_trainer:
             self._compiled = self._model.compiled_loss
             with self.scope():
-                self._create_metrics(data.one_pass(1).element_spec)
-                self._trainer = ProgramTrainer(self._config(), self._task, self._model, self._model.optimizer)
+                self._trainer = self._build_trainer(data)
                 self._trainer.checks_finite = bool(self._model_dir)  # there are checkpoints to keep whole
             self._trainer.global_step.assign(self._first_step)
             self._first_step = 0
         assert self._trainer is not None
         return self._trainer
+
+    def _build_trainer(self, data: Source) -> ProgramTrainer:
+        self._create_metrics(data.one_pass().element_spec)
+        return ProgramTrainer(self._config(), self._data, self._model, self._model.optimizer)
 
     def _create_metrics(self, spec: Any) -> None:
         """Creates weights and metrics that wait for a first call, by tracing a step that never runs."""
@@ -217,35 +243,34 @@ class Engine:
 
         @as_written
         def step(batch: Any) -> None:
-            strategy.run(self._task.validation_step, args=(batch, self._model))
+            strategy.run(self._data.validation_step, args=(batch, self._model))
 
         tf.function(step).get_concrete_function(spec)
         self._model.reset_metrics()
 
-    def _config(self, epochs: Epochs | None = None, validation_steps: int | None = None) -> ExperimentConfig:
-        is_traced = not self._model.run_eagerly
-        trainer = TrainerConfig(
-            train_steps=0 if epochs is None else epochs.end_step,
-            steps_per_loop=_NEVER,
-            summary_interval=_NEVER,
-            validation_interval=_NEVER,
-            checkpoint_interval=_NEVER if epochs is None else epochs.steps,
-            validation_steps=validation_steps or -1,
-            train_tf_function=is_traced,
-            train_tf_while_loop=is_traced,
-            eval_tf_function=is_traced,
-            eval_tf_while_loop=is_traced,
-            on_data_end="stop",  # as Keras, which warns
-            export=ExportConfig(at_end=False),
-        )
-        return ExperimentConfig(task=_task_config(), trainer=trainer, runtime=RuntimeConfig(seed=self._seed))
+    def _check_batches(self, data: Source) -> None:
+        """Refuses batches that the micro-batches of a step cannot share, as far as their sizes are known."""
+        if (count := self._settings.trainer.gradient_accumulation_steps) > 1:
+            compiles = self._settings.runtime.enable_xla or bool(self._model.jit_compile)
+            with self.scope():
+                replicas = tf.distribute.get_strategy().num_replicas_in_sync
+                check_micro_batches(count * replicas, data.batch_sizes(), compiles=compiles)
 
-    def _job(self, config: ExperimentConfig, given: Given) -> Job:
+    def _config(self, epochs: Epochs | None = None, validation_steps: int | None = None) -> Any:
+        call = self._settings.call(
+            end_step=0 if epochs is None else epochs.end_step,
+            epoch_steps=None if epochs is None else epochs.steps,
+            validation_steps=validation_steps,
+            is_traced=not self._model.run_eagerly,
+        )
+        return self._settings.config(call, enable_xla=bool(self._model.jit_compile))
+
+    def _job(self, config: Any, given: Given) -> Job:
         return Job(
-            experiment=_EXPERIMENT,
-            resolved=Resolved(config, _EXPERIMENT, provenance.Trail(config, _EXPERIMENT)),
+            experiment=self._settings.experiment,
+            resolved=self._settings.resolved(config),
             model_dir=self._model_dir,
-            mode="train" if self._task.validation is None else "train_and_eval",
+            mode="train" if self._data.validation is None else "train_and_eval",
             quiet=True,  # Keras's progress bar says it
             argv=tuple(sys.argv),
             given=given,
@@ -277,7 +302,3 @@ class Engine:
         finally:
             self._stop, self._asked_to_stop = None, ""
             self._one_thread.release()
-
-
-def _task_config() -> TaskConfig:
-    return TaskConfig(train_data=DataConfig(is_training=True), validation_data=DataConfig(is_training=False))

@@ -1,7 +1,8 @@
 """`Program`: compile, fit, evaluate and predict on the engine that runs experiments.
 
-Owns: Keras's methods, and what each of their arguments means for the loop. Does not own: a loop of its own (there is
-`loop.py`, run by `engine.py`), data (`data.py`), when callbacks are called (`callbacks.py`).
+Owns: Keras's methods that go over data, and what each of their arguments means for the loop. Does not own: what
+`compile` says (`compiled.py`), a loop of its own (there is `loop.py`, run by `engine.py`), data (`data.py`), when
+callbacks are called (`callbacks.py`).
 
     program = Program(model, model_dir="/runs/digits")
     program.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -15,31 +16,32 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.config import RuntimeConfig, TrainerConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.program import loading
-from official_trainer.program.callbacks import UNKNOWN_STEPS, Epochs
-from official_trainer.program.data import ArgumentError, Arrays, Source, Weighted, packed, source_of, validation_of
+from official_trainer.program.callbacks import UNKNOWN_STEPS, Epochs, callback_list
+from official_trainer.program.compiled import Compiled
+from official_trainer.program.data import (
+    ArgumentError,
+    Arrays,
+    Own,
+    Source,
+    Weighted,
+    one_batch,
+    source_of,
+    validation_of,
+)
 from official_trainer.program.engine import Engine
-from official_trainer.program.estimators import RewardEstimator
-from official_trainer.program.rewards import add_rewards, given_rewards, rewards_of
+from official_trainer.program.settings import Settings
 from official_trainer.program.turns import Turns
 
 
-class NotCompiledError(UserError, RuntimeError):
-    """A method needs what `compile` sets."""
-
-    exit_code = ExitCode.CONFIG
-
-    def __init__(self, method: str) -> None:
-        super().__init__(f"{method}() needs an optimizer and a loss; call compile() first")
-
-
-class Program:
+class Program(Compiled):
     """A model with what trains it.
 
     Attributes:
@@ -47,99 +49,89 @@ class Program:
       model_dir: the run directory; empty for none.
     """
 
-    def __init__(self, model: keras.Model, model_dir: str | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: keras.Model | Callable[[], keras.Model],
+        model_dir: str | None = None,
+        *,
+        seed: int = 0,
+        trainer: TrainerConfig | None = None,
+        runtime: RuntimeConfig | None = None,
+    ) -> None:
         """Takes the model, built under a strategy's scope if it is to train under one.
 
         Args:
-          model: a Keras model, compiled or not.
+          model: a Keras model, compiled or not; or a function that builds it, called in the scope of the strategy and
+            with the precision that `runtime` says.
           model_dir: where checkpoints and records go; None keeps nothing.
-          seed: decides the order of examples.
+          seed: decides the order of examples, and the weights that a function gives a model.
+          trainer: the section of an experiment's config: what is kept, accumulated, averaged, recovered from.
+          runtime: the section of an experiment's config: devices, precision, compiler, limits.
+
+        Raises:
+          ArgumentError: a section says what an argument of Keras says, or needs what is not there.
+          ConfigError: a section holds a wrong value.
+          DeviceError: `runtime` asks for devices that are not there.
         """
-        self.model = model
+        is_built = isinstance(model, keras.Model)
         self.model_dir = model_dir or ""
-        self._engine = Engine(model, self.model_dir, seed)
+        self._settings = Settings.of(trainer, runtime, seed=seed, model_dir=self.model_dir, builds=not is_built)
+        self.model: Any = model if is_built else self._settings.build(model)
+        self._engine = Engine(self.model, self._settings)
         self._turns = Turns(self._engine.ask_to_stop)
 
-    # Compiling.
+    @classmethod
+    def from_experiment(
+        cls,
+        experiment: str,
+        model_dir: str | None = None,
+        *,
+        config_file: str | Sequence[str] = (),
+        params_override: str | Sequence[str] = (),
+    ) -> Program:
+        """Returns an experiment as a Program: its model, optimizer, losses and metrics are there, and its data.
 
-    def compile(  # noqa: PLR0913 - the signature is Keras's, with rewards
-        self,
-        optimizer: Any = "rmsprop",
-        loss: Any = None,
-        metrics: Any = None,
-        loss_weights: Any = None,
-        weighted_metrics: Any = None,
-        run_eagerly: bool = False,
-        steps_per_execution: int = 1,
-        reward: Any = None,
-        reward_weights: Any = None,
-        reward_estimator: RewardEstimator | None = None,
-    ) -> None:
-        """Says what trains the model, in Keras's words; see `keras.Model.compile`.
-
-        A reward is maximised: what is minimised, and told as `loss`, is the loss minus the reward.
+        `fit`, `evaluate` and `predict` take the experiment's own data if they are given no other.
 
         Args:
-          optimizer: an optimizer, or its name or config.
-          loss: a loss or its name, or one for each output.
-          metrics: metrics or their names, or some for each output.
-          loss_weights: weights of the outputs' losses.
-          weighted_metrics: metrics that sample weights count in.
-          run_eagerly: whether steps are run in Python, not traced.
-          steps_per_execution: steps from one call of callbacks for batches to the next. How many steps run at once
-            is the engine's own business.
-          reward: a function of (y_true, y_pred) that returns a number for each example, a `PythonReward`, an
-            `async def` or a name; or one for each output, as a list or a dict by output name.
-          reward_weights: weights of the outputs' rewards: a number, a list, or a dict by output name.
-          reward_estimator: `ScoreFunction` or `EvolutionStrategies`, for rewards that have no gradient.
+          experiment: its name, in the workspace around the current directory or of code that is imported.
+          model_dir: where checkpoints and records go; None keeps nothing, and leaves out actions and trackers.
+          config_file: files with changes, as `train.py` takes them.
+          params_override: changes, as `train.py` takes them.
 
         Raises:
-          ArgumentError: rewards do not fit the model, or each other.
-          RewardError: a reward of Python has no estimator.
+          ArgumentError: the experiment has several tasks.
+          ConfigError: there is no such experiment, or its config has a problem.
+          DeviceError: the devices are not there.
         """
-        settings = dict(locals())
-        settings.pop("self")
-        of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
-        with self._engine.scope():
-            rewards = given_rewards(self.model, **of_rewards)
-            self.model.compile(**settings)
-            if rewards is not None:
-                add_rewards(self.model, rewards)
+        from official_trainer.program.experiment import open_experiment
 
-    def get_compile_config(self) -> dict[str, Any]:
-        """Returns what was compiled as JSON takes it, for `compile_from_config`."""
-        of_rewards = {} if (rewards := rewards_of(self.model)) is None else rewards.given
-        serialized = {name: keras.saving.serialize_keras_object(value) for name, value in of_rewards.items()}
-        return {**self.model.get_compile_config(), **serialized}
+        program = cls.__new__(cls)
+        program.model_dir = model_dir or ""
+        engine = open_experiment(experiment, config_file, params_override, program.model_dir)
+        program._experiment = program._engine = engine
+        program.model = engine.model
+        program._turns = Turns(engine.ask_to_stop)
+        return program
 
-    def compile_from_config(self, config: Mapping[str, Any]) -> None:
-        """Compiles with what `get_compile_config` has returned.
+    def to_config(self) -> Any:
+        """Returns the config with which `train.py` trains as this Program was trained by `fit`, with its own data.
 
         Raises:
-          ArgumentError: it asks for `jit_compile`.
+          ArgumentError: the Program is not of an experiment, or no config can say what was tried.
         """
-        known = {key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
-        _refuse_jit(known.pop("jit_compile", None))
-        self.compile(**known)
+        if self._experiment is None:
+            raise ArgumentError(
+                "to_config: a config names an experiment, and this Program was made from a model; put what builds the "
+                "model and its data into a Task, register it in experiments/, and use Program.from_experiment"
+            )
+        return self._experiment.to_config()
 
-    @property
-    def metrics(self) -> list[Any]:
-        """The model's metrics, losses included."""
-        return list(self.model.metrics)
-
-    @property
-    def metrics_names(self) -> list[str]:
-        """The names of `metrics`."""
-        return list(self.model.metrics_names)
-
-    @property
-    def stop_training(self) -> bool:
-        """Whether somebody has asked that `fit` ends."""
-        return bool(self.model.stop_training)
-
-    @stop_training.setter
-    def stop_training(self, value: bool) -> None:
-        self.model.stop_training = value
+    def save_config(self, path: str) -> None:
+        """Writes what `to_config` returns as YAML, for `train.py --config_file`."""
+        config = self.to_config()
+        assert self._experiment is not None
+        files.write_text_atomically(path, f"# experiment: {self._experiment.name}\n{configuration.dump(config)}")
 
     # Training and evaluating.
 
@@ -175,13 +167,12 @@ class Program:
         """
         self._check_compiled("fit")
         self._check_directory(initial_epoch, callbacks or ())
-        settings: dict[str, Any] = {"batch_size": batch_size, "shuffle": shuffle, "seed": self._engine.seed}
-        source = source_of((x, y, sample_weight), is_counted=bool(steps_per_epoch), **settings)
+        others = {"class_weight": class_weight, "validation_split": validation_split or None}
+        settings = {"batch_size": batch_size, "shuffle": shuffle}
+        source = self._read_training((x, y, sample_weight), steps_per_epoch, settings, others)
         batch_size = validation_batch_size or batch_size
-        of_validation: Source | None = None
-        if validation_data is not None:
-            of_validation = validation_of(validation_data, batch_size, is_counted=bool(validation_steps))
-        elif validation_split:
+        of_validation = self._read_validation(validation_data, source, batch_size, is_counted=bool(validation_steps))
+        if validation_split and validation_data is None:
             if not isinstance(source, Arrays):
                 raise ArgumentError(f"validation_split={validation_split} is for arrays; give validation_data")
             source, of_validation = source.split(validation_split, batch_size)
@@ -189,7 +180,7 @@ class Program:
         source = Weighted(source, class_weight) if class_weight else source
         validated = 0 if of_validation is None else validation_freq
         plan = Epochs(first_step=0, steps=steps or UNKNOWN_STEPS, first=initial_epoch, end=epochs, validated=validated)
-        found = _callback_list(self.model, callbacks, verbose, epochs, steps)
+        found = callback_list(self.model, callbacks, verbose, epochs, steps)
         self._engine.fit(source, of_validation, plan, found, validation_steps)
         return self.model.history
 
@@ -214,15 +205,30 @@ class Program:
     ) -> Any:
         """Evaluates; see `keras.Model.evaluate`, whose arguments and results these are."""
         self._check_compiled("evaluate")
-        source = source_of((x, y, sample_weight), batch_size=batch_size, is_counted=bool(steps))
-        found = _callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
+        source = self._read((x, y, sample_weight), batch_size, steps, is_counted=bool(steps))
+        found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
         return _results(self._engine.evaluate(source, steps, found), return_dict)
 
     def predict(
-        self, x: Any, batch_size: int | None = None, verbose: str | int = "auto", steps: int | None = None
+        self,
+        x: Any = None,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        steps: int | None = None,
+        callbacks: Sequence[Any] | None = None,
     ) -> Any:
-        """Returns the model's outputs for each example, in order, as NumPy arrays; see `keras.Model.predict`."""
-        return self.model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps)
+        """Returns the model's outputs for each example, in order, as NumPy arrays; see `keras.Model.predict`.
+
+        With averaged weights, if the model was trained with `trainer.optimizer_config.ema`.
+
+        Raises:
+          ArgumentError: the data has no end.
+          DataError: the data cannot be used.
+          OutputError: an output has no row for each example.
+        """
+        source = self._read((x, None, None), batch_size, steps, is_counted=True)
+        found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
+        return self._engine.predict(source, steps, found)
 
     # From an event loop.
 
@@ -286,7 +292,7 @@ class Program:
     ) -> Any:
         """Runs one step of training on a batch; see `keras.Model.train_on_batch`."""
         self._check_compiled("train_on_batch")
-        source: Source = _one_batch(x, y, sample_weight)
+        source: Source = one_batch(x, y, sample_weight)
         source = Weighted(source, class_weight) if class_weight else source
         return _results(self._engine.train_batch(source, reset_metrics=reset_metrics), return_dict)
 
@@ -295,48 +301,46 @@ class Program:
     ) -> Any:
         """Evaluates one batch; see `keras.Model.test_on_batch`."""
         self._check_compiled("test_on_batch")
-        logs = self._engine.evaluate(_one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
+        logs = self._engine.evaluate(one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
         return _results(logs, return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Returns the model's outputs for a batch, as NumPy arrays."""
-        return self.model.predict_on_batch(x)
+        """Returns the model's outputs for a batch, as NumPy arrays, with averaged weights if there are any."""
+        with self._engine.weights_averaged():
+            return self.model.predict_on_batch(x)
 
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
-        """Returns the loss of outputs, minus their reward, and adds it up; see `keras.Model.compute_loss`."""
-        loss = self.model.compute_loss(x, y, y_pred, sample_weight)
-        rewards = rewards_of(self.model)
-        return loss if rewards is None else rewards.evaluated(loss, (x, y, sample_weight), y_pred, self.model)
+    def _read_training(
+        self, data: Any, steps_per_epoch: int | None, settings: Mapping[str, Any], others: Mapping[str, Any]
+    ) -> Source:
+        """Returns the data of `fit`; an experiment's own if the call gives none."""
+        if data[0] is not None or self._experiment is None:
+            return source_of(data, is_counted=bool(steps_per_epoch), seed=self._engine.seed, **settings)
+        given = {"y": data[1], "sample_weight": data[2], **settings, **others}
+        if given["shuffle"] is True:
+            del given["shuffle"]  # nobody has said so
+        self._experiment.check_arguments(**given)
+        return self._experiment.own_training(steps_per_epoch)
 
-    def compute_reward(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
-        """Returns the weighted sum of the rewards of outputs, a scalar float32, as an evaluation computes it.
+    def _read_validation(self, data: Any, training: Source, batch_size: int | None, *, is_counted: bool) -> Any:
+        """Returns the data to validate on; an experiment's own if it trains on its own, or None."""
+        if data is not None:
+            return validation_of(data, batch_size, is_counted=is_counted)
+        if self._experiment is None or not isinstance(training, Own):
+            return None
+        return self._experiment.own_validation()
 
-        Args:
-          x: features; no reward looks at them.
-          y: targets; None if rewards need none.
-          y_pred: outputs of the model.
-          sample_weight: weights of the examples.
-
-        Raises:
-          ArgumentError: `compile` was given no reward.
-        """
-        if (rewards := rewards_of(self.model)) is None:
-            raise ArgumentError("compute_reward: the program has no reward; give compile one by reward=")
-        with self._engine.scope():
-            return rewards.value(*tf.nest.map_structure(_as_tensor, (y, y_pred, sample_weight)))
-
-    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
-        """Adds outputs to the metrics, and returns what these say then; see `keras.Model.compute_metrics`."""
-        return dict(self.model.compute_metrics(x, y, y_pred, sample_weight))
-
-    def get_metrics_result(self) -> dict[str, Any]:
-        """Returns what the metrics say now, by name."""
-        return dict(self.model.get_metrics_result())
-
-    def _check_compiled(self, method: str) -> None:
-        if getattr(self.model, "optimizer", None) is None:
-            raise NotCompiledError(method)
-        _refuse_jit(self.model.jit_compile)
+    def _read(self, data: Any, batch_size: int | None, steps: int | None, *, is_counted: bool) -> Source:
+        """Returns the data of a call that goes over it once; an experiment's own if the call gives none."""
+        if data[0] is None and self._experiment is not None:
+            self._experiment.check_arguments(y=data[1], sample_weight=data[2], batch_size=batch_size)
+            own = self._experiment.own_validation()
+            if own is None:
+                raise ArgumentError("the experiment has no validation data of its own (task.validation_data); give x")
+            return own
+        source = source_of(data, batch_size=batch_size, is_counted=is_counted)
+        if steps is None and int(source.one_pass().cardinality()) == tf.data.INFINITE_CARDINALITY:
+            raise ArgumentError("the data has no end; say with steps how many batches are wanted")
+        return source
 
 
 def _steps_per_epoch(source: Source, given: int | None, num_epochs: int) -> int | None:
@@ -348,45 +352,9 @@ def _steps_per_epoch(source: Source, given: int | None, num_epochs: int) -> int 
     return given or source.batches_per_epoch
 
 
-def _refuse_jit(jit_compile: bool | None) -> None:
-    if jit_compile:
-        raise ArgumentError(
-            "jit_compile: fit does not have XLA compile its steps, whose last batch of an epoch has another size; "
-            "compile without it, or use an experiment with runtime.enable_xla"
-        )
-
-
-def _one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:
-    return Arrays(packed(x, y, sample_weight), batch_size=_ALL, shuffle=False, seed=0)
-
-
-def _as_tensor(value: Any) -> Any:
-    return None if value is None else tf.convert_to_tensor(value)
-
-
-_ALL = 2**31 - 1  # rows: a batch of whatever there is
-
-
 def _results(logs: dict[str, Any], return_dict: bool) -> Any:
     """Returns numbers as Keras does: a dictionary, or a list, or the only one."""
     if return_dict:
         return logs
     values = list(logs.values())
     return values[0] if len(values) == 1 else values
-
-
-def _callback_list(
-    model: Any, callbacks: Any, verbose: Any, epochs: int, steps: int | None, *, trains: bool = True
-) -> Any:
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return callbacks
-    verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
-    return keras.callbacks.CallbackList(
-        callbacks,
-        add_history=trains,
-        add_progbar=verbose != 0,
-        model=model,
-        verbose=verbose,
-        epochs=epochs,
-        steps=steps,
-    )

@@ -138,6 +138,19 @@ class Rewards:
                 return said
         return None
 
+    def check_compiler(self) -> None:
+        """Refuses rewards that XLA cannot compile.
+
+        Raises:
+          RewardError: Python computes one of them.
+        """
+        for function in self._functions.values():
+            if function.is_python:
+                raise RewardError(
+                    f"reward {function.name!r} is computed in Python, and XLA compiles none of it; leave out "
+                    "jit_compile, and runtime.enable_xla"
+                )
+
     # In a step. Called in replica context, traced.
 
     @as_written

@@ -8,7 +8,7 @@ their numbers are Keras's; a model's own `train_step` and `test_step` are called
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from official_trainer.autograph import as_written, rewritten
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import Source
+from official_trainer.program.parts import divided, share_of
 from official_trainer.program.rewards import rewards_of
 from official_trainer.task import Task
 
@@ -29,6 +30,8 @@ class ProgramTask(Task):
       training: the data to train on.
       validation: the data to evaluate on.
     """
+
+    metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it does not say
 
     training: Source | None = None
     validation: Source | None = None
@@ -47,15 +50,16 @@ class ProgramTask(Task):
         context = InputContext.adopt(input_context)
         if params.is_training:
             assert self.training is not None
-            return self.training.batches(context.start_step, context.elements_per_step)
+            return divided(self.training.batches(context.start_step), context.elements_per_step, weighted=True)
         assert self.validation is not None
-        return self.validation.one_pass(context.elements_per_step)
+        return divided(self.validation.one_pass(), context.elements_per_step)
 
     @as_written
     def train_step(
         self, inputs: Any, model: keras.Model, optimizer: keras.optimizers.Optimizer, metrics: Any = None
     ) -> dict[str, Any]:
         """Runs Keras's training step, or the model's own."""
+        inputs, share = share_of(inputs)
         if type(model).train_step is not keras.Model.train_step:
             logs = self._keep("train", rewritten(model.train_step)(inputs))
         else:
@@ -66,11 +70,10 @@ class ProgramTask(Task):
                 loss = rewritten(model.compute_loss)(x, y, outputs, weight)
                 if rewards is not None:
                     loss = rewards.trained(loss, (x, y, weight), outputs, model)
-            optimizer.minimize(loss, model.trainable_variables, tape=tape)
+                updated = loss if share is None or _adds_up(model) else loss * share
+            optimizer.minimize(updated, model.trainable_variables, tape=tape)
             self._update_metrics("train", (x, y, outputs, weight))
             logs = {self.loss: loss}
-        with tf.control_dependencies([logs[self.loss]]):
-            model._train_counter.assign_add(1)  # callbacks of Keras look at it
         return logs
 
     @as_written
@@ -85,8 +88,6 @@ class ProgramTask(Task):
         if rewards is not None:
             loss = rewards.evaluated(loss, (x, y, weight), outputs, model)
         self._update_metrics("eval", (x, y, outputs, weight))
-        with tf.control_dependencies([loss]):
-            model._test_counter.assign_add(1)
         return {self.loss: loss}
 
     def _update_metrics(self, kind: Kind, batch: tuple[Any, Any, Any, Any]) -> None:
@@ -104,12 +105,16 @@ class ProgramTask(Task):
         for name, value in logs.items():
             value = tf.convert_to_tensor(value)
             if name not in self._own[kind]:
+                # Results of metrics are alike on all replicas; of other numbers, each has its own.
+                aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+                if value.dtype.is_floating:
+                    aggregation = tf.VariableAggregation.MEAN
                 with tf.init_scope():
                     self._own[kind][name] = tf.Variable(
                         tf.zeros(value.shape, value.dtype),
                         trainable=False,
                         synchronization=tf.VariableSynchronization.ON_READ,
-                        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                        aggregation=aggregation,
                     )
             self._own[kind][name].assign(value)
         return {self.loss: tf.cast(logs.get(self.loss, 0.0), tf.float32)}
@@ -137,5 +142,11 @@ class ProgramTask(Task):
 
 
 def _of_python(value: Any) -> Any:
-    value = np.asarray(value)
+    value = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     return value.item() if value.ndim == 0 else value
+
+
+def _adds_up(model: keras.Model) -> bool:
+    """Whether a loss is a sum over examples, so that parts of a batch are summed however many each has."""
+    losses = tf.nest.flatten(model.compiled_loss._losses)
+    return any(getattr(loss, "reduction", None) == keras.losses.Reduction.SUM for loss in losses)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import windows
+from official_trainer.autograph import as_written
+from official_trainer.inference import num_examples_of
 from official_trainer.lazy import tf
 from official_trainer.program.callbacks import looks_at_test_batches
 from official_trainer.program.rewards import rewards_of
 from official_trainer.trainer import Trainer
+
+_FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
 class ProgramTrainer(Trainer):
@@ -32,6 +36,7 @@ class ProgramTrainer(Trainer):
     every: int = 1
     adds_up: bool = False
     checks_finite: bool = True
+    spares_idle_replicas = False  # Keras's steps bear no examples; around them, nothing may ask all replicas
 
     @property
     def mean_loss(self) -> float:
@@ -42,7 +47,67 @@ class ProgramTrainer(Trainer):
         """Returns the names of weights that are not finite, if anybody wants to know."""
         return super().non_finite_weights() if self.checks_finite else []
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Takes what a Trainer takes."""
+        super().__init__(*args, **kwargs)
+        self._examples_trained = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=_FIRST)
+        self._examples_told = 0
+
+    # Callbacks of Keras look at its counters. Not in a task's step: one that a replica may leave out cannot count.
+
+    @as_written
+    def next_train_inputs(self, iterator: Any) -> Any:
+        inputs = super().next_train_inputs(iterator)
+        sizes = [num_examples_of(part) for part in self.strategy.experimental_local_results(inputs)]
+        with tf.control_dependencies(sizes):
+            self._examples_trained.assign_add(tf.cast(tf.add_n(sizes), tf.int64))
+            self.model._train_counter.assign_add(1)
+        return inputs
+
+    @as_written
+    def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:
+        inputs, logs = super().next_eval_inputs(iterator)
+        with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
+            self.model._test_counter.assign_add(1)
+        return inputs, logs
+
+    def examples_of(self, num_steps: int) -> int:
+        """Returns how many examples were trained on since the last call, in batches of any size."""
+        before, self._examples_told = self._examples_told, int(self._examples_trained.numpy())
+        return self._examples_told - before
+
+    @property
+    def _compiles_windows(self) -> bool:
+        """XLA gets single steps: the last batch of an epoch has another size, and a window is for one."""
+        return False
+
+    @contextlib.contextmanager
+    def keeping_best(self, keeper: Any) -> Iterator[None]:
+        """For a `with` block, evaluations may replace the best checkpoint of a run; `keeper` may be None."""
+        self._checkpoint_exporter = keeper
+        try:
+            yield
+        finally:
+            self._checkpoint_exporter = None
+
+    def initialize(self) -> None:
+        """Starts averages from the weights, the first time; a second call of `fit` goes on with them."""
+        if int(self.global_step.numpy()) == 0:
+            super().initialize()
+
+    def begin_at(self, step: int) -> None:
+        """Goes on from a step with weights that somebody has loaded; averages begin with these."""
+        self.global_step.assign(step)
+        super().initialize()
+
+    def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context with averaged weights; before the first step these are the weights, whoever set them."""
+        is_trained = int(self.global_step.numpy()) > 0
+        return super().weights_averaged() if is_trained else contextlib.nullcontext()
+
     def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
+        if self._enable_xla and (rewards := rewards_of(self.model)) is not None:
+            rewards.check_compiler()
         with self._rewards_explained():
             return super().run_steps(num_steps, publish=publish)
 
@@ -67,7 +132,7 @@ class ProgramTrainer(Trainer):
         self.eval_dataset = None
 
     def train_loop_end(self) -> dict[str, Any]:
-        return {**super().train_loop_end(), **self.task.own_logs("train")}
+        return {**super().train_loop_end(), **self.own(training=True)}
 
     def eval_begin(self) -> Any:
         state = None if self.adds_up else super().eval_begin()
@@ -93,7 +158,7 @@ class ProgramTrainer(Trainer):
                     self.callbacks.on_test_batch_begin(done)
                     run(iterator, tf.constant(count))
                     done += count
-                    self.callbacks.on_test_batch_end(done - 1, self.task.live_logs("eval"))
+                    self.callbacks.on_test_batch_end(done - 1, self.live(training=False))
             return state
 
         return loop
@@ -101,8 +166,31 @@ class ProgramTrainer(Trainer):
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         logs = super().eval_end(aggregated_logs)
         if self.callbacks is not None:
-            self.callbacks.on_test_end(self.task.live_logs("eval"))
-        return {**logs, **self.task.own_logs("eval")}
+            self.callbacks.on_test_end(self.evaluated(logs))
+        return {**logs, **self.own(training=False)}
+
+    # Numbers, as Keras tells them.
+
+    def told(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
+        """Returns those of flat logs that callbacks and the history are to have, under Keras's names."""
+        return self.task.logs_among("train" if training else "eval", logs)
+
+    def evaluated(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the same of what an evaluation has returned."""
+        del logs
+        return self.live(training=False)
+
+    def live(self, *, training: bool) -> dict[str, Any]:
+        """Returns what metrics say now."""
+        return self.task.live_logs("train" if training else "eval")
+
+    def own(self, *, training: bool) -> dict[str, Any]:
+        """Returns what a model's own step has returned last; none for Keras's steps."""
+        return self.task.own_logs("train" if training else "eval")
+
+    def reset_training(self) -> None:
+        """Has the metrics of training begin anew."""
+        self.model.reset_metrics()
 
 
 class NoStore:

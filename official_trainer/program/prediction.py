@@ -1,0 +1,111 @@
+"""`predict`: a model's outputs for all examples of a call, in Keras's structure, on the engine's inference step.
+
+Owns: from a source of batches to arrays, batch by batch, and when callbacks hear of it. Does not own: the step and
+putting replicas' parts together (`inference.py`), or what the arguments mean (`program.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from official_trainer.config import DataConfig
+from official_trainer.feed import Feed
+from official_trainer.inference import Inference
+from official_trainer.inputs import DataError, InputContext
+from official_trainer.lazy import keras, tf
+from official_trainer.program.data import Own, Source
+from official_trainer.program.parts import divided
+from official_trainer.variables import is_waiting_for_a_call
+
+
+class Prediction:
+    """Predicts with one model, under the strategy in scope at construction."""
+
+    def __init__(self, model: keras.Model, infer: Callable[[Any], Any], *, seed: int) -> None:
+        """Takes the model, what gives its outputs for a batch (traced), and the seed of what is drawn there."""
+        self._model, self._infer, self._seed = model, infer, seed
+        self.is_traced = not model.run_eagerly
+        self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
+        self._structure: Any = None
+
+    def run(self, data: Source, steps: int | None, callbacks: Any, *, every: int) -> Any:
+        """Returns the outputs for each example: arrays `[examples, …]` in the structure that the model returns.
+
+        One batch at a time is on the device; what it gives is on the host before the next one is read.
+
+        Args:
+          data: batches, of which x is taken.
+          steps: how many of them; None for all.
+          callbacks: a `keras.callbacks.CallbackList`.
+          every: batches from one call of them to the next.
+
+        Raises:
+          DataError: there is no batch.
+          OutputError: an output has no row for each example.
+        """
+        found: list[list[Any]] = []
+        count, done = steps or data.batches_per_epoch, 0
+        callbacks.on_predict_begin()
+        batches = self._inference.batches(self._dataset(data, steps))
+        while count is None or done < count:
+            callbacks.on_predict_batch_begin(done)
+            taken = list(itertools.islice(batches, every if count is None else min(every, count - done)))
+            if not taken:
+                break
+            done += len(taken)
+            found.append(_joined([list(columns.values()) for _, columns in taken]))
+            callbacks.on_predict_batch_end(done - 1, {"outputs": self._packed(found[-1])})
+        if not found:
+            raise DataError("there is nothing to predict: the data holds no batch")
+        callbacks.on_predict_end()
+        return self._packed(_joined(found))
+
+    def _dataset(self, data: Source, steps: int | None) -> Any:
+        section = data.section if isinstance(data, Own) else DataConfig(is_training=False)
+        feed = Feed(_Data(data, steps), section, training=False, seed=self._seed)
+        if is_waiting_for_a_call(self._model):
+            strategy = tf.distribute.get_strategy()
+
+            def step(inputs: Any) -> None:
+                strategy.run(self.inference_step, args=(inputs, self._model))
+
+            tf.function(step).get_concrete_function(feed.element_spec())  # creates variables, and never runs
+        return feed.build()
+
+    def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
+        """Returns the model's outputs by their places; traced."""
+        outputs = self._infer(inputs[0]["batch"])
+        self._structure = tf.nest.map_structure(lambda output: None, outputs)
+        return {f"{place:06d}": output for place, output in enumerate(tf.nest.flatten(outputs))}
+
+    def _packed(self, values: list[Any]) -> Any:
+        return tf.nest.pack_sequence_as(self._structure, values)
+
+
+class _Data:
+    """The batches of a call, as a task builds them."""
+
+    def __init__(self, data: Source, steps: int | None) -> None:
+        self._data, self._steps = data, steps
+
+    def build_inputs(self, params: Any, input_context: InputContext | None = None) -> tf.data.Dataset:
+        context, data = InputContext.adopt(input_context), self._data
+        parts = context.elements_per_step
+        limit = -1 if self._steps is None else self._steps
+        if isinstance(data, Own):
+            return _apart(data.build_inputs(params, context).take(limit if limit < 0 else limit * parts))
+        return divided(_apart(data.one_pass().take(limit)), parts)
+
+
+def _apart(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns batches as `inference_step` takes them: in a dictionary, so that nobody takes one for (x, y)."""
+    return batches.map(lambda *batch: ({"batch": batch},))
+
+
+def _joined(parts: list[list[Any]]) -> list[Any]:
+    """Returns the rows of several batches, one after the other, of each output."""
+    return parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
