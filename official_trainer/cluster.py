@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from official_trainer import slurm_step
 from official_trainer.config.errors import nearest, shorten
 from official_trainer.errors import ExitCode, UserError
 
@@ -23,7 +23,6 @@ LAYOUT = "OFFICIAL_TRAINER_CLUSTER"
 """Our own variable: how many pods of each role a job on Kubernetes has, such as `chief=1,worker=4,ps=2`."""
 
 _KUBERNETES_PORT = 2222
-_SLURM_FIRST_PORT, _SLURM_SLOTS, _SLURM_PORTS_PER_SLOT = 12000, 320, 64  # ends below 32768: no port of a client's
 
 
 class ClusterError(UserError, ValueError):
@@ -87,24 +86,11 @@ def process_name(role: str, index: int) -> str:
     return role if role in (CHIEF, EVALUATOR) else f"{role} {index}"
 
 
-def run_scontrol(*words: str) -> str:
-    """Returns what Slurm's `scontrol` prints.
-
-    Raises:
-      OSError: it cannot be run, or fails.
-    """
-    try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=60, check=True)
-    except subprocess.SubprocessError as error:
-        raise OSError((getattr(error, "stderr", None) or str(error)).strip()) from error
-    return done.stdout
-
-
 def cluster_env(
     environ: Mapping[str, str],
     runtime: WorkerHosts | None = None,
     *,
-    scontrol: Callable[..., str] = run_scontrol,
+    scontrol: Callable[..., str] = slurm_step.run_scontrol,
 ) -> Cluster | None:
     """Returns the cluster that this process was started in, or None for a process alone.
 
@@ -302,62 +288,14 @@ def _read_layout(text: str) -> dict[str, tuple[int, int]]:
 
 
 def _slurm(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster | None:
-    """Reads the cluster of a task of srun; the shell of a batch job is none, though it has most of the variables."""
-    if "SLURM_PROCID" not in environ or not ({"SLURM_STEP_ID", "SLURM_STEPID"} & set(environ)):
-        return None
-    count_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
-    count = _number(environ, count_name, _SRUN) if count_name in environ else 1
-    if count < 2:
-        return None
-    rank, job = _number(environ, "SLURM_PROCID", _SRUN), _number(environ, "SLURM_JOB_ID", _SRUN)
-    list_name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
-    nodes = _needed(environ, list_name, _SRUN)
     try:
-        hosts = scontrol("show", "hostnames", nodes).split()
-    except OSError as error:
-        raise ClusterError(
-            f"Slurm: `scontrol show hostnames {nodes}` fails: {error}; put scontrol on the PATH, or set TF_CONFIG"
-        ) from error
-    places = _slurm_places(environ, hosts, count)
-    if (node := environ.get("SLURM_NODEID")) is not None and rank < count and node != str(places[rank][0]):
-        raise ClusterError(
-            f"Slurm: SLURM_NODEID={node}, but task {rank} of {count} belongs on node {places[rank][0]} of {nodes}; "
-            "start the tasks in blocks: srun --distribution=block"
-        )
-    names = _node_addresses(hosts, scontrol)
-    step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "0"))
-    slot = (job + 131 * int(step if step.isdecimal() else 0)) % _SLURM_SLOTS  # jobs that share a node differ
-    first = _SLURM_FIRST_PORT + slot * _SLURM_PORTS_PER_SLOT
-    return _checked({WORKER: [f"{names[host]}:{first + local}" for host, local in places]}, WORKER, rank, "Slurm")
-
-
-def _slurm_places(environ: Mapping[str, str], hosts: Sequence[str], count: int) -> list[tuple[int, int]]:
-    """Returns for each task, by rank, the number of its node and its number on that node."""
-    text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
-    parts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
-    per_node = [int(part[1]) for part in parts if part for _ in range(int(part[2] or 1))]
-    if None in parts or len(per_node) != len(hosts) or sum(per_node) != count:
-        raise ClusterError(
-            f"Slurm: SLURM_STEP_TASKS_PER_NODE={text!r} does not share {count} tasks out to the {len(hosts)} nodes "
-            f"{shorten(','.join(hosts))}; expected such as 2(x3),1; {_SRUN}"
-        )
-    places = [(node, local) for node, tasks in enumerate(per_node) for local in range(tasks)]
-    is_cyclic = environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic")
-    return sorted(places, key=lambda place: place[::-1]) if is_cyclic else places
-
-
-def _node_addresses(hosts: Sequence[str], scontrol: Callable[..., str]) -> list[str]:
-    """Returns where each node is reached: its NodeAddr, or its name where Slurm does not say."""
-    try:
-        lines = scontrol("-o", "show", "node", ",".join(hosts)).splitlines()
-    except OSError:
-        return list(hosts)
-    nodes = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
-    known = {node["NodeName"]: node["NodeAddr"] for node in nodes if {"NodeName", "NodeAddr"} <= node.keys()}
-    return [known.get(host, host) for host in hosts]
-
-
-_SRUN = "srun sets it; start this with srun, or set TF_CONFIG"
+        step = slurm_step.read(environ, scontrol)
+    except slurm_step.StepError as error:
+        raise ClusterError(str(error)) from error
+    if step is None:
+        return None
+    role = _check_role(step.role, slurm_step.ROLE)
+    return _checked(step.addresses, role, step.index, slurm_step.SOURCE)
 
 
 # The config.

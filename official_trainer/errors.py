@@ -26,6 +26,10 @@ class ExitCode(enum.IntEnum):
     PREEMPTED = 143
 
 
+START_AGAIN = (ExitCode.RETRY, ExitCode.PREEMPTED)
+"""What a launcher starts again, so often as it is told to; 0 is the end, and all others are for somebody to look at."""
+
+
 class UserError(Exception):
     """An error the user can act on: printed as its message alone, and ends the process with `exit_code`."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from official_trainer import gin_bindings, parameter_server, predicting, registry
+from official_trainer import gin_bindings, parameter_server, predicting, registry, slurm_step
 from official_trainer.cluster import EVALUATOR, cluster_env
 from official_trainer.config import Resolved
 from official_trainer.gin_bindings import Bindings
@@ -98,7 +98,10 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: Predi
     from official_trainer import following, training, worker
 
     if job.cluster is not None and job.serves:
-        with stop.interruptible():
+        # Slurm tells all processes of a job at the same time. The chief saves what servers hold, so these stay until it
+        # has ended, or until the grace period is over.
+        is_told_with_chief = job.cluster.source == slurm_step.SOURCE
+        with contextlib.nullcontext() if is_told_with_chief else stop.interruptible():
             parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
         return {}
     if not job.is_chief:

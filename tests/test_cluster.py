@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from official_trainer import cluster
+from official_trainer import slurm_step
 from official_trainer.cluster import Cluster, ClusterError, cluster_env
 from official_trainer.errors import ExitCode
 
@@ -223,6 +223,64 @@ def test_slurm_without_a_step_of_several_tasks(environ):
     assert cluster_env(environ, scontrol=no_slurm) is None
 
 
+def test_slurm_nodes_that_share_an_address():
+    """As those of a test on one machine: ports differ all the same."""
+
+    def one_machine(*words):
+        return scontrol(*words).replace("10.0.0.10", "127.0.0.1").replace("10.0.0.2", "127.0.0.1")
+
+    found = cluster_env(slurm(), scontrol=one_machine).addresses["worker"]
+    assert len(set(found)) == 3 and all(address.startswith("127.0.0.1:") for address in found)
+
+
+def slurm_role(role="worker", rank=0, **changes):
+    ours = {"OFFICIAL_TRAINER_HOSTS": "chief=n2;worker=n2,n10;ps=n10", "OFFICIAL_TRAINER_ROLE": role}
+    return slurm(rank, **{**ours, "SLURM_STEP_NUM_TASKS": "1", **changes})
+
+
+def test_slurm_with_a_step_for_each_role():
+    """N20: in all steps the same cluster; ports follow from the job, not from the step."""
+    found = [
+        cluster_env(slurm_role(role, rank, SLURM_STEP_ID=str(step)), scontrol=scontrol)
+        for step, (role, rank) in enumerate([("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)])
+    ]
+    assert [each.name for each in found] == ["chief", "worker 0", "worker 1", "ps 0"]
+    port = int(found[0].addresses["chief"][0].partition(":")[2])
+    assert all(
+        each.addresses
+        == {
+            "chief": (f"10.0.0.2:{port}",),
+            "worker": (f"10.0.0.2:{port + 1}", f"10.0.0.10:{port}"),
+            "ps": (f"10.0.0.10:{port + 1}",),
+        }
+        for each in found
+    )
+    alone = slurm_role(OFFICIAL_TRAINER_HOSTS="worker=n2")
+    assert cluster_env(alone, scontrol=no_slurm) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (slurm_role(SLURM_PROCID="x"), r"SLURM_PROCID='x': expected a number from 0; srun sets it"),
+        (slurm_role(OFFICIAL_TRAINER_ROLE=None), r"OFFICIAL_TRAINER_ROLE is not set"),
+        (slurm_role("wrker"), r'OFFICIAL_TRAINER_ROLE is "wrker"; .*did you mean worker\?'),
+        (slurm_role("worker", 2), r"Slurm: the index of this worker is 2, but there is 0 to 1"),
+        (slurm_role("evaluator", 1), r"the index of this evaluator is 1, but there is 0 only"),
+        (slurm_role(SLURMD_NODENAME="n10"), r"worker 0 belongs on n2, and srun started it on n10; .*launch slurm"),
+        (
+            {**slurm_role(), "OFFICIAL_TRAINER_HOSTS": "worker=n2,;ps=n2"},
+            r"cannot read 'worker=n2,'; expected such as chief=n1;worker=n1,n2;ps=n2",
+        ),
+        ({**slurm_role(), "OFFICIAL_TRAINER_HOSTS": "worker"}, r"cannot read 'worker'; expected such as"),
+        ({**slurm_role(), "OFFICIAL_TRAINER_HOSTS": "worker=n2;ps=n10"}, r"no chief that coordinates them"),
+    ],
+)
+def test_malformed_roles_of_slurm_are_refused(environ, said):
+    with pytest.raises(ClusterError, match=said):
+        cluster_env(environ, scontrol=scontrol)
+
+
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
@@ -252,12 +310,12 @@ def test_scontrol_is_run(tmp_path, monkeypatch):
     )
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert cluster.run_scontrol("show", "hostnames") == "show hostnames\n"
+    assert slurm_step.run_scontrol("show", "hostnames") == "show hostnames\n"
     with pytest.raises(OSError, match="no such thing"):
-        cluster.run_scontrol("thing")
+        slurm_step.run_scontrol("thing")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(OSError, match="scontrol"):
-        cluster.run_scontrol("show")
+        slurm_step.run_scontrol("show")
 
 
 # Kubernetes

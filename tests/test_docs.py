@@ -17,6 +17,8 @@ from official_trainer import cli, config, modes, registry
 from official_trainer.cli import dispatch, flags, launch, target
 from official_trainer.errors import ExitCode
 from official_trainer.job import Job
+from official_trainer.launch import targets
+from official_trainer.launch.profile import Profile
 from official_trainer.lazy import keras
 from tests import toy
 from tests.forked import run_command
@@ -42,7 +44,7 @@ class Block:
     @property
     def path(self):
         """The workspace file that a first line `# folder/name` says it is."""
-        match = re.match(r"# ((?:experiments|configs|actions)/\S+)\n", self.text)
+        match = re.match(r"# ((?:experiments|configs|actions|launch)/\S+)\n", self.text)
         return match and match[1]
 
 
@@ -161,7 +163,7 @@ def test_commands_can_be_given(words, place, document, workspace, monkeypatch):
     arguments = parser.read(rest)
     arguments.home = None
     if verb == "launch":
-        assert sum(launch.read_counts(arguments).values())
+        launch.read_mode(arguments, launch.read_profile(arguments, _profile_of(arguments.target)))
     if verb in ("train", "check", "launch"):
         flags.read_mode(arguments)
         target.from_flags(arguments)
@@ -175,6 +177,11 @@ def test_commands_can_be_given(words, place, document, workspace, monkeypatch):
         resolved = target.resolve(target.named_experiment(arguments), arguments)
         if verb == "show" and arguments.explain:
             assert config.explain(resolved, arguments.explain)
+
+
+def _profile_of(name):
+    """Returns the section that a target's profiles fill."""
+    return Profile() if name == launch.LOCAL else targets.get(name).profile()
 
 
 def check_other_program(words):

@@ -43,8 +43,8 @@ class Parser(argparse.ArgumentParser):
         self._value_names.append(name)
         self.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
 
-    def switch(self, name: str, help: str, *, default: bool = False) -> None:
-        """Declares `--name` and `--noname`; help shows the one that changes something."""
+    def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
+        """Declares `--name` and `--noname`; help shows the one that changes something. None: neither is given."""
         self._switch_names.append(name)
         flag = f"--no{name}" if default else f"--{name}"
         self.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)

@@ -1,17 +1,18 @@
-"""Start the processes of a distributed run, label what they print, and end them together.
+"""Start the processes of a run on this machine, or hand them to Slurm and other engines.
 
-Owns: `launch` and its flags; what is refused before anything starts; what is said at the end.
-Does not own: the processes (`launch/`), what each of them does (`train.py`).
+Owns: `launch` and its flags; what is refused before anything starts; a job on this machine.
+Does not own: the processes (`launch/`), what each of them does (`train.py`), jobs elsewhere (`submit.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from official_trainer import files, modes
@@ -22,48 +23,74 @@ from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
+    from official_trainer.job import Job
+    from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import JobSpec
     from official_trainer.launch.verdict import Outcome
 
-USAGE = "local [--workers=N] [--ps=N] [flags] [--] --experiment=NAME [flags of train] [PATH=VALUE …]"
+USAGE = (
+    "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] --experiment=NAME [flags of train] [PATH=VALUE …]"
+)
 
-_TARGETS = ("local",)
+LOCAL = "local"
 _COLOURS: tuple[terminal.Colour, ...] = ("cyan", "magenta", "green", "yellow", "blue")
 _GRACE_MARGIN_SECONDS = 10.0  # processes give up by themselves after runtime.stop_grace_seconds
 _JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
+_LEAST = {"workers": 1, "ps": 0, "max_restarts": 0}
+_NOT_HERE = ("name", "resources", "ps_resources")
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares where and how many, and the flags of `train`."""
-    parser.positional("target", "local", "where: processes on this machine")
+    parser.positional("target", "TARGET", "where: `local`, processes on this machine, or an engine")
+    parser.value("profile", "FILE", "YAML that says how; the flags from here to --max_restarts go over it")
     parser.value("workers", "N", "workers that train together (default: 1)")
-    parser.switch("chief", "one more process, which leads the workers; without it worker 0 does")
+    parser.switch("chief", "one more process, which leads the workers; without it worker 0 does", default=None)
     parser.value("ps", "N", "parameter servers; the workers then serve a chief, which is added")
-    parser.switch("evaluator", "one more process, which evaluates beside them (they: --mode=train)")
-    parser.switch("supervise", "start again what ends with exit code 75 or 143")
-    parser.value("max_restarts", "N", "with --supervise: give up after so many (default: while checkpoints come)")
-    parser.switch("spawn", "start each process anew, instead of forking from one that has imported TensorFlow")
-    parser.value("data_workers", "N", "a tf.data service beside them: a dispatcher, and processes that prepare batches")
-    parser.value("log_dir", "DIR", "a file there for what each process prints")
-    parser.switch("dry_run", "print the processes and start none")
+    parser.switch("evaluator", "one more process, which evaluates beside them (they: --mode=train)", default=None)
+    parser.value("max_restarts", "N", "give up after so many; local: with --supervise")
+    parser.switch("submit", "hand the job to the engine; without it, the job is only shown")
+    parser.switch("dry_run", "local: print the processes and start none")
+    parser.switch("supervise", "local: start again what ends with exit code 75 or 143")
+    parser.switch("spawn", "local: start each process anew, not forked from one that has imported TensorFlow")
+    parser.value("data_workers", "N", "local: a tf.data service beside them, in which so many prepare batches")
+    parser.value("log_dir", "DIR", "local: a file there for what each process prints")
     parser.takes_command = True
     train.add_flags(parser, modes.TRAINING_MODES)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Starts the processes and returns the exit code of the run."""
-    if arguments.target not in _TARGETS:
-        near = did_you_mean(arguments.target, _TARGETS) if arguments.target else ""
-        raise UsageError(f"launch where? expected `launch local`, not {arguments.target or 'nothing'}{near}")
-    counts = read_counts(arguments)
-    limit = _number("max_restarts", arguments.max_restarts, least=0)
-    if limit is not None and not arguments.supervise:
-        raise UsageError(f"--max_restarts={limit} has no effect without --supervise; add that, or leave it out")
-    job, model_dir = _checked_job(arguments, counts)
+    """Starts the processes and returns the exit code of the run; elsewhere, shows the job or submits it."""
+    from official_trainer.launch import targets
+
+    known = (LOCAL, *targets.names())
+    if arguments.target not in known:
+        near = did_you_mean(arguments.target, known) if arguments.target else ""
+        said = arguments.target or "nothing"
+        raise UsageError(f"launch where? expected one of {', '.join(known)}, not {said}{near}")
+    if arguments.target == LOCAL:
+        return _run_here(arguments)
+    from official_trainer.cli import submit
+
+    return submit.run(arguments, targets.get(arguments.target))
+
+
+def _run_here(arguments: argparse.Namespace) -> int:
+    from official_trainer import run as engine
+    from official_trainer.job import check_ready
     from official_trainer.launch import local, output
     from official_trainer.launch.attempt import Options
+    from official_trainer.launch.profile import Profile
 
+    profile = read_profile(arguments, Profile())
+    limit = _limit_here(arguments, profile)
+    mode = read_mode(arguments, profile)
+    ports = use_data_service(arguments, profile.counts)
+    check = check_ready if arguments.dry_run else engine.check_startable  # the latter makes the directory
+    job = check_job(arguments, profile, mode, check)
+    roles = [dataclasses.replace(role, environ=profile.environ) for role in job.roles]
+    job = _with_data_service(dataclasses.replace(job, roles=tuple(roles)), ports)
     if arguments.dry_run:
         _print_plan(job)
         return int(ExitCode.DONE)
@@ -72,27 +99,52 @@ def run(arguments: argparse.Namespace) -> int:
         options = Options(supervise=arguments.supervise, max_restarts=limit, preload=())
     log_dir = os.path.expanduser(arguments.log_dir) if arguments.log_dir else None
     printer = output.Printer(sys.stdout, paint=paint_label, log_dir=log_dir, quiet=arguments.quiet)
-    outcome = local.launch(job, options, printer, newest=lambda: local.newest_step(model_dir))
+    outcome = local.launch(job, options, printer, newest=lambda: local.newest_step(job.model_dir))
     if job.journal is not None:
         shutil.rmtree(job.journal, ignore_errors=True)  # data in memory is in it; one at a URL stays
     report(outcome)
     return outcome.code
 
 
-def read_counts(arguments: argparse.Namespace) -> dict[str, int]:
-    """Returns how many processes of each role are asked for.
+def _limit_here(arguments: argparse.Namespace, profile: Profile) -> int | None:
+    """Returns how often a job on this machine is started again, once what would have no effect on it is refused."""
+    if arguments.submit:
+        raise UsageError("--submit: `launch local` starts the processes at once; leave it out")
+    if idle := [name for name in _NOT_HERE if getattr(profile, name) != getattr(type(profile)(), name)]:
+        what = f"{' and '.join(idle)}: no effect with `launch local`; remove it"
+        raise UsageError(f"--profile={arguments.profile}: {what}")
+    is_set = arguments.max_restarts is not None or profile.max_restarts != type(profile)().max_restarts
+    if is_set and not arguments.supervise:
+        given = f"--max_restarts={profile.max_restarts}"
+        raise UsageError(f"{given} has no effect without --supervise; add that, or leave it out")
+    return profile.max_restarts if is_set or arguments.profile else None
+
+
+def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
+    """Returns how a job is to be run: what the target's section says, under the file, under the flags.
 
     Raises:
       UsageError: a count is none.
+      ConfigError: the file has a problem.
     """
-    workers = _number("workers", arguments.workers, least=1) or 1
-    servers = _number("ps", arguments.ps, least=0) or 0
-    return {
-        CHIEF: int(arguments.chief or servers > 0),
-        WORKER: workers,
-        PS: servers,
-        EVALUATOR: int(arguments.evaluator),
-    }
+    from official_trainer import config
+
+    given = list(_profile_flags(arguments))
+    resolved = config.resolve(base, config_files=[arguments.profile] if arguments.profile else [], flags=given)
+    for warning in resolved.warnings:
+        terminal.report_error(str(warning), "warning", "yellow")
+    profile: Profile = resolved.config
+    return profile
+
+
+def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    """Yields flag, field and value of the flags that go over a profile."""
+    for name, least in _LEAST.items():
+        if (number := _number(name, getattr(arguments, name), least=least)) is not None:
+            yield f"--{name}", name, str(number)
+    for name in ("chief", "evaluator"):
+        if (on := getattr(arguments, name)) is not None:
+            yield f"--{'' if on else 'no'}{name}", name, str(on).lower()
 
 
 def _number(name: str, text: str | None, *, least: int) -> int | None:
@@ -103,24 +155,37 @@ def _number(name: str, text: str | None, *, least: int) -> int | None:
     return int(text)
 
 
-def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple[JobSpec, str]:
-    """Returns what to start, and the run directory, once all is refused that a process would refuse at its start."""
-    if arguments.evaluator and arguments.mode is None:
+def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
+    """Returns the mode of what trains; beside an evaluator it is `train`, unless another is given.
+
+    Raises:
+      UsageError: it does not train, or two would evaluate.
+    """
+    if profile.evaluator and arguments.mode is None:
         arguments.mode = "train"
     mode = flags.read_mode(arguments)
     if mode not in modes.TRAINING_MODES:
         raise UsageError(f"--mode={mode} does not train: use `official-trainer train --mode={mode}`, or --evaluator")
-    if arguments.evaluator and modes.TRAINING_MODES[mode] != "never":
+    if profile.evaluator and modes.TRAINING_MODES[mode] != "never":
         raise UsageError(f"--evaluator with --mode={mode}: both would evaluate; use --mode=train, or leave one out")
-    ports = use_data_service(arguments, counts)
-    experiment, resolved, model_dir, gin = target.from_flags(arguments)
-    refuse_strategy(resolved, counts)
-    from official_trainer import run as engine
-    from official_trainer.data_service import WORK_DIR
-    from official_trainer.job import Job, check_ready
-    from official_trainer.launch.spec import training_job, with_data_service
+    return mode
 
-    check = check_ready if arguments.dry_run else engine.check_startable  # the latter makes the directory
+
+def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check: Callable[[Job], object]) -> JobSpec:
+    """Returns what to start, once all is refused that a process would refuse at its start.
+
+    Args:
+      arguments: the flags of `train`.
+      profile: how many processes, and their variables.
+      mode: of what trains.
+      check: refuses what cannot be trained.
+    """
+    from official_trainer.job import Job
+    from official_trainer.launch.spec import training_job
+
+    experiment, resolved, model_dir, gin = target.from_flags(arguments)
+    counts = profile.counts
+    refuse_strategy(resolved, counts)
     startable = Job(
         experiment=experiment,
         resolved=resolved,
@@ -135,9 +200,18 @@ def _checked_job(arguments: argparse.Namespace, counts: dict[str, int]) -> tuple
     train.add_flags(parser, modes.TRAINING_MODES)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
     job = training_job(counts, parser.words(arguments), grace_seconds=grace)
-    if ports:  # not where an earlier service kept its journal, with addresses that are somebody else's by now
-        job = with_data_service(job, ports, files.join(model_dir, WORK_DIR, str(ports[0])))
-    return job, model_dir
+    return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd())
+
+
+def _with_data_service(job: JobSpec, ports: list[int]) -> JobSpec:
+    """Returns the job with a tf.data service beside it, if there are ports for one."""
+    if not ports:
+        return job
+    from official_trainer.data_service import WORK_DIR
+    from official_trainer.launch.spec import with_data_service
+
+    # Not where an earlier service kept its journal, with addresses that are somebody else's by now.
+    return with_data_service(job, ports, files.join(job.model_dir, WORK_DIR, str(ports[0])))
 
 
 def _cluster_of(counts: Mapping[str, int]) -> Cluster | None:

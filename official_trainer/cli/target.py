@@ -42,7 +42,7 @@ def from_flags(arguments: argparse.Namespace) -> Target:
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
     experiment = named_experiment(arguments)
-    return Target(experiment, resolve(experiment, arguments), _model_dir(experiment, arguments), _gin(arguments))
+    return Target(experiment, resolve(experiment, arguments), model_dir_of(experiment, arguments), _gin(arguments))
 
 
 def from_flags_or_run(arguments: argparse.Namespace) -> Target:
@@ -147,7 +147,12 @@ def _gin(arguments: argparse.Namespace) -> Bindings | None:
     return gin_bindings.read(arguments.gin_file, arguments.gin_params)
 
 
-def _model_dir(experiment: str, arguments: argparse.Namespace) -> str:
+def model_dir_of(experiment: str, arguments: argparse.Namespace) -> str:
+    """Returns the run directory that the flags name, or the one that the experiment has in the workspace.
+
+    Raises:
+      UsageError: it is empty.
+    """
     if arguments.model_dir == "":
         raise UsageError("--model_dir is empty: is a variable not set? Name a directory, or leave the flag out")
     if arguments.model_dir:

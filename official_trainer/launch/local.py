@@ -15,13 +15,13 @@ import socket
 from collections.abc import Callable
 
 from official_trainer import manifest
-from official_trainer.errors import ExitCode
+from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.attempt import Attempt, Options
 from official_trainer.launch.children import Starter, StarterError
 from official_trainer.launch.output import Printer
 from official_trainer.launch.signals import Signals
 from official_trainer.launch.spec import JobSpec, Member, members
-from official_trainer.launch.verdict import AGAIN, Outcome
+from official_trainer.launch.verdict import Outcome
 
 HOST = "127.0.0.1"
 _FIRST_PORT, _LAST_PORT = 12000, 32000
@@ -46,7 +46,7 @@ def launch(job: JobSpec, options: Options, printer: Printer, *, newest: Callable
             except StarterError as error:
                 outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
                 starter = stack.enter_context(Starter(preload=options.preload))
-            if not options.supervise or outcome.was_asked or outcome.code not in AGAIN:
+            if not options.supervise or outcome.was_asked or outcome.code not in START_AGAIN:
                 return outcome
             step = newest()
             seconds = restarts.next(step)

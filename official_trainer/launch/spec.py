@@ -45,12 +45,19 @@ class JobSpec:
 
     Attributes:
       roles: those that there are.
+      name: what the job is called where it is submitted.
+      model_dir: its run directory, which all of its processes have to see: a URL or an absolute path. Where a job is
+        submitted, `--model_dir` is among the words of every role.
+      cwd: where the command was given; relative paths among the words of its roles start there.
       grace_seconds: from SIGTERM to the end of a process, which saves meanwhile; after that it is killed.
       journal: the folder of its dispatcher, of no use to anybody once the job has ended.
     """
 
     roles: tuple[Role, ...]
     grace_seconds: float
+    name: str = ""
+    model_dir: str = ""
+    cwd: str = ""
     journal: str | None = None
 
     @property

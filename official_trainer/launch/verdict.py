@@ -10,11 +10,8 @@ import signal
 from collections.abc import Iterable, Sequence
 
 from official_trainer.cluster import CHIEF, EVALUATOR, PS
-from official_trainer.errors import ExitCode
+from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.spec import DATA_ROLES
-
-AGAIN = (ExitCode.RETRY, ExitCode.PREEMPTED)
-"""Exit codes that mean: start me again."""
 
 _MEANING = {
     ExitCode.DONE: "done",
@@ -84,7 +81,7 @@ def exit_code(code: int) -> int:
 
 def may_run_again(code: int) -> bool:
     """Tells whether starting a process again may help."""
-    return exit_code(code) in AGAIN
+    return exit_code(code) in START_AGAIN
 
 
 def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:

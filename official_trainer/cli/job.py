@@ -1,0 +1,120 @@
+"""See to the jobs that were submitted: status, logs, cancel, resume, list.
+
+Owns: `job`, on what `launch TARGET --submit` has left in launches/.
+Does not own: the commands of the engines (`launch/`), submitting (`submit.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from official_trainer.cli import flags, submit, terminal
+from official_trainer.cli.spelling import UsageError, did_you_mean
+from official_trainer.errors import ExitCode
+from official_trainer.launch import submission, targets
+from official_trainer.launch.submission import EngineError, Record
+from official_trainer.launch.target import Target
+
+USAGE = "status|logs|cancel|resume NAME [--follow], or: official-trainer job list"
+
+_INTERRUPTED = 130
+
+
+def add_flags(parser: flags.Parser) -> None:
+    """Declares what to do with which job."""
+    parser.positional("action", "ACTION", f"one of {', '.join(_ACTIONS)}, list")
+    parser.positional("name", "NAME", "of the job, as `launch` and `job list` say it, or how it begins")
+    parser.switch("follow", "logs: go on until Ctrl-C")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does it with the engine's own commands, and returns the exit code of the last one.
+
+    Raises:
+      UsageError: there is no such action, or no such job.
+      EngineError: the engine's program is missing, or fails.
+    """
+    known = (*_ACTIONS, "list")
+    if arguments.action not in known:
+        near = did_you_mean(arguments.action, known) if arguments.action else ""
+        raise UsageError(f"job what? expected one of {', '.join(known)}, not {arguments.action or 'nothing'}{near}")
+    if arguments.follow and arguments.action != "logs":
+        raise UsageError(f"--follow would have no effect with `job {arguments.action}`; leave it out")
+    records = submission.read_all(submit.root(arguments))
+    if arguments.action == "list":
+        if arguments.name:
+            raise UsageError(f"job list takes no name, and {arguments.name} is one; use `job status {arguments.name}`")
+        return _list(records)
+    record = _find(arguments.name, records)
+    if record.target not in targets.names():
+        near = did_you_mean(record.target, targets.names())
+        raise submission.RecordError(f"{record.name}: there is no target {record.target}{near}; was it removed?")
+    folder = submit.folder_of(arguments, record.name)
+    return _ACTIONS[arguments.action](folder, targets.get(record.target), record, arguments.follow)
+
+
+def _find(name: str | None, records: list[Record]) -> Record:
+    names = [record.name for record in records]
+    if not name:
+        raise UsageError(f"which job? {', '.join(names) or 'none was submitted from this workspace'}")
+    found = [record for record in records if record.name == name]
+    if found := found or [record for record in records if record.name.startswith(name)]:
+        if len(found) == 1:
+            return found[0]
+        raise UsageError(f"{name} begins several names: {', '.join(record.name for record in found)}; give more of one")
+    there = f"jobs: {', '.join(names)}" if names else "none was submitted from this workspace"
+    raise UsageError(f"no such job: {name}{did_you_mean(name, names)}\n{there}")
+
+
+def _list(records: list[Record]) -> int:
+    rows = [(record.name, record.target, record.id, record.submitted_at, record.model_dir) for record in records]
+    if rows:
+        print("\n".join(terminal.columns([("name", "target", "id", "submitted (UTC)", "run directory"), *rows])))
+    return int(ExitCode.DONE)
+
+
+def _status(folder: str, target: Target, record: Record, follow: bool) -> int:
+    del follow
+    print(f"{record.name}: {record.target} {record.id}, submitted {record.submitted_at}, in {record.model_dir}")
+    argv = target.status(submission.submitted(target, record))
+    submission.find_programs(target, [argv])
+    code = submission.run(argv, folder)[0]
+    if code:
+        terminal.report_error(
+            f"{record.target} does not say; the run itself does, in {record.model_dir}", "note", "dim"
+        )
+    return code
+
+
+def _logs(folder: str, target: Target, record: Record, follow: bool) -> int:
+    argv = target.logs(submission.submitted(target, record), follow=follow)
+    submission.find_programs(target, [argv])
+    try:
+        return submission.run(argv, folder)[0]
+    except KeyboardInterrupt:  # how one leaves, and nothing to complain about; the program has had it too
+        return _INTERRUPTED
+
+
+def _cancel(folder: str, target: Target, record: Record, follow: bool) -> int:
+    del follow
+    commands = target.cancel(submission.submitted(target, record))
+    submission.find_programs(target, commands)
+    failed = [argv for argv in commands if submission.run(argv, folder)[0]]  # all of them, so that little is left
+    if failed:
+        raise EngineError(f"{record.name}: {' '.join(failed[0][:2])} failed; what it says is above")
+    print(f"{record.name} was cancelled; `official-trainer job resume {record.name}` goes on from its checkpoint")
+    return int(ExitCode.DONE)
+
+
+def _resume(folder: str, target: Target, record: Record, follow: bool) -> int:
+    del follow
+    if submission.is_running(folder, target, record):
+        raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` says how it is")
+    commands = target.resume(submission.submitted(target, record), submission.rendered_before(folder, record))
+    again = dataclasses.replace(record, submitted_at=submission.now())
+    submit.say_submitted(submission.start(folder, target, commands, again, print), folder)
+    return int(ExitCode.DONE)
+
+
+_ACTIONS = {"status": _status, "logs": _logs, "cancel": _cancel, "resume": _resume}

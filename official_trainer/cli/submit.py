@@ -1,0 +1,146 @@
+"""Jobs that an engine runs, as `launch TARGET` shows and submits them.
+
+Owns: showing what was rendered; refusing what the engine would refuse; what is said of a job that was submitted.
+Does not own: `launch` (`launch.py`), what is rendered (`launch/`), jobs that run (`job.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shlex
+from collections.abc import Callable, Iterator
+
+from official_trainer import files
+from official_trainer.cli import launch, target, terminal
+from official_trainer.cli.spelling import UsageError
+from official_trainer.errors import ExitCode
+from official_trainer.job import Job, check_ready
+from official_trainer.launch import submission
+from official_trainer.launch.profile import Profile
+from official_trainer.launch.spec import JobSpec
+from official_trainer.launch.submission import Record
+from official_trainer.launch.target import Rendered, Target
+from official_trainer.run import check_startable
+
+_ONLY_HERE = ("supervise", "spawn", "data_workers", "log_dir")
+
+
+def run(arguments: argparse.Namespace, engine: Target) -> int:
+    """Shows the job in the engine's words, or submits it.
+
+    Raises:
+      UsageError: a flag would have no effect, or the engine would not run the job as it is meant.
+      EngineError: the engine's program is missing, or fails.
+    """
+    _refuse_idle(arguments, engine)
+    profile = launch.read_profile(arguments, engine.profile())
+    job = _checked(arguments, profile, engine)
+    if problems := [*_unwritable(job), *engine.problems(job, profile)]:
+        raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
+    rendered = engine.render(job, profile)
+    folder = folder_of(arguments, job.name)
+    if not arguments.submit:
+        _show(rendered, folder)
+        terminal.report_error("nothing was submitted; add --submit for that", "shown")
+        return int(ExitCode.DONE)
+    _refuse_running(folder)
+    record = Record(
+        target=engine.name,
+        name=job.name,
+        id=job.name,
+        model_dir=job.model_dir,
+        submitted_at=submission.now(),
+        argv=arguments.argv,
+        submit=rendered.submit,
+        files=tuple(rendered.files),
+        profile=profile.as_dict(),
+    )
+    say_submitted(submission.submit(folder, engine, rendered, record, print), folder)
+    return int(ExitCode.DONE)
+
+
+def folder_of(arguments: argparse.Namespace, name: str) -> str:
+    """Returns the folder of a job."""
+    return os.path.join(root(arguments), submission.FOLDER, name)
+
+
+def root(arguments: argparse.Namespace) -> str:
+    """Returns where the folder of all jobs is: in the workspace, or else in the current directory."""
+    return str(target.workspace(arguments) or os.getcwd())
+
+
+def say_submitted(record: Record, folder: str) -> None:
+    """Says what has become of a job, and what can be done with it."""
+    print(f"{record.name} was submitted to {record.target} as {record.id}; its files are in {os.path.relpath(folder)}")
+    for what in ("status", "logs --follow", "cancel"):
+        verb, _, flag = what.partition(" ")
+        print("  official-trainer job " + " ".join(filter(None, (verb, record.name, flag))))
+
+
+def _refuse_idle(arguments: argparse.Namespace, engine: Target) -> None:
+    if given := [f"--{name}" for name in _ONLY_HERE if getattr(arguments, name)]:
+        raise UsageError(f"{' and '.join(given)} would have no effect with `launch {engine.name}`; leave it out")
+    if arguments.submit and arguments.dry_run:
+        raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
+
+
+def _checked(arguments: argparse.Namespace, profile: Profile, engine: Target) -> JobSpec:
+    """Returns the job, once all is refused that its processes would refuse; also what only one of several runs has."""
+    experiment = target.named_experiment(arguments)
+    model_dir = target.model_dir_of(experiment, arguments)
+    arguments.model_dir = model_dir if files.is_url(model_dir) else os.path.abspath(model_dir)
+    mode = launch.read_mode(arguments, profile)
+    variants = engine.variants(profile)
+    check = check_ready if variants else _check_in(arguments.model_dir)
+    job = launch.check_job(arguments, profile, mode, check)
+    for number, overrides in enumerate(variants):
+        place = files.join(arguments.model_dir, str(number))
+        sets = [*(arguments.set or ()), *overrides]
+        changed = argparse.Namespace(**{**vars(arguments), "model_dir": place, "set": sets})
+        launch.check_job(changed, profile, mode, _check_in(place))
+    name = submission.job_name(profile.name, experiment, job.model_dir)
+    return dataclasses.replace(job, name=name)
+
+
+def _unwritable(job: JobSpec) -> Iterator[str]:
+    """Yields words that no file of text can hold, or no process be given."""
+    words = dict.fromkeys(word for role in job.roles for word in role.argv)
+    for word in (*words, job.cwd):
+        if "\0" in word:
+            yield f"{word!r} has a NUL in it, which no process can be given; take it out"
+        elif word != word.encode("utf-8", "replace").decode("utf-8"):
+            yield f"{word!r} is no valid UTF-8; rename it"
+
+
+def _check_in(model_dir: str) -> Callable[[Job], object]:
+    """Returns what to check of a run there: what the directory says too, if it can be seen from here.
+
+    One that is not there is not made here, where the job may not run; one at a URL would cost TensorFlow.
+    """
+    return check_ready if files.is_url(model_dir) or not os.path.isdir(model_dir) else check_startable
+
+
+def _refuse_running(folder: str) -> None:
+    """Refuses a job that runs: two would train in one directory."""
+    from official_trainer.launch import targets
+
+    record = submission.read(folder)
+    if record is None or record.target not in targets.names():
+        return
+    if submission.is_running(folder, targets.get(record.target), record):
+        raise UsageError(
+            f"{record.name} was submitted to {record.target} as {record.id} at {record.submitted_at}, and has not "
+            f"ended; `official-trainer job cancel {record.name}` ends it, another --model_dir makes another job"
+        )
+
+
+def _show(rendered: Rendered, folder: str) -> None:
+    """Prints files and commands; the commands as a shell would read them, which here none does."""
+    place = os.path.relpath(folder)
+    for name, text in rendered.files.items():
+        print(f"{terminal.paint(f'# {os.path.join(place, name)}', 'bold')}\n{text.rstrip()}\n")
+    print(terminal.paint(f"# in {place}", "bold"))
+    for argv in rendered.submit:
+        print(shlex.join(argv))

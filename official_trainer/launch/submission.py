@@ -1,0 +1,204 @@
+"""Jobs that were handed to an engine: their folders, their records, and the commands that are run for them.
+
+Owns: `launches/NAME/`, with the rendered files and `launch.json`; running the engine's programs, each as a list of
+words that no shell reads. Does not own: what the files and commands are (`target.py` and each target).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from official_trainer import config, files
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.launch.profile import Profile
+from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+
+FOLDER = "launches"
+RECORD = "launch.json"
+_DIGITS = 8
+_LONGEST_NAME = 30
+
+
+class EngineError(UserError, RuntimeError):
+    """A program of the engine is not there, or has failed; it has said why."""
+
+
+class RecordError(UserError, ValueError):
+    """There is no such job, or its record cannot be read."""
+
+    exit_code = ExitCode.CONFIG
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """A job that was submitted, as `launch.json` has it.
+
+    Attributes:
+      target: where to.
+      name: what it is called.
+      id: what the engine calls it.
+      model_dir: its run directory.
+      submitted_at: when, in UTC.
+      argv: the command that submitted it.
+      submit: the commands of the engine that did, as lists of words.
+      files: names of its files.
+      profile: how it was submitted, with every value.
+    """
+
+    target: str
+    name: str
+    id: str
+    model_dir: str
+    submitted_at: str
+    argv: Sequence[str]
+    submit: Sequence[Sequence[str]]
+    files: Sequence[str]
+    profile: dict[str, Any]
+
+
+def job_name(wanted: str, experiment: str, model_dir: str) -> str:
+    """Returns the name of a job, which is another one for every run directory, and always the same for one.
+
+    Args:
+      wanted: how it is to begin; empty for the experiment's name.
+      experiment: its name.
+      model_dir: its run directory.
+    """
+    begin = wanted or re.sub(r"[^a-z0-9]+", "-", experiment.lower()).strip("-")
+    begin = begin if begin[:1].isalpha() else f"job-{begin}"
+    return f"{begin[:_LONGEST_NAME].rstrip('-')}-{hashlib.sha256(os.fsencode(model_dir)).hexdigest()[:_DIGITS]}"
+
+
+def submit(folder: str, target: Target, rendered: Rendered, record: Record, say: Callable[[str], object]) -> Record:
+    """Writes a job's files and starts it; returns its record with the engine's id, once that is written too.
+
+    Args:
+      folder: of the job.
+      target: its engine.
+      rendered: the files and commands.
+      record: all that is known before.
+      say: takes what the engine prints.
+
+    Raises:
+      EngineError: a program is missing, and nothing was done; or one has failed. If an earlier one had not, there is a
+        record, so that the job can be cancelled.
+    """
+    find_programs(target, rendered.submit)
+    os.makedirs(folder, exist_ok=True)
+    for name, text in rendered.files.items():
+        assert name == os.path.basename(name) and name not in ("", RECORD), name
+        files.write_text_atomically(os.path.join(folder, name), text)
+    return start(folder, target, rendered.submit, record, say)
+
+
+def start(
+    folder: str, target: Target, commands: Sequence[Argv], record: Record, say: Callable[[str], object]
+) -> Record:
+    """Runs the commands that start a job whose files are written; as `submit`."""
+    find_programs(target, commands)
+    output = ""
+    for number, argv in enumerate(commands):
+        code, output = run(argv, folder, keep=True)
+        if output.strip():
+            say(output.rstrip())
+        if code:
+            what = f"{' '.join(argv[:2])} ended with exit code {code}; what it says is above"
+            if number:
+                _write(folder, record)
+                what += f"; `official-trainer job cancel {record.name}` takes back what was started before it"
+            raise EngineError(what)
+    record = dataclasses.replace(record, id=target.id_of(submitted(target, record), output))
+    _write(folder, record)
+    return record
+
+
+def find_programs(target: Target, commands: Iterable[Argv]) -> None:
+    """Makes sure that the programs of an engine are there.
+
+    Raises:
+      EngineError: one is not, and where it is to be had.
+    """
+    for program in dict.fromkeys(argv[0] for argv in commands):
+        if shutil.which(program) is None:
+            raise EngineError(f"{program} is not on the PATH, and `{target.name}` needs it: {target.needs}")
+
+
+def run(argv: Argv, folder: str, *, keep: bool = False) -> tuple[int, str]:
+    """Runs a program of the engine in a job's folder; what it complains about is seen at once.
+
+    Args:
+      argv: its words.
+      folder: where.
+      keep: whether to return what it prints instead of showing it.
+
+    Returns:
+      Its exit code, and what it has printed if that is kept.
+    """
+    done = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE if keep else None, text=True, check=False)
+    return done.returncode, done.stdout or ""
+
+
+def is_running(folder: str, target: Target, record: Record) -> bool:
+    """Asks the engine whether a job has not ended; one that it does not know has."""
+    argv = target.status(submitted(target, record))
+    find_programs(target, [argv])
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    return target.is_running(done.returncode, done.stdout)
+
+
+def submitted(target: Target, record: Record) -> Submitted:
+    """Returns a job as its target knows it.
+
+    Raises:
+      ConfigError: its profile is that of another version of this package.
+    """
+    resolved = config.resolve(target.profile(), params_overrides=[json.dumps(record.profile)])
+    profile = resolved.config
+    assert isinstance(profile, Profile)
+    return Submitted(name=record.name, id=record.id, profile=profile)
+
+
+def rendered_before(folder: str, record: Record) -> Rendered:
+    """Returns what was rendered when a job was submitted."""
+    texts = {name: files.read_text(os.path.join(folder, name)) for name in record.files}
+    return Rendered(files=texts, submit=tuple(map(tuple, record.submit)))
+
+
+def read(folder: str) -> Record | None:
+    """Returns the record of the job in a folder; None if there is none.
+
+    Raises:
+      RecordError: it cannot be read.
+    """
+    path = os.path.join(folder, RECORD)
+    try:
+        return Record(**json.loads(files.read_text(path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"{path} cannot be read ({error}); put a good copy back, or remove the folder") from error
+
+
+def read_all(root: str) -> list[Record]:
+    """Returns all jobs of a workspace that were submitted, the last one first."""
+    found = [read(os.path.join(root, FOLDER, name)) for name in files.list_dir(os.path.join(root, FOLDER))]
+    return sorted(filter(None, found), key=lambda record: record.submitted_at, reverse=True)
+
+
+def now() -> str:
+    """Returns the time for a record."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _write(folder: str, record: Record) -> None:
+    text = json.dumps(dataclasses.asdict(record), indent=2, ensure_ascii=False)
+    files.write_text_atomically(os.path.join(folder, RECORD), text + "\n")

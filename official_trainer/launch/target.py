@@ -1,0 +1,102 @@
+"""The contract between a job and what runs it: rendered first, shown, and submitted with the engine's own commands.
+
+Owns: `Target` and the values that pass through it. A target is one file beside this one; it is pure: it returns files
+and argument lists and starts nothing. Does not own: writing and running them (`submission.py`).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from official_trainer.launch.profile import Profile
+from official_trainer.launch.spec import JobSpec
+
+Argv = tuple[str, ...]
+"""One command as its words; no shell ever reads it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """A job in the words of its engine.
+
+    Attributes:
+      files: text by file name; they are written to a folder of the job's own.
+      submit: commands that start it, in order, each run in that folder.
+    """
+
+    files: Mapping[str, str]
+    submit: tuple[Argv, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A job that was submitted.
+
+    Attributes:
+      name: what the job is called.
+      id: what the engine calls it; the name again where it keeps that.
+      profile: how it was submitted.
+    """
+
+    name: str
+    id: str
+    profile: Profile
+
+
+class Target(abc.ABC):
+    """Where jobs run.
+
+    Attributes:
+      name: the word after `launch`.
+      profile: the section that says how; a subclass of `Profile`.
+      needs: where its programs are to be had, for whoever lacks one.
+    """
+
+    name: ClassVar[str]
+    profile: ClassVar[type[Profile]]
+    needs: ClassVar[str]
+
+    def variants(self, profile: Profile) -> tuple[tuple[str, ...], ...]:
+        """Returns the overrides (`PATH=VALUE`) of each run, where a profile asks for several.
+
+        Run N has the folder N of the run directory. Each is checked as if it were alone.
+        """
+        del profile
+        return ()
+
+    @abc.abstractmethod
+    def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
+        """Yields what the engine would refuse, or would run otherwise than meant, each with its fix."""
+
+    @abc.abstractmethod
+    def render(self, job: JobSpec, profile: Profile) -> Rendered:
+        """Returns the job in the engine's words; pure."""
+
+    def id_of(self, job: Submitted, output: str) -> str:
+        """Returns what the engine calls the job, from what the last command of `Rendered.submit` has printed."""
+        del output
+        return job.name
+
+    @abc.abstractmethod
+    def status(self, job: Submitted) -> Argv:
+        """Returns the command that says how the job is."""
+
+    def is_running(self, code: int, output: str) -> bool:
+        """Tells whether a job has not ended, from the exit code of `status` and what that has printed."""
+        return code == 0 and bool(output.strip())
+
+    @abc.abstractmethod
+    def logs(self, job: Submitted, *, follow: bool) -> Argv:
+        """Returns the command that prints what the job has printed, and with `follow` goes on."""
+
+    @abc.abstractmethod
+    def cancel(self, job: Submitted) -> tuple[Argv, ...]:
+        """Returns the commands that end the job for good."""
+
+    def resume(self, job: Submitted, rendered: Rendered) -> tuple[Argv, ...]:
+        """Returns the commands that start it again; training goes on from its newest checkpoint."""
+        del job
+        return rendered.submit

@@ -1,0 +1,81 @@
+"""An engine of a few lines of shell, and the target for it."""
+
+import dataclasses
+
+from official_trainer.config import Positive
+from official_trainer.launch.profile import Profile
+from official_trainer.launch.target import Rendered, Target
+
+_PROGRAM = """#!/usr/bin/env python3
+import json, os, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+here = os.path.dirname(os.path.abspath(__file__))
+words = sys.argv[1:]
+with open(os.path.join(here, "calls"), "a") as file:
+    file.write(json.dumps([os.getcwd(), *words]) + "\\n")
+if os.environ.get("ENGINE_FAILS") == words[0]:
+    sys.exit(print("engine: no such queue", file=sys.stderr) or 3)
+jobs = os.path.join(here, "jobs")
+os.makedirs(jobs, exist_ok=True)
+if words[0] == "start":
+    name = f"id-{len(os.listdir(jobs)) + 1}"
+    open(os.path.join(jobs, name), "w").write("RUNNING")
+    print(name)
+elif words[0] == "stop":
+    if os.path.exists(os.path.join(jobs, words[1])):
+        open(os.path.join(jobs, words[1]), "w").write("ENDED")
+elif words[0] == "status":
+    print(words[1], open(os.path.join(jobs, words[1])).read())
+elif words[0] == "logs":
+    print("a line", flush=True)
+    time.sleep(60 if "-f" in words else 0)
+"""
+
+
+def install(folder):
+    """Puts the program there."""
+    folder.mkdir()
+    (folder / "engine").write_text(_PROGRAM)
+    (folder / "engine").chmod(0o755)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScriptedProfile(Profile):
+    """Attributes: steps: commands that start a job."""
+
+    steps: Positive = 1
+
+
+class Scripted(Target):
+    name = "scripted"
+    profile = ScriptedProfile
+    needs = "install it from nowhere"
+
+    def problems(self, job, profile):
+        if profile.ps > 8:
+            yield "too many servers"
+        if profile.max_restarts > 90:
+            yield "too many restarts"
+
+    def variants(self, profile):
+        return (("trainer.optimizer_confi.x=1",),) if profile.max_restarts == 99 else ()
+
+    def render(self, job, profile):
+        text = f"{profile.workers} workers of {job.name}\n{job.roles[0].argv}\n"
+        commands = [("engine", "start", "a b", "job.txt"), ("engine", "start2")]
+        return Rendered(files={"job.txt": text}, submit=tuple(commands[: profile.steps]))
+
+    def id_of(self, job, output):
+        return output.strip()
+
+    def status(self, job):
+        return ("engine", "status", job.id)
+
+    def is_running(self, code, output):
+        return code == 0 and "RUNNING" in output
+
+    def logs(self, job, *, follow):
+        return ("engine", "logs", job.id, *(["-f"] if follow else []))
+
+    def cancel(self, job):
+        return (("engine", "stop", job.id),)
