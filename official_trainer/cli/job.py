@@ -1,4 +1,4 @@
-"""See to the jobs that were submitted: status, logs, cancel, resume, list.
+"""See to the jobs that were submitted: status, logs, cancel, resume, supervise, list.
 
 Owns: `job`, on what `launch TARGET --submit` has left in launches/.
 Does not own: the commands of the engines (`launch/`), submitting (`submit.py`).
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 
 from official_trainer.cli import flags, submit, terminal
 from official_trainer.cli.spelling import UsageError, did_you_mean
 from official_trainer.errors import ExitCode
 from official_trainer.launch import submission, targets
+from official_trainer.launch.signals import Signals
 from official_trainer.launch.submission import EngineError, Record
-from official_trainer.launch.target import Target
+from official_trainer.launch.target import Hands, Target
 
-USAGE = "status|logs|cancel|resume NAME [--follow], or: official-trainer job list"
+USAGE = "status|logs|cancel|resume|supervise NAME [--follow], or: official-trainer job list"
 
 _INTERRUPTED = 130
 
@@ -117,4 +119,23 @@ def _resume(folder: str, target: Target, record: Record, follow: bool) -> int:
     return int(ExitCode.DONE)
 
 
-_ACTIONS = {"status": _status, "logs": _logs, "cancel": _cancel, "resume": _resume}
+def _supervise(folder: str, target: Target, record: Record, follow: bool) -> int:
+    del follow
+    job, rendered = submission.submitted(target, record), submission.rendered_before(folder, record)
+    supervisor = target.supervisor(job, rendered, record.model_dir)
+    if supervisor is None:
+        raise UsageError(f"{record.name}: {record.target} itself starts a job again; `job supervise` is not needed")
+    submission.find_programs(target, [target.status(job)])
+    with Signals() as signals:
+        run = functools.partial(submission.run_apart, folder=folder)
+        outcome = supervisor.supervise(Hands(run=run, say=_say, wait=signals.wait))
+    if outcome.note:
+        terminal.report_error(outcome.note, "stopped" if outcome.was_asked else "error")
+    return outcome.code
+
+
+def _say(text: str) -> None:
+    print(f"{submission.now()} {text}", flush=True)
+
+
+_ACTIONS = {"status": _status, "logs": _logs, "cancel": _cancel, "resume": _resume, "supervise": _supervise}

@@ -200,7 +200,8 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
     train.add_flags(parser, modes.TRAINING_MODES)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
     job = training_job(counts, parser.words(arguments), grace_seconds=grace)
-    return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd())
+    strategy = resolved.config.runtime.distribution_strategy
+    return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
 
 
 def _with_data_service(job: JobSpec, ports: list[int]) -> JobSpec:

@@ -41,9 +41,12 @@ def run(arguments: argparse.Namespace, engine: Target) -> int:
         raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
     rendered = engine.render(job, profile)
     folder = folder_of(arguments, job.name)
+    if not rendered.submit and arguments.submit:
+        raise UsageError(f"--submit with `launch {engine.name}`: {engine.needs}")
     if not arguments.submit:
         _show(rendered, folder)
-        terminal.report_error("nothing was submitted; add --submit for that", "shown")
+        then = "add --submit for that" if rendered.submit else engine.needs
+        terminal.report_error(f"nothing was submitted; {then}", "shown")
         return int(ExitCode.DONE)
     _refuse_running(folder)
     record = Record(
@@ -141,6 +144,7 @@ def _show(rendered: Rendered, folder: str) -> None:
     place = os.path.relpath(folder)
     for name, text in rendered.files.items():
         print(f"{terminal.paint(f'# {os.path.join(place, name)}', 'bold')}\n{text.rstrip()}\n")
-    print(terminal.paint(f"# in {place}", "bold"))
+    if rendered.submit:
+        print(terminal.paint(f"# in {place}", "bold"))
     for argv in rendered.submit:
         print(shlex.join(argv))

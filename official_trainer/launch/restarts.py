@@ -1,6 +1,7 @@
 """Whether what has ended is started again, and when.
 
-Owns: the wait between restarts, and giving up. Does not own: starting anything (`local.py`).
+Owns: the wait between restarts, and giving up.
+Does not own: starting anything (`local.py`, `rerun.py`, `tpu_supervise.py`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,25 @@ class Restarts:
       count: how many there were.
     """
 
-    def __init__(self, *, limit: int | None = None, first_seconds: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        limit: int | None = None,
+        first_seconds: float = 1.0,
+        longest_seconds: float = _LONGEST_SECONDS,
+        patience: int = _CRASH_LOOP,
+    ) -> None:
         """Takes when to give up.
 
         Args:
           limit: restarts; None for as many as bring new checkpoints.
           first_seconds: the first wait; each further one without a new checkpoint is twice as long.
+          longest_seconds: the longest wait.
+          patience: restarts in a row that bring no new checkpoint, after which there are no more.
         """
         self.count = 0
         self._limit, self._first_seconds = limit, first_seconds
+        self._longest_seconds, self._patience = longest_seconds, patience
         self._without_progress = 0
         self._newest: int | None = None
 
@@ -39,12 +50,12 @@ class Restarts:
         self._newest = newest
         if self._limit is not None and self.count >= self._limit:
             return f"--max_restarts={self._limit} is used up"
-        if self._without_progress >= _CRASH_LOOP:
+        if self.is_crash_loop:
             where = (
                 "there is no checkpoint" if newest is None else f"the newest checkpoint is still that of step {newest}"
             )
             return f"after {self._without_progress} restarts {where}: it crashes again and again"
-        seconds = min(self._first_seconds * 2**self._without_progress, _LONGEST_SECONDS)
+        seconds = min(self._first_seconds * 2**self._without_progress, self._longest_seconds)
         self.count += 1
         self._without_progress += 1
         return seconds
@@ -52,4 +63,4 @@ class Restarts:
     @property
     def is_crash_loop(self) -> bool:
         """Whether the last restarts have brought nothing."""
-        return self._without_progress >= _CRASH_LOOP
+        return self._without_progress >= self._patience

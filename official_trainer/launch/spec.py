@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from official_trainer.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER, Cluster, process_name
@@ -16,6 +17,8 @@ _EVALUATOR_MODE = "continuous_eval"
 DISPATCHER, DATA_WORKER = "dispatcher", "data_worker"
 DATA_ROLES = (DISPATCHER, DATA_WORKER)
 """The processes of a tf.data service beside the job, as `data-service --role` calls them. No cluster knows of them."""
+
+_FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override)=(/.*)")
 
 ALL_ROLES = (*ROLES, *DATA_ROLES)
 
@@ -49,6 +52,7 @@ class JobSpec:
       model_dir: its run directory, which all of its processes have to see: a URL or an absolute path. Where a job is
         submitted, `--model_dir` is among the words of every role.
       cwd: where the command was given; relative paths among the words of its roles start there.
+      strategy: its `runtime.distribution_strategy`.
       grace_seconds: from SIGTERM to the end of a process, which saves meanwhile; after that it is killed.
       journal: the folder of its dispatcher, of no use to anybody once the job has ended.
     """
@@ -58,6 +62,7 @@ class JobSpec:
     name: str = ""
     model_dir: str = ""
     cwd: str = ""
+    strategy: str = ""
     journal: str | None = None
 
     @property
@@ -149,6 +154,12 @@ def members(job: JobSpec, addresses: Mapping[str, Sequence[str]]) -> tuple[Membe
         for role in job.roles
         for index in range(role.count)
     )
+
+
+def files_of_this_machine(job: JobSpec) -> dict[str, str]:
+    """Returns words that name a file by an absolute path, which other machines may not have, each with that path."""
+    words = dict.fromkeys(word for role in job.roles for word in role.argv)
+    return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word))}
 
 
 def _told(addresses: Mapping[str, tuple[str, ...]], role: str, index: int) -> dict[str, str]:

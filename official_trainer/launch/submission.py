@@ -20,7 +20,7 @@ from typing import Any
 from official_trainer import config, files
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch.profile import Profile
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.target import Argv, Ran, Rendered, Submitted, Target
 
 FOLDER = "launches"
 RECORD = "launch.json"
@@ -145,6 +145,12 @@ def run(argv: Argv, folder: str, *, keep: bool = False) -> tuple[int, str]:
     """
     done = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE if keep else None, text=True, check=False)
     return done.returncode, done.stdout or ""
+
+
+def run_apart(argv: Argv, *, folder: str) -> Ran:
+    """Runs a program of the engine in a job's folder, out of reach of Ctrl-C; nothing of what it says is shown."""
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, start_new_session=True, check=False)
+    return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
 def is_running(folder: str, target: Target, record: Record) -> bool:

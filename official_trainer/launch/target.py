@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar, Protocol
 
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec
+from official_trainer.launch.verdict import Outcome
 
 Argv = tuple[str, ...]
 """One command as its words; no shell ever reads it."""
@@ -44,6 +45,43 @@ class Submitted:
     name: str
     id: str
     profile: Profile
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A command of an engine that has ended.
+
+    Attributes:
+      code: its exit code.
+      out: what it has printed.
+      err: what it has complained about.
+    """
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hands:
+    """What a supervisor acts with.
+
+    Attributes:
+      run: runs a command in the folder of the job.
+      say: tells the user.
+      wait: waits for so many seconds; returns whether the user wants to go.
+    """
+
+    run: Callable[[Argv], Ran]
+    say: Callable[[str], object]
+    wait: Callable[[float], bool]
+
+
+class Supervisor(Protocol):
+    """Starts a job again wherever its engine does not."""
+
+    def supervise(self, hands: Hands) -> Outcome:
+        """Returns how the job has ended, once it has, or the user wants to go."""
 
 
 class Target(abc.ABC):
@@ -100,3 +138,8 @@ class Target(abc.ABC):
         """Returns the commands that start it again; training goes on from its newest checkpoint."""
         del job
         return rendered.submit
+
+    def supervisor(self, job: Submitted, rendered: Rendered, model_dir: str) -> Supervisor | None:
+        """Returns what starts the job again when the engine has ended it; None where the engine itself does."""
+        del job, rendered, model_dir
+        return None

@@ -239,7 +239,7 @@ def test_jobs_are_seen_to_with_the_engines_own_commands(workspace, capfd, monkey
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "job what? expected one of status, logs, cancel, resume, list, not nothing"),
+        ([], "job what? expected one of status, logs, cancel, resume, supervise, list, not nothing"),
         (["stop", "x"], "not stop"),
         (["statsu", "x"], "did you mean status?"),
         (["status"], "which job? digits-mlp-"),

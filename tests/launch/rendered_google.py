@@ -1,0 +1,108 @@
+"""Jobs as Google Cloud gets them, in files that people read: `tests/launch/golden/google/`.
+
+`python -m tests.launch.rendered_google` writes them anew, after a change that is meant; the difference is the review.
+"""
+
+import dataclasses
+import shlex
+from pathlib import Path
+
+from official_trainer import config
+from official_trainer.launch import targets
+from official_trainer.launch.spec import training_job
+
+FOLDER = Path(__file__).parent / "golden" / "google"
+NAME = "digits-1a2b3c4d"
+
+TPU = """
+project: my-project
+zone: us-central2-b
+accelerator_type: v4-8
+runtime_version: tpu-ubuntu2204-base
+source: gs://my-bucket/code.tar.gz
+"""
+VERTEX = """
+project: my-project
+region: us-central1
+image_uri: us-docker.pkg.dev/my-project/images/trainer:1
+machine_type: n1-standard-8
+"""
+PROFILES = {
+    "tpu-queued": ("tpu", f"{TPU}spot: true\n"),
+    "tpu-pod": (
+        "tpu",
+        """
+project: my-project
+zone: us-central2-b
+accelerator_type: v4-32
+runtime_version: tpu-vm-tf-2.18.0-pod-pjrt
+source: git+https://example.com/team/code.git@0123abc
+setup: [[systemctl, restart, tpu-runtime]]
+install: ['-r', requirements.lock]
+queued: false
+reserved: true
+internal_ips: true
+network: train
+subnetwork: train-b
+service_account: trainer@my-project.iam.gserviceaccount.com
+labels: {team: vision, cost: a1}
+environ: {GREETING: "it's $5"}
+max_restarts: 3
+""",
+    ),
+    "vertex-alone": ("vertex", VERTEX),
+    "vertex-servers": (
+        "vertex",
+        f"""{VERTEX}workers: 2
+ps: 1
+evaluator: true
+ps_machine_type: n1-highmem-4
+accelerator_type: NVIDIA_TESLA_T4
+resources: {{gpus: 2}}
+boot_disk_gb: 200
+strategy: SPOT
+restart_job_on_worker_restart: true
+timeout_hours: 48
+network: projects/1/global/networks/train
+service_account: trainer@my-project.iam.gserviceaccount.com
+base_output_directory: gs://my-bucket/out
+labels: {{team: vision}}
+spec: {{enableWebAccess: true}}
+environ: {{GREETING: costs $5}}
+max_restarts: 0
+""",
+    ),
+}
+
+
+def profile_of(target, text):
+    return config.resolve(targets.get(target).profile(), params_overrides=[text]).config
+
+
+def job_for(profile, *words, model_dir="gs://my-bucket/digits", name=NAME, strategy="auto"):
+    argv = ["--experiment=digits_mlp", f"--model_dir={model_dir}", *words, "--mode=train"]
+    job = training_job(profile.counts, argv, grace_seconds=35.0)
+    return dataclasses.replace(job, name=name, model_dir=model_dir, strategy=strategy)
+
+
+def rendered(target, text, *words, **changes):
+    profile = profile_of(target, text)
+    return targets.get(target).render(job_for(profile, *words, **changes), profile)
+
+
+def texts():
+    """Returns all files by name: each file of a job, and its commands."""
+    found = {}
+    for name, (target, text) in PROFILES.items():
+        job = rendered(target, text)
+        found |= {f"{name}.{file}": content for file, content in job.files.items()}
+        found[f"{name}.commands"] = "".join(" \\\n  ".join(map(shlex.quote, argv)) + "\n" for argv in job.submit)
+    return found
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path in FOLDER.iterdir():
+        path.unlink()
+    for name, text in texts().items():
+        (FOLDER / name).write_text(text)
