@@ -79,7 +79,8 @@ def test_calls_of_one_program_wait_for_each_other():
 def test_a_strategy_is_that_of_the_model():
     """K2: its scope is of a thread; the one that trains enters it."""
     x, y = examples()
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    # Without collectives: those of two strategies over the same devices would confuse each other.
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
     found = []
     for is_async in (False, True):
         with strategy.scope():
