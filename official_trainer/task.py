@@ -236,7 +236,8 @@ def update(tape: tf.GradientTape, scaled: tf.Tensor, model: keras.Model, optimiz
         gradients = optimizer.get_unscaled_gradients(gradients)
     if publish.is_wanted():
         _publish_gradients(model, variables, gradients)
-    optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+    with tf.control_dependencies([scaled]):  # an optimizer of Keras's counts steps whose data never came, if it can
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
     return accumulation.is_update()
 
 

@@ -278,3 +278,14 @@ def test_a_run_whose_data_has_ended_is_done(tmp_path, validated):
         found.append((history.history, history.epoch, committed_steps(str(tmp_path / "run")), kept))
     assert found[0] == found[1]
     assert found[0][1:3] == ([0, 1, 2], (3, 6, 7))
+
+
+def test_a_batch_that_never_came_is_no_update():
+    """K2: the optimizer counts the batches that there were; Keras's counts one more."""
+    x, y = np.ones((56, 6), "float32"), np.ones((56, 3), "float32")
+    inputs = keras.Input([6])
+    program = Program(keras.Model(inputs, keras.layers.Dense(3)(inputs)))
+    program.compile("adam", "mse")
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    program.fit(dataset, steps_per_epoch=5, epochs=3, verbose=0)
+    assert int(program.model.optimizer.iterations.numpy()) == 7

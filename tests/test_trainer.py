@@ -360,6 +360,19 @@ def test_data_that_ends_may_stop_or_repeat(loop):
     assert_bitwise_equal(weights(repeating), weights(endless))
 
 
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_a_step_whose_data_never_came_is_no_update(strategy):
+    """G6, N1: not for an optimizer that counts without looking at its gradients either."""
+
+    class Finite(finite(1)):
+        def create_optimizer(self, optimizer_config, runtime_config=None):
+            return keras.optimizers.Adam(0.01)
+
+    trainer = build(experiment(on_data_end="repeat"), task_cls=Finite, strategy=strategy)
+    assert trainer.run_steps(10) == 10
+    assert int(trainer.optimizer.iterations.numpy()) == 10
+
+
 def test_no_data_is_an_error():
     """G6, G9: empty training data and empty validation data are errors that name their source."""
     trainer = build(task_cls=finite(0))

@@ -71,7 +71,8 @@ class ProgramTask(Task):
                 if rewards is not None:
                     loss = rewards.trained(loss, (x, y, weight), outputs, model)
                 updated = loss if share is None or _adds_up(model) else loss * share
-            optimizer.minimize(updated, model.trainable_variables, tape=tape)
+            with tf.control_dependencies([updated]):  # it would count a step whose data never came
+                optimizer.minimize(updated, model.trainable_variables, tape=tape)
             self._update_metrics("train", (x, y, outputs, weight))
             logs = {self.loss: loss}
         return logs
