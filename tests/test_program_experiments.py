@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from experiments import digits
 from official_trainer import registry
 from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, TaskConfig
 from official_trainer.lazy import keras, tf
-from official_trainer.program import ArgumentError, Program
+from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
 from official_trainer.program.experiment import ExperimentEngine
 from tests.cases import cases
 from tests.forked import run_command
@@ -275,3 +276,16 @@ def test_an_experiment_of_model_garden_is_tried_in_a_notebook(tmp_path, monkeypa
     checkpoint = tf.train.Checkpoint(model=other.model)
     checkpoint.restore(tf.train.latest_checkpoint(tmp_path / "run")).assert_nontrivial_match().expect_partial()
     assert_bitwise(program.model.get_weights(), other.model.get_weights())
+
+
+def test_checkpoints_under_names_of_an_experiment(tmp_path):
+    """C1, C2, K6: its metrics say which are best; a fit that waits in an event loop is the same."""
+    program = Program.from_experiment("digits_mlp", params_override=CONSTANT)
+    best = ProgramCheckpoint(f"{tmp_path}/{{epoch:02d}}-{{val_accuracy:.2f}}", monitor="val_accuracy", max_to_keep=1)
+    fitting = program.fit_async(epochs=2, steps_per_epoch=5, validation_steps=1, verbose=0, callbacks=[best])
+    history = asyncio.run(fitting).history
+    (kept,) = best.kept
+    number = int(np.argmax(history["val_accuracy"]))
+    assert Path(kept).name == f"{number + 1:02d}-{history['val_accuracy'][number]:.2f}"
+    with pytest.raises(ArgumentError, match="monitor: there is no 'val_accurcy' after an epoch; there are loss"):
+        program.fit(epochs=1, callbacks=[ProgramCheckpoint(f"{tmp_path}/{{epoch}}", monitor="val_accurcy")])

@@ -130,9 +130,9 @@ class ProgramCheckpoint(keras.callbacks.Callback):
           MetricDirectionError: `mode` is `auto`, and nobody says which values are better.
         """
         model = trainer.model
-        known = _numbers(trainer.task.live_logs("train"))
+        known = _numbers(trainer.live(training=True))
         if self.every_steps is None and epochs.validated:
-            known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.task.live_logs("eval"))]
+            known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.live(training=False))]
         is_certain = type(model).train_step is keras.Model.train_step  # what a model's own returns shows with its first
         for name in self._needed:
             if name not in known and (is_certain or name.startswith(_OF_VALIDATION)):
@@ -143,7 +143,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
                     f"ProgramCheckpoint: {where}: there is no {name!r} {when}; there are {', '.join(known)}"
                     f"{'' if name == self.monitor else f', and {counters}'}"
                 )
-        direction = self._direction(model) if self.monitor else "max"
+        direction = self._direction(trainer) if self.monitor else "max"
         self._trainer, self._epochs = trainer, epochs
         policy = Policy(**{**vars(self._policy), "direction": direction})
         self._found = NamedCheckpoints(self._directory, policy, owner=self._name)
@@ -152,13 +152,14 @@ class ProgramCheckpoint(keras.callbacks.Callback):
     def _needed(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for name in (self.monitor, *self._template.metrics) if name))
 
-    def _direction(self, model: keras.Model) -> Direction:
+    def _direction(self, trainer: Any) -> Direction:
         if self.mode != "auto":
             return "min" if self.mode == "min" else "max"
         name = self.monitor.removeprefix(_OF_VALIDATION)
-        if name == "loss" or name in [f"{output}_loss" for output in model.output_names]:
+        if name == "loss" or name in [f"{output}_loss" for output in trainer.model.output_names]:
             return "min"
-        metric = next((each for each in model.metrics if each.name == name), None)
+        measures = [*trainer.model.metrics, *trainer.train_metrics, *trainer.validation_metrics]
+        metric = next((each for each in measures if each.name == name), None)
         if (found := None if metric is None else metrics.direction_of(metric)) is not None:
             return found
         who = "it is no metric of the model" if metric is None else f"{type(metric).__name__} does not say"
