@@ -234,12 +234,16 @@ def _decorated(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr | N
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yields the modules that a module imports, wherever it does."""
-    for node in ast.walk(tree):
+    """Yields what a module imports until its factories have returned; what builds a model may import more."""
+    waiting: list[ast.AST] = [*tree.body, *(node for function, _ in _decorated(tree) for node in function.body)]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
 
 
 def _module(path: Path, workspace: Path) -> str:

@@ -194,7 +194,8 @@ class Machine:
         (folder / "bucket").mkdir()
         with tarfile.open(folder / "bucket" / "code.tar.gz", "w:gz") as archive:
             archive.add(folder / "code" / "experiments", "experiments")
-        self.environ = {**os.environ, "RECORD": str(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+        inherited = {name: value for name, value in os.environ.items() if name != "TPU_LOAD_LIBRARY"}  # our own doing
+        self.environ = {**inherited, "RECORD": str(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
 
     def start(self, **changes):
         values = {
