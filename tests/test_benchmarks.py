@@ -216,6 +216,7 @@ def test_savers_that_are_compared_save_the_same(monkeypatch, tmp_path):
             assert (value == was).all(), name
 
 
+@pytest.mark.full
 def test_starts_at_a_step_are_measured(monkeypatch):
     whole = resume.NUM_RECORDS * resume.RECORD_BYTES
     assert (resume.BATCH * (resume.LATE - resume.EARLY)) % resume.NUM_RECORDS == 0, "the same place of an epoch"

@@ -11,6 +11,7 @@ import pytest
 from official_trainer.lazy import keras, tf
 from official_trainer.manifest import committed_steps
 from official_trainer.program import BusyError, Program
+from tests.cases import cases
 from tests.test_program import build, compiled, examples
 
 SECONDS = 120
@@ -32,7 +33,7 @@ def arguments(**others):
     return {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0, **others}
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps", cases([False, True], False))
 def test_two_programs_train_in_one_loop_that_goes_on_meanwhile(tmp_path, keeps):
     """K2: each epoch of both waits for the other's and for the loop, so neither could have the thread to itself."""
     x, y = examples()

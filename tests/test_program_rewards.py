@@ -90,7 +90,7 @@ FITS = {
 }
 
 
-@pytest.mark.parametrize("name", cases(list(FITS), "weights", "split"))
+@pytest.mark.parametrize("name", cases(list(FITS), "weights"))
 def test_a_reward_trains_as_a_loss_of_the_other_sign(data, name):
     """K1: the same weights and numbers; sample weights count alike."""
     arguments = {"epochs": 2, "verbose": 0, "shuffle": False, **FITS[name]}
@@ -150,7 +150,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("as_dict", [False, True])
+@pytest.mark.parametrize("as_dict", cases([False, True], True))
 @pytest.mark.parametrize("name", cases(list(WEIGHTS), "dict", "number"))
 def test_rewards_of_several_outputs(data, name, as_dict):
     """K1: weights as a number, a list or a dict; each output's own reward is told without them."""
@@ -206,7 +206,7 @@ def test_a_reward_beside_a_loss_of_the_model_itself(data):
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["model.keras", "model.h5", "model"])
+@pytest.mark.parametrize("name", cases(["model.keras", "model.h5", "model"], "model.keras"))
 def test_a_rewarded_model_is_saved_as_any_other(data, tmp_path, name):
     """K1: without its rewards, which are the program's."""
     program = rewarded(two_outputs())
@@ -497,7 +497,7 @@ def right_table(y_true, y_pred):
 
 
 @pytest.mark.parametrize("baseline", ["leave_one_out", "none"])
-@pytest.mark.parametrize("outputs", ["logits", "probabilities"])
+@pytest.mark.parametrize("outputs", cases(["logits", "probabilities"], "logits"))
 def test_drawn_classes_estimate_the_gradient_of_the_expected_reward(outputs, baseline):
     """K1: beside the exact one, which sums over all classes."""
     x = np.eye(2, dtype=np.float32) + (1.0 if outputs == "probabilities" else 0.0)
@@ -638,7 +638,7 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize("name", list(ESTIMATORS))
+@pytest.mark.parametrize("name", cases(list(ESTIMATORS), "score"))
 def test_digits_are_learned_from_being_told_right_or_wrong(name):
     """K1: a reward of Python, 1 for the right class; chance is 0.1."""
     estimator, rate = ESTIMATORS[name]
@@ -710,7 +710,7 @@ def _none(y_true, y_pred):
         (PythonReward(lambda t, p: 1 / 0), "reward '<lambda>' has failed: ZeroDivisionError: division by zero"),
     ],
 )
-@pytest.mark.parametrize("method", ["fit", "train_on_batch", "evaluate", "eager fit"])
+@pytest.mark.parametrize("method", cases(["fit", "train_on_batch", "evaluate", "eager fit"], "fit"))
 def test_a_reward_that_fails_says_so(data, reward, message, method):
     eager, _, method = method.rpartition(" ")
     program = rewarded(build(2), reward=reward, reward_estimator=ScoreFunction(), run_eagerly=bool(eager))

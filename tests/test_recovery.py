@@ -133,6 +133,7 @@ def test_leaving_out_the_batch_ends_as_if_it_had_never_been_there(model_dir, tmp
     assert [d for d in differences(model_dir, tmp_path / "clean") if d != position] == []
 
 
+@pytest.mark.full
 def test_a_run_that_left_out_a_batch_still_does_after_a_restart(model_dir, tmp_path, stream, monkeypatch):
     """T12, N2: what was left out is part of the checkpoint, and so is how often the run recovered."""
 

@@ -22,6 +22,8 @@ from official_trainer.task import Task
 
 Kind = Literal["train", "eval"]
 
+_OF_ENGINE = ("training_loss", "batch_loss", "smoothed_loss", "learning_rate")
+
 
 class ProgramTask(Task):
     """Trains a compiled model on the data of the call of `fit` that runs.
@@ -60,7 +62,7 @@ class ProgramTask(Task):
     ) -> dict[str, Any]:
         """Runs Keras's training step, or the model's own."""
         inputs, share = share_of(inputs)
-        if type(model).train_step is not keras.Model.train_step:
+        if self._has_own_step:
             logs = self._keep("train", rewritten(model.train_step)(inputs))
         else:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
@@ -120,6 +122,10 @@ class ProgramTask(Task):
             self._own[kind][name].assign(value)
         return {self.loss: tf.cast(logs.get(self.loss, 0.0), tf.float32)}
 
+    @property
+    def _has_own_step(self) -> bool:
+        return type(self._model).train_step is not keras.Model.train_step
+
     def own_logs(self, kind: Kind) -> dict[str, Any]:
         """Returns what a model's own step has returned last; empty for Keras's steps, which return all metrics."""
         return {name: _of_python(variable) for name, variable in self._own[kind].items()}
@@ -133,6 +139,8 @@ class ProgramTask(Task):
         """Returns those of flat logs that callbacks are told, under Keras's names and in its order."""
         if own := self._own[kind]:
             return {name: logs[name] for name in own if name in logs}
+        if kind == "train" and self._has_own_step:  # which has not run since a restart, so its names are not known
+            return {name: value for name, value in logs.items() if name not in _OF_ENGINE}
         found: dict[str, Any] = {}
         for metric in self._model.metrics:
             if metric.name in logs:

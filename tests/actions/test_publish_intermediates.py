@@ -15,6 +15,7 @@ from official_trainer.lazy import keras
 from official_trainer.tracking import Histogram, Image, Tracker
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
+from tests.cases import cases
 from tests.runs import differences
 
 
@@ -125,7 +126,7 @@ def rows(model_dir):
     return [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "intermediates"]
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored"], "off"))
 def test_a_run_that_publishes_ends_as_one_that_does_not(model_dir, tmp_path, strategy):
     """B7, B11, N1: bit by bit; and so does one in two parts, with the same rows."""
     sets = [f"runtime.distribution_strategy={strategy}"]

@@ -6,7 +6,7 @@ compared), `phases` counted.
 
 import collections
 
-SHORT = {"instants": 1, "writes": 1, "campaigns": 2}
+SHORT = {"instants": 2, "writes": 1, "campaigns": 1}
 FULL = {"instants": 5, "writes": 3, "campaigns": 48}
 
 

@@ -116,7 +116,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", cases(list(MOMENTS), "in an epoch", "in a validation"))
+@pytest.mark.parametrize("moment", cases(list(MOMENTS), "in an epoch"))
 def test_a_fit_that_was_killed_ends_as_if_nothing_had_been(tmp_path, unbroken, moment):
     """K6, N1: weights, slots, history, rows, and the checkpoints of callbacks."""
     folder = tmp_path / "fit"

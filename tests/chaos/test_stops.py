@@ -240,6 +240,7 @@ def test_an_evaluator_that_hangs_is_ended_and_the_next_one_goes_on(phase, unbrok
     assert {name: after[name] for name in before} == before  # the trainer's own records
 
 
+@pytest.mark.full
 def test_mode_eval_is_watched_too(unbroken, tmp_path):
     """N12: and leaves nothing but the report; all of it is done for the first time, so the other limit holds."""
     model_dir = shutil.copytree(unbroken, tmp_path / "run" / "run")

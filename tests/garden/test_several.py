@@ -440,9 +440,10 @@ def train(folder, name, *sets, first=None):
     return Command(argv, cwd=WORKSPACE, folder=output, first=first)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sets", "kills"),
-    [((), 2)] + [pytest.param(sets, 4, marks=pytest.mark.full) for sets in ((JOINT,), (MIRRORED,), (JOINT, MIRRORED))],
+    [((), 2), ((JOINT,), 4), ((MIRRORED,), 4), ((JOINT, MIRRORED), 4)],
     ids=["interleaved", "joint", "interleaved-mirrored", "joint-mirrored"],
 )
 def test_killed_runs_end_as_unbroken_ones(sets, kills, tmp_path):
