@@ -115,7 +115,7 @@ def _resume(folder: str, target: Target, record: Record, follow: bool) -> int:
         raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` says how it is")
     commands = target.resume(submission.submitted(target, record), submission.rendered_before(folder, record))
     again = dataclasses.replace(record, submitted_at=submission.now())
-    submit.say_submitted(submission.start(folder, target, commands, again, print), folder)
+    submit.say_submitted(submission.start(folder, target, commands, again, print), folder, target)
     return int(ExitCode.DONE)
 
 

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, engine: Target) -> int:
         files=tuple(rendered.files),
         profile=profile.as_dict(),
     )
-    say_submitted(submission.submit(folder, engine, rendered, record, print), folder)
+    say_submitted(submission.submit(folder, engine, rendered, record, print), folder, engine)
     return int(ExitCode.DONE)
 
 
@@ -74,9 +74,13 @@ def root(arguments: argparse.Namespace) -> str:
     return str(target.workspace(arguments) or os.getcwd())
 
 
-def say_submitted(record: Record, folder: str) -> None:
+def say_submitted(record: Record, folder: str, engine: Target) -> None:
     """Says what has become of a job, and what can be done with it."""
     print(f"{record.name} was submitted to {record.target} as {record.id}; its files are in {os.path.relpath(folder)}")
+    if type(engine).supervisor is not Target.supervisor:
+        print("while this runs, it comes back when it is taken away, and is deleted once it has ended:")
+        print(f"  official-trainer job supervise {record.name}")
+        print("and at any time:")
     for what in ("status", "logs --follow", "cancel"):
         verb, _, flag = what.partition(" ")
         print("  official-trainer job " + " ".join(filter(None, (verb, record.name, flag))))

@@ -72,7 +72,9 @@ def test_a_slice_from_its_request_to_its_end(google, workspace, monkeypatch, cap
     (workspace / "tpu.yaml").write_text(f"{TPU}name: digits\nspot: true\nvalid_until: 6h\nlabels: {{team: vision}}\n")
     words = ["--profile=tpu.yaml", "--submit", "--", "digits_mlp", "--model_dir=gs://my-bucket/run"]
     assert cli.main(["launch", "tpu", *words]) == 0
-    (line,) = [line for line in capfd.readouterr().out.splitlines() if "was submitted" in line]
+    said = capfd.readouterr().out
+    (line,) = [line for line in said.splitlines() if "was submitted" in line]
+    assert f"is deleted once it has ended:\n  official-trainer job supervise {line.partition(' ')[0]}\n" in said
     name = line.partition(" ")[0]
     ((method, path, body),) = google.asked
     assert (method, path.partition("?")[0]) == (
