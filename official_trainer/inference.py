@@ -35,7 +35,11 @@ class Infers(Protocol):
 
 
 class Inference:
-    """The inference step of a task, under the strategy in scope at construction."""
+    """The inference step of a task, under the strategy in scope at construction.
+
+    Attributes:
+      strategy: that one.
+    """
 
     def __init__(self, task: Infers, model: Any, *, seed: int = 0, use_tf_function: bool = True) -> None:
         """Takes what is to be called.
@@ -47,7 +51,7 @@ class Inference:
           use_tf_function: whether the step is traced.
         """
         self._task, self._model, self._seed = task, model, seed
-        self._strategy = tf.distribute.get_strategy()
+        self.strategy = tf.distribute.get_strategy()
         self._step = tf.function(self._next_outputs) if use_tf_function else self._next_outputs
 
     def batches(
@@ -81,8 +85,8 @@ class Inference:
     @as_written
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
         step = functools.partial(self._replica_outputs, step_of_task=rewritten(self._task.inference_step))
-        outputs = self._strategy.run(step, args=(next(iterator), number))
-        return {name: self._strategy.experimental_local_results(value) for name, value in outputs.items()}
+        outputs = self.strategy.run(step, args=(next(iterator), number))
+        return {name: self.strategy.experimental_local_results(value) for name, value in outputs.items()}
 
     @as_written
     def _replica_outputs(
@@ -97,7 +101,7 @@ class Inference:
             return export.by_name(outputs, self._model)
 
         # The last batch may leave a replica without examples, which not every layer bears.
-        is_alone = self._strategy.num_replicas_in_sync == 1
+        is_alone = self.strategy.num_replicas_in_sync == 1
         outputs = infer() if is_alone else unless_idle(num_examples, infer)
         return {**outputs, _NUM_EXAMPLES: num_examples}
 
@@ -129,33 +133,48 @@ class Inference:
 
 def predict_into(
     shards: PredictionShards,
-    batches: Iterator[tuple[int, Columns]],
+    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
     *,
     max_rows: int | None = None,
     on_batch: Callable[[], object] = lambda: None,
 ) -> None:
-    """Writes predictions until they end: those that follow `shards.position`, of which an earlier process wrote none.
+    """Writes predictions until they end: those that `shards` wants, of which an earlier process wrote none.
 
         shards = PredictionShards("predictions", source={"weights": "…"}, format="npy")
         inference = Inference(task, model)
-        first = shards.position.batch
-        predict_into(shards, inference.batches(dataset.skip(first), first))
+        predict_into(shards, lambda first: inference.batches(dataset.skip(first), first))
 
     Args:
-      shards: where they go; not done yet.
-      batches: what `Inference.batches` yields, from batch number `shards.position.batch` on.
+      shards: where they go.
+      batches_from: gives what `Inference.batches` yields from a batch number on; later calls want later batches.
       max_rows: how many there are, for data that does not end there; None for all.
       on_batch: called after each batch.
 
     Raises:
       DataError: there is no example.
     """
-    for number, columns in _until(max_rows, batches, shards.rows - shards.position.row):
-        shards.add(number, columns)
-        on_batch()
+    while not shards.is_done and _predict_from_there(shards, batches_from, max_rows, on_batch):
+        pass
     if shards.is_empty:
         raise DataError("there is nothing to predict: the data holds no example; check input_path")
     shards.finish()
+
+
+def _predict_from_there(
+    shards: PredictionShards,
+    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
+    max_rows: int | None,
+    on_batch: Callable[[], object],
+) -> bool:
+    """Writes predictions from the row that is wanted next; returns whether others are wanted behind a gap."""
+    position = shards.position
+    batches = batches_from(position.batch)
+    for number, columns in _until(max_rows, batches, shards.next_row - position.row):
+        shards.add(number, columns)
+        on_batch()
+        if shards.is_done or shards.position.batch > number + 1:
+            return True
+    return False
 
 
 def _until(max_rows: int | None, batches: Iterator[tuple[int, Columns]], seen: int) -> Iterator[tuple[int, Columns]]:

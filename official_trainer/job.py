@@ -159,7 +159,7 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
         if name in ("off", "one_device", "mirrored"):
             what = f"{name} is for one process, and by {cluster.source} this is {cluster.name} of {_members(cluster)}"
             fix = f"use auto, or start it without {cluster.source}"
-        elif job.mode in _ALONE or (job.serves and job.mode not in modes.TRAINING_MODES):
+        elif job.mode == "continuous_train_and_eval" or (job.serves and job.mode not in modes.TRAINING_MODES):
             what, fix = f"mode {job.mode} runs in one process, and this is {cluster.name}", "start it alone"
         elif name == "parameter_server" and (missing := parameter_server.missing_roles(cluster)):
             what = f"{name} needs a chief, workers and parameter servers, and {cluster.source} has no"
@@ -256,8 +256,5 @@ def _tracker_problems(job: Job) -> Iterator[Problem]:
 
 
 _LEADS_TO_TRAINING = (*modes.TRAINING_MODES, "continuous_train_and_eval")
-
-_ALONE = ("continuous_train_and_eval", "predict")
-"""Modes that one process does."""
 
 _EXAMPLES = {"optimizer": "adam", "learning_rate": "constant"}

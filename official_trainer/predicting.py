@@ -9,31 +9,61 @@ What needs TensorFlow is imported by the functions that do, so that a refusal co
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
-from official_trainer import files, manifest, prediction_shards
+from official_trainer import files, manifest, prediction_manifest
+from official_trainer.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.config import ConfigError, Problem
+from official_trainer.distribute import strategy_name
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
 from official_trainer.job import Job
-from official_trainer.lock import DirectoryLock
-from official_trainer.prediction_shards import DATA_SECTIONS, PredictionSettings, PredictionShards
+from official_trainer.lazy import tf
+from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.prediction_manifest import ALL, Share
+from official_trainer.prediction_shards import DATA_SECTIONS, Columns, PredictionSettings, PredictionShards
 from official_trainer.resume import kind_of
 from official_trainer.stopping import StopRequest
 from official_trainer.watchdog import Watchdog, watchdog_of
 
 if TYPE_CHECKING:
+    from official_trainer.feed import Feed
+    from official_trainer.inference import Inference
     from official_trainer.trainer import Trainer
 
 _logger = logging.getLogger(__name__)
 
+_NEAR_BATCHES = 16
+"""To read over so few is quicker than to build a pipeline again."""
+
 _SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow_missing")
+
+
+def share_of(cluster: Cluster | None) -> Share | None:
+    """Returns which shards a process of a cluster predicts; None for a parameter server, which has nothing to do.
+
+    The processes need nothing of each other, so they are not connected: each predicts on its own devices.
+
+    Raises:
+      ClusterError: the process is to evaluate.
+    """
+    if cluster is None:
+        return ALL
+    if cluster.role == EVALUATOR:
+        raise ClusterError(
+            f"mode predict has no evaluator, and by {cluster.source} this is one; make it a worker, or leave it out"
+        )
+    if cluster.role == PS:
+        _logger.info("%s: predictions need no parameter server, so this process ends", cluster.name)
+        return None
+    return Share(index=cluster.training.index((cluster.role, cluster.index)), count=len(cluster.training))
 
 
 def check(job: Job, settings: PredictionSettings) -> None:
@@ -51,8 +81,11 @@ def check(job: Job, settings: PredictionSettings) -> None:
         others = [name for name in DATA_SECTIONS if getattr(job.config.task, name, None) is not None]
         fix = f"set it, or use --data={' or --data='.join(others)}" if others else "set it"
         raise ConfigError([Problem("is not there, so there is nothing to predict", path, fix=fix)])
+    if settings.share.count > 1 and strategy_name(job.config.runtime, None) == "tpu":
+        what = f"{settings.share.count} processes predict, each on devices of its own, and a TPU has one that uses it"
+        raise ConfigError([Problem(what, "runtime.tpu", fix="start one process")])
     source = _source(job, settings.data)
-    prediction_shards.check(
+    prediction_manifest.check(
         _directory(job, settings), source=source, format=settings.format, shard_size=settings.shard_size, is_whole=False
     )
 
@@ -80,17 +113,33 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     source = {**_source(job, settings.data), "checkpoint": step, "checkpoint_digest": digest}
     if job.gin is not None:
         source |= {f"gin {name}": value for name, value in job.gin.plain.items()}
-    prediction_shards.read(output_dir)  # before a lock is left in a directory of somebody else
+    prediction_manifest.read(output_dir)  # before a lock is left in a directory of somebody else
     files.make_dirs(output_dir)
-    description = {"command": shlex.join(job.argv), "mode": job.mode}
-    with DirectoryLock(output_dir, description=description, flag="--output"):
-        shards = PredictionShards(output_dir, source=source, format=settings.format, shard_size=settings.shard_size)
+    batch_size = getattr(job.config.task, settings.data).global_batch_size
+    share = settings.share if settings.share.count == 1 else dataclasses.replace(settings.share, batch_size=batch_size)
+    locked = functools.partial(
+        DirectoryLock, output_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, flag="--output"
+    )
+    with locked(name=share.lock):
+        shards = PredictionShards(
+            output_dir, source=source, format=settings.format, shard_size=settings.shard_size, share=share
+        )
         if shards.is_done:
             _logger.info("all is there already; another --output predicts anew")
         else:
             _predict(job, (directory, step), settings, shards, stop)
         _logger.info("%d predictions of ckpt-%d in %d files: %s", shards.rows, step, shards.count, output_dir)
+        _gather(output_dir, locked)
     return {"rows": float(shards.rows), "shards": float(shards.count)}
+
+
+def _gather(output_dir: str, locked: Callable[..., DirectoryLock]) -> None:
+    """Says that all is there, if this process is the one that finds it so."""
+    if not prediction_manifest.is_to_gather(output_dir):
+        return
+    # Whoever holds this lock has found all there too; if it dies, the same command again does it.
+    with contextlib.suppress(LockedError), locked(name="gather"):
+        prediction_manifest.gather(output_dir)
 
 
 def _predict(
@@ -115,8 +164,52 @@ def _predict(
             feed, max_rows, dataset = _data(trainer, settings.data, runtime.seed, first)
         waiting = functools.partial(stop.leaving, lambda: True)  # whole shards are all there is to save
         with trainer.weights_averaged(), feed.errors_explained():
-            batches = inference.batches(dataset, first, waiting)
-            predict_into(shards, batches, max_rows=max_rows, on_batch=watchdog.beat)
+            reader = Reader(feed, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
+            predict_into(shards, reader, max_rows=max_rows, on_batch=watchdog.beat)
+
+
+class Reader:
+    """The outputs for a data section from any batch on; call it with ever later ones.
+
+    A pipeline that can start at a batch is built there; any other is read over, once.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        inference: Inference,
+        start: tuple[int, Iterator[Any]],
+        *,
+        waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        on_batch: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Takes what is read.
+
+        Args:
+          feed: builds the data.
+          inference: gives the outputs; its strategy is that of the data.
+          start: number of a batch, and an iterator over the data from there on.
+          waiting: gives a context for the time in which a batch is waited for.
+          on_batch: called after each batch that is read over.
+        """
+        self._feed, self._inference = feed, inference
+        self._number, self._iterator = start
+        self._waiting, self._on_batch = waiting, on_batch
+
+    def __call__(self, first: int) -> Iterator[tuple[int, Columns]]:
+        """Yields what `Inference.batches` does, from batch number `first` on."""
+        if first - self._number > _NEAR_BATCHES and self._feed.has_started_there:
+            with self._waiting(), self._inference.strategy.scope():
+                self._number, self._iterator = first, iter(self._feed.build(first))
+        with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
+            while self._number < first:
+                with self._waiting():
+                    next(self._iterator)
+                self._number += 1
+                self._on_batch()
+        for number, columns in self._inference.batches(self._iterator, self._number, self._waiting):
+            self._number = number + 1
+            yield number, columns
 
 
 def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:

@@ -1,43 +1,38 @@
-"""Predictions in files: shards that are whole or not there, and a manifest from which a run that was killed goes on.
+"""Predictions in files: shards that are whole or not there, from which a process that was killed goes on.
 
-Owns: the formats (TFRecord, JSON lines, NumPy), which rows are in which shard, `predictions.json`, and the refusal to
-go on with predictions that were made in another way.
-Does not own: what is predicted (`inference.py`), from which model and data (`predicting.py`).
+Owns: the formats (TFRecord, JSON lines, NumPy), which rows are in which shard, and which rows are wanted next.
+Does not own: what is said of them beside them (`prediction_manifest.py`), what is predicted (`inference.py`), from
+which model and data (`predicting.py`).
 
-Rows are in the order of the examples, one for each. A shard counts once the manifest names it. Beside it stands where
+Rows are in the order of the examples, one for each. A shard counts once a manifest names it. Beside it stands where
 the next one begins: the number of its first batch, and how many rows of that are written already. So only rows that
 were in no whole shard are computed again, in the same batches as without the kill.
+
+Of several processes each writes every so many-th shard. Where these begin follows from the size of a batch, so all
+batches but the last have to have it; each process holds those it reads to that.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, first_few
+from official_trainer import files, prediction_manifest
+from official_trainer.errors import first_few
 from official_trainer.lazy import tf
+from official_trainer.prediction_manifest import ALL, Manifest, PredictionsError, Share, number_of
 from official_trainer.tracking.jsonl import encode
-
-MANIFEST = "predictions.json"
 
 DATA_SECTIONS = ("validation_data", "train_data")
 
-_FORMAT_VERSION = 1
 _SHARD_BYTES = 32 << 20
 _MAX_SHARD_ROWS = 100_000
 
 Columns = Mapping[str, Any]
 """Some rows: arrays `[rows, …]` by the names of the outputs."""
-
-
-class PredictionsError(UserError, ValueError):
-    """A directory, or outputs, that predictions cannot be written to or made of."""
-
-    exit_code = ExitCode.CONFIG
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,12 +44,14 @@ class PredictionSettings:
       format: one of `FORMATS`.
       data: section of the task whose examples are read, one of `DATA_SECTIONS`.
       shard_size: rows in a shard; None for what an earlier start took, or as many as make about 32 MiB.
+      share: of the shards, that this process writes.
     """
 
     output_dir: str = ""
     format: str = "tfrecord"
     data: str = DATA_SECTIONS[0]
     shard_size: int | None = None
+    share: Share = ALL
 
 
 def _write_tfrecord(path: str, chunks: Sequence[Columns]) -> None:
@@ -165,128 +162,207 @@ class Position:
 
 
 class PredictionShards:
-    """The shards of one directory; rows are added in order, and each full shard is written at once.
+    """The shards of one directory, or a share of them; each is written at once when it is full.
 
-    The rows of the shard that is being filled are held in memory. One process at a time may write (`lock.py`).
+    The rows of the shard that is being filled are held in memory. One process at a time may write a share (`lock.py`).
+
+    Attributes:
+      position: the row that is wanted next; rows before it are written, or others write them.
     """
 
     def __init__(
-        self, directory: str, *, source: Mapping[str, Any], format: str = "tfrecord", shard_size: int | None = None
+        self,
+        directory: str,
+        *,
+        source: Mapping[str, Any],
+        format: str = "tfrecord",
+        shard_size: int | None = None,
+        share: Share = ALL,
     ) -> None:
-        """Begins, or goes on where an earlier process stopped.
+        """Begins, or goes on where earlier processes stopped, however many these were.
 
         Args:
           directory: where the shards are; made if it is not there.
           source: what the predictions are made from: JSON values by name, which have to be the same to go on.
           format: one of `FORMATS`.
           shard_size: rows in a shard; None for what an earlier process took, or as many as make about 32 MiB.
+          share: which shards to write.
 
         Raises:
           PredictionsError: the directory holds something else, or predictions that were made in another way.
         """
-        self._directory, self._chunks, self._buffered = directory, list[Columns](), 0
-        found = check(directory, source=source, format=format, shard_size=shard_size)
+        assert share.count == 1 or share.batch_size, "where a shard begins follows from the size of a batch"
+        self._directory, self._share = directory, share
+        self._chunks, self._buffered = list[Columns](), 0
+        found = prediction_manifest.check(directory, source=source, format=format, shard_size=shard_size)
         files.make_dirs(directory)
-        self._manifest: dict[str, Any] = found or {
-            "format_version": _FORMAT_VERSION,
-            "format": format,
-            "shard_size": shard_size,
-            "source": dict(source),
-            "outputs": {},
-            "rows": 0,
-            "done": False,
-            "shards": [],
-        }
-        self._shards: list[dict[str, Any]] = self._manifest["shards"]
-        for shard in self._shards:
-            self._check_is_there(shard)
-        self.position = Position(*(self._shards[-1].get("end", ()) if self._shards else ()))
-        if found is None:
-            self._write_manifest()
+        size = next((other["shard_size"] for other in found.values()), shard_size)
+        self._manifest: Manifest = found.get(share.file) or prediction_manifest.begin(source, format, size, share)
+        self._known = prediction_manifest.shards_of(found)
+        self._end = prediction_manifest.end_of(found)
+        sizes = [other.get("batch_size", 0) for other in found.values()]
+        self._batch_size = max([share.batch_size, *sizes])
+        self._has_all = any(other["done"] for other in found.values())
+        for number in sorted(self._known):
+            self._check_is_there(self._known[number])
+            self._check_begins_as_counted(number)
+        if share.count == 1:
+            for other in found.values():
+                prediction_manifest.add_outputs(self._manifest["outputs"], other["outputs"])
+        self._number = -1
+        self.position = Position()
+        self._go_on()
         if not self.is_done:
+            if share.file not in found:
+                self._write_manifest()
             self._remove_leftovers()
 
     @property
     def is_done(self) -> bool:
-        """Whether all rows are written."""
-        return bool(self._manifest["done"])
+        """Whether all rows of the share are written."""
+        return self._has_all or (self._end is not None and self._number >= self._end)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row was ever added."""
-        return not (self.rows or self._buffered)
+        """Whether no row is wanted but the first: none was ever added, or found."""
+        return self.next_row == 0
+
+    @property
+    def next_row(self) -> int:
+        """The number of the row that is wanted next, counted from the first example."""
+        return self._number * self._manifest["shard_size"] + self._buffered if self._manifest["shard_size"] else 0
 
     @property
     def rows(self) -> int:
-        """Rows in whole shards."""
-        return int(self._manifest["rows"])
+        """Rows in whole shards of the share."""
+        return sum(shard["rows"] for shard in self._shards())
 
     @property
     def count(self) -> int:
-        """Whole shards."""
-        return len(self._shards)
+        """Whole shards of the share."""
+        return len(self._shards())
 
     def add(self, batch: int, columns: Columns) -> None:
-        """Takes the rows of batch number `batch`; those that an earlier process has written are left out.
+        """Takes the rows of batch number `batch` that are wanted.
 
         Raises:
-          PredictionsError: the format cannot hold them.
+          PredictionsError: the format cannot hold them, or several processes meet batches that differ in size.
           OSError: they cannot be written; what was written before stays.
         """
-        start = self.position.row if batch == self.position.batch else 0
         rows = _length(columns)
+        self._check_size(batch, rows)
         self._describe(columns)
-        while start < rows:
+        while (start := self._first_wanted(batch)) < rows:
             stop = min(rows, start + self._manifest["shard_size"] - self._buffered)
             self._chunks.append({name: values[start:stop] for name, values in columns.items()})
             self._buffered += stop - start
-            start = stop
+            after = Position(batch, stop) if stop < rows else Position(batch + 1)
             if self._buffered == self._manifest["shard_size"]:
-                self._write_shard(Position(batch, stop) if stop < rows else Position(batch + 1))
-                self._write_manifest()
+                self._write_shard(after)
+                self._go_on()
+            else:
+                self.position = after if not self._batch_size else Position(*divmod(self.next_row, self._batch_size))
 
     def finish(self) -> None:
-        """Writes the rows that are left as a last, smaller shard, and says that all is there."""
+        """Says that the data has ended, once the rows that are left are written as a last, smaller shard.
+
+        Raises:
+          PredictionsError: another process predicts in another way.
+          OSError: they cannot be written.
+        """
+        end = self._number + 1 if self._buffered else self._number
+        self._end = end if self._end is None else min(end, self._end)
         if self._buffered:
             self._write_shard(None)
-        self._manifest["done"] = True
+            self._go_on()
+        if self._share.count == 1:
+            self._has_all = True
         self._write_manifest()
+        if self._has_all:
+            prediction_manifest.remove_files_of_shares(self._directory)
+
+    def _shards(self) -> list[dict[str, Any]]:
+        """Returns the whole shards of which this process says that they are there, in their order."""
+        if self._share.count > 1 and not self._has_all:
+            shards: list[dict[str, Any]] = self._manifest["shards"]
+            return shards
+        gap = next(number for number in range(len(self._known) + 1) if number not in self._known)
+        return [self._known[number] for number in range(gap)]
+
+    def _first_wanted(self, batch: int) -> int:
+        """Returns the first row of a batch that is wanted."""
+        is_later = self.position.batch > batch or self.is_done
+        return sys.maxsize if is_later else self.position.row if self.position.batch == batch else 0
+
+    def _go_on(self) -> None:
+        """Turns to the next shard of the share that is not there."""
+        self._number += 1
+        while not self._share.has(self._number) or self._number in self._known:
+            self._number += 1
+        self.position = self._start_of(self._number)
+
+    def _start_of(self, number: int) -> Position:
+        size = self._manifest["shard_size"]
+        if self._batch_size:
+            return Position(*divmod(number * size, self._batch_size)) if size else Position()
+        return Position(*self._known[number - 1].get("end", ())) if number else Position()
 
     def _write_shard(self, end: Position | None) -> None:
         several = self._manifest["format"] == "npy" and len(self._manifest["outputs"]) > 1
-        name = self._next_name("npz" if several else self._manifest["format"])
+        suffix = "npz" if several else self._manifest["format"]
+        name = f"predictions-{self._number:05d}.{suffix}"
         path = files.join(self._directory, name)
         with files.written_atomically(path) as temporary:
             _WRITERS[self._manifest["format"]](temporary, self._chunks)
         shard = {"name": name, "rows": self._buffered, "size_bytes": files.size_bytes(path)}
         if end is not None:
             shard["end"] = [end.batch, end.row]
-            self.position = end
-        self._shards.append(shard)
-        self._manifest["rows"] += self._buffered
+        self._known[self._number] = shard
+        if self._share.count > 1:
+            self._manifest["shards"].append(shard)
         self._chunks, self._buffered = [], 0
-
-    def _next_name(self, suffix: str) -> str:
-        return f"predictions-{len(self._shards):05d}.{suffix}"
+        if end is not None:
+            self._write_manifest()
 
     def _remove_leftovers(self) -> None:
-        """Removes what a process left that was killed while it wrote a shard or before the manifest had it."""
-        unnamed = [self._next_name(suffix) for suffix in (*FORMATS, "npz")]
-        files.remove_temporaries(self._directory, MANIFEST, *unnamed)
-        for name in unnamed:
-            files.remove(files.join(self._directory, name))
+        """Removes what processes left that were killed while they wrote, or before a manifest had it."""
+        files.remove_temporaries(self._directory, self._share.file)
+        for name in files.list_dir(self._directory):
+            number = number_of(name)
+            if number is not None and self._share.has(number) and number not in self._known:
+                files.remove(files.join(self._directory, name))
 
     def _describe(self, columns: Columns) -> None:
         """Takes type and shape of a row of each output; a size, or a shape, that differs from row to row is null."""
-        described = self._manifest["outputs"]
         for name, values in columns.items():
             dtype = "bytes" if values.dtype.kind == "O" else values.dtype.name
-            shape = list(values.shape[1:])
-            before = described.setdefault(name, {"dtype": dtype, "shape": shape})["shape"]
-            described[name]["shape"] = _common_shape(before, shape)
+            described = {name: {"dtype": dtype, "shape": list(values.shape[1:])}}
+            prediction_manifest.add_outputs(self._manifest["outputs"], described)
         if self._manifest["shard_size"] is None:
             row_bytes = sum(values.nbytes for values in columns.values()) // _length(columns)
             self._manifest["shard_size"] = max(1, min(_MAX_SHARD_ROWS, _SHARD_BYTES // max(1, row_bytes)))
+            self.position = self._start_of(self._number)
+
+    def _check_size(self, batch: int, rows: int) -> None:
+        """Refuses batches by which nobody can tell where the shards of other processes begin."""
+        if not self._batch_size or (rows <= self._batch_size and batch == self.position.batch):
+            return
+        what = f"batch {batch} has {rows} examples"
+        if batch != self.position.batch:
+            what = f"batch {self.position.batch} has fewer examples than that, and is not the last"
+        raise PredictionsError(f"global_batch_size is {self._batch_size}, but {what}, so {_ALONE}")
+
+    def _check_begins_as_counted(self, number: int) -> None:
+        """Refuses a shard behind which, by the size of a batch, another one does not begin where it does."""
+        end = self._known[number].get("end")
+        if not self._batch_size or end is None:
+            return
+        batch, row = divmod((number + 1) * self._manifest["shard_size"], self._batch_size)
+        is_end_of_data = row and end == [batch + 1, 0]  # else the next one, who meets more examples, says so
+        if end != [batch, row] and not is_end_of_data:
+            name = self._known[number]["name"]
+            what = f"{name} ends in batch {end[0]} after {end[1]} examples"
+            raise PredictionsError(f"global_batch_size is {self._batch_size}, but {what}, so {_ALONE}")
 
     def _check_is_there(self, shard: Mapping[str, Any]) -> None:
         path = files.join(self._directory, shard["name"])
@@ -296,95 +372,23 @@ class PredictionShards:
             what = "" if size == shard["size_bytes"] else f"has {size} bytes, not {shard['size_bytes']}"
         if what:
             raise PredictionsError(
-                f"{path} {what}, as {MANIFEST} beside it says it should be; put it back, or name another --output to "
+                f"{path} {what}, as the manifest beside it says it should be; put it back, or name another --output to "
                 "predict anew"
             )
 
     def _write_manifest(self) -> None:
-        text = json.dumps(self._manifest, indent=1) + "\n"
-        files.write_text_atomically(files.join(self._directory, MANIFEST), text)
+        manifest = self._manifest
+        if self._share.count > 1:
+            manifest["end"] = self._end
+            agreed = {name: manifest[name] for name in ("source", "format", "shard_size")}
+            prediction_manifest.check(self._directory, **agreed)  # others may have started at the same time
+        else:
+            manifest["shards"], manifest["done"] = self._shards(), self._has_all
+        manifest["rows"] = self.rows
+        prediction_manifest.write(self._directory, self._share.file, manifest)
 
 
-def check(
-    directory: str, *, source: Mapping[str, Any], format: str, shard_size: int | None = None, is_whole: bool = True
-) -> dict[str, Any] | None:
-    """Returns the manifest of predictions that can be gone on with; None if there are none yet. Changes nothing.
-
-    Args:
-      directory: where they are, or will be.
-      source: what they are made from.
-      format: one of `FORMATS`.
-      shard_size: rows in a shard; None takes any.
-      is_whole: whether `source` is all of it; else names that are not in it are not compared.
-
-    Raises:
-      PredictionsError: the directory holds something else, or predictions that were made in another way.
-    """
-    found = read(directory)
-    if found is None or not (found["shards"] or found["done"]):
-        return None
-    before = {"format": found["format"], "shard_size": found["shard_size"], **found["source"]}
-    wanted = {"format": format, "shard_size": shard_size or found["shard_size"], **source}
-    names = {**wanted, **before} if is_whole else wanted
-    if differing := [name for name in names if wanted.get(name) != before.get(name)]:
-        raise PredictionsError("\n".join(_refusal(directory, differing, before, wanted)))
-    return found
-
-
-def read(directory: str) -> dict[str, Any] | None:
-    """Returns the manifest of the predictions in a directory, or None if there are none yet.
-
-    Raises:
-      PredictionsError: it cannot be read, or the directory holds something else.
-    """
-    path = files.join(directory, MANIFEST)
-    try:
-        found = json.loads(files.read_text(path))
-        if (version := found["format_version"]) > _FORMAT_VERSION:
-            raise ValueError(f"its format version is {version}, and this official-trainer reads {_FORMAT_VERSION}")
-        return {**found, **{name: found[name] for name in ("format", "shard_size", "source", "shards", "done")}}
-    except FileNotFoundError:
-        strangers = [name for name in files.list_dir(directory) if not name.startswith((".", f"{MANIFEST}.tmp-"))]
-        if strangers:
-            raise PredictionsError(
-                f"--output={directory} holds {first_few(strangers)}, but no predictions of this program; "
-                "name a new or empty directory"
-            ) from None
-        return None
-    except NotADirectoryError as error:
-        raise PredictionsError(f"--output={directory} is no directory; name another") from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise PredictionsError(f"{path} cannot be read ({error}); name another --output to predict anew") from error
-
-
-_FLAGS = ("format", "shard_size", "data", "checkpoint", "experiment")
-
-
-def _refusal(
-    directory: str, differing: Sequence[str], before: Mapping[str, Any], wanted: Mapping[str, Any]
-) -> Iterator[str]:
-    yield f"--output={directory} holds predictions that were made in another way, and one directory has one kind"
-    undo = []
-    for name in differing:
-        old, new = (_shown(values[name]) if name in values else "not set" for values in (before, wanted))
-        yield f"  {f'--{name}' if name in _FLAGS else name}: {old} -> {new}"
-        if name in _FLAGS:
-            undo.append(f"--{name}={shlex.quote(old)}")
-        elif "." in name and name in before and not name.startswith("gin "):
-            undo.append(f"--set {shlex.quote(f'{name}={old}')}")
-    if len(undo) == len(differing):
-        yield f"To go on with those, give {' '.join(undo)}"
-    yield "To predict anew, name another --output"
-
-
-def _common_shape(left: list[int | None] | None, right: list[int]) -> list[int | None] | None:
-    if left is None or len(left) != len(right):
-        return None
-    return [a if a == b else None for a, b in zip(left, right, strict=True)]
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+_ALONE = "several processes cannot tell where their shards begin; predict with one process, into another --output"
 
 
 def _length(columns: Columns) -> int:

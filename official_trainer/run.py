@@ -8,6 +8,7 @@ Does not own: how any of it is done (`training.py`, `following.py`, `predicting.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -63,6 +64,11 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
       UserError: with the exit code that says what kind of failure it was.
     """
     cluster = cluster_env(os.environ, resolved.config.runtime)
+    if mode == "predict":
+        share = predicting.share_of(cluster)
+        if share is None:
+            return {}
+        prediction, cluster = dataclasses.replace(prediction, share=share), None
     if cluster is not None and cluster.role == EVALUATOR:
         mode, cluster = "continuous_eval", None  # it follows the run, and takes no part in it
     job = Job(

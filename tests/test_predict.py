@@ -23,7 +23,8 @@ from official_trainer.job import Job
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.manifest import CheckpointError
-from official_trainer.prediction_shards import MANIFEST, PredictionsError, PredictionSettings, PredictionShards
+from official_trainer.prediction_manifest import MANIFEST, PredictionsError
+from official_trainer.prediction_shards import PredictionSettings, PredictionShards
 from tests import toy
 from tests.cases import cases
 from tests.chaos import inside
@@ -252,11 +253,13 @@ def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_
 
     def write(folder, num_batches=None):
         shards = PredictionShards(str(tmp_path / folder), source={}, format="npy", shard_size=25)
-        first = shards.position.batch
-        batches = inference.batches(feed.build(first), first)
+
+        def batches_from(first):
+            return inference.batches(feed.build(first), first)
+
         if num_batches is None:
-            return predict_into(shards, batches)
-        for number, columns in itertools.islice(batches, num_batches):
+            return predict_into(shards, batches_from)
+        for number, columns in itertools.islice(batches_from(shards.position.batch), num_batches):
             shards.add(number, columns)
         return None
 
@@ -279,7 +282,7 @@ def test_a_task_of_model_garden(tmp_path):
     model = toy.build().model
     dataset = toy.examples(toy.NUM_EXAMPLES).batch(33)
     shards = PredictionShards(str(tmp_path), source={}, format="npy")
-    predict_into(shards, Inference(GardenTask(None), model).batches(dataset))
+    predict_into(shards, lambda first: Inference(GardenTask(None), model).batches(dataset))
     np.testing.assert_allclose(loaded(tmp_path), model.predict(toy.FEATURES, verbose=0), rtol=1e-5, atol=1e-6)
 
 
@@ -393,11 +396,3 @@ def test_mode_predict_of_train_is_the_same(digits, unbroken, tmp_path):
     refused = run_command(["train", *words, *flags], cwd=ROOT, folder=tmp_path)
     assert refused.code == 2
     assert "--output and --format and --shard_size would have no effect with --mode=train_and_eval" in refused.err
-
-
-def test_a_cluster_does_not_predict(monkeypatch, model_dir):
-    """N18: predictions are made by one process."""
-    hosts = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(hosts))
-    with pytest.raises(ConfigError, match=r"mode predict runs in one process, and this is worker 0; start it alone"):
-        do(model_dir)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer.prediction_shards import MANIFEST, Position, PredictionsError, PredictionShards
+from official_trainer.prediction_manifest import MANIFEST, PredictionsError, Share, gather, is_to_gather
+from official_trainer.prediction_shards import Position, PredictionShards
 
 SOURCE = {"experiment": "toy", "checkpoint": 100, "checkpoint_digest": "ab", "task.held_out": 0.2}
 
@@ -227,7 +228,7 @@ def test_other_places_are_refused(tmp_path):
     done(tmp_path / "shards")
     shard = tmp_path / "shards" / "predictions-00001.jsonl"
     shard.write_text("{}\n")
-    with pytest.raises(PredictionsError, match=r"00001.jsonl has 3 bytes, not \d+, as predictions.json beside it says"):
+    with pytest.raises(PredictionsError, match=r"00001.jsonl has 3 bytes, not \d+, as the manifest beside it says"):
         shards_in(tmp_path / "shards", format="jsonl")
     shard.unlink()
     with pytest.raises(PredictionsError, match=r"00001.jsonl is not there, as .* put it back, or name another"):
@@ -257,3 +258,101 @@ def test_what_a_format_cannot_hold_is_refused(format, batches, message, tmp_path
     with pytest.raises(PredictionsError, match=message):
         shards.finish()
     assert names(tmp_path) == []
+
+
+# Several processes.
+
+
+def share_in(directory, index, count, batch_size, **options):
+    share = Share(index=index, count=count, batch_size=batch_size)
+    shards = shards_in(directory, **{"format": "jsonl", "shard_size": 4, **options}, share=share)
+    gather(str(directory))  # what the process does that finds all there; here each one tries
+    return shards
+
+
+def fill(shards, sizes, num_batches=None):
+    """Adds what is wanted of batches of those sizes, as `predict_into` does; at most so many."""
+    starts = np.cumsum([0, *sizes])
+    for _ in range(len(sizes) if num_batches is None else num_batches):
+        batch = shards.position.batch
+        if shards.is_done or batch >= len(sizes):
+            break
+        before = shards.position
+        shards.add(batch, columns(int(starts[batch]), int(starts[batch + 1])))
+        if shards.position == before or shards.position.batch == batch:
+            break
+    if num_batches is None:
+        shards.finish()
+
+
+WHOLE = [
+    (shard_size, rows, count)
+    for shard_size in (1, 3, 4, 7, None)
+    for rows in (4, 5, 12, 13)
+    for count in (2, 3, 5)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shard_size", "rows", "count"), WHOLE)
+def test_any_number_of_processes_write_what_one_does(shard_size, rows, count, tmp_path):
+    """N18: in any order, with more processes than shards, and a last one that is smaller, or is not."""
+    sizes = [5] * (rows // 5) + [rows % 5] * (rows % 5 > 0)
+    whole = shards_in(tmp_path / "whole", format="jsonl", shard_size=shard_size)
+    write(whole, sizes)
+    whole.finish()
+    for index in reversed(range(count)):
+        shards = share_in(tmp_path / "shared", index, count, 5, shard_size=shard_size)
+        fill(shards, sizes)
+        assert shards.is_done
+        assert not (tmp_path / "shared" / MANIFEST).exists()
+        assert is_to_gather(str(tmp_path / "shared")) == (index == 0)
+    gather(str(tmp_path / "shared"))
+    assert contents(tmp_path / "shared") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+@pytest.mark.parametrize("then", [1, 2, 3])
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_another_number_of_processes_goes_on(first, then, num_batches, tmp_path):
+    """N18: with what those before left, whole shards and half ones."""
+    sizes = (5, 5, 5, 5, 5, 5, 2)
+    whole = shards_in(tmp_path / "whole", format="jsonl", shard_size=4)
+    write(whole, sizes)
+    whole.finish()
+    folder = tmp_path / "shared"
+    for index in range(first):
+        shards = share_in(folder, index, first, 5) if first > 1 else shards_in(folder, format="jsonl", shard_size=4)
+        fill(shards, sizes, num_batches)
+    there = {path.name: path.stat().st_mtime_ns for path in folder.glob("predictions-*")}
+    (folder / "predictions-00007.jsonl.tmp-1").touch()  # killed while it wrote, and before its manifest had it
+    (folder / "predictions-00007.jsonl").touch()
+    for index in range(then):
+        fill(share_in(folder, index, then, 5) if then > 1 else shards_in(folder, format="jsonl"), sizes)
+    gather(str(folder))
+    assert contents(folder) == contents(tmp_path / "whole")
+    assert there.items() <= {path.name: path.stat().st_mtime_ns for path in folder.glob("predictions-*")}.items()
+
+
+def test_a_process_that_predicts_otherwise_is_refused(tmp_path):
+    """N18: at its start, and if all have started at the same time, when another one has written its first shard."""
+    started = share_in(tmp_path, 1, 2, 5, source={**SOURCE, "checkpoint": 200})
+    fill(share_in(tmp_path, 0, 2, 5), (5, 5), 1)
+    with pytest.raises(PredictionsError, match=r"--checkpoint: 100 -> 200"):
+        fill(started, (5, 5))
+    with pytest.raises(PredictionsError, match=r"--checkpoint: 100 -> 200"):
+        share_in(tmp_path, 1, 2, 5, source={**SOURCE, "checkpoint": 200})
+    assert names(tmp_path)[0] == "predictions-00000.jsonl"
+
+
+def test_batches_that_differ_in_size_are_for_one_process(tmp_path):
+    """N18: whoever meets one that is too large, or too small and not the last, says so; so does the next process."""
+    with pytest.raises(PredictionsError, match=r"global_batch_size is 5, but batch 0 has 6 examples, so several proc"):
+        share_in(tmp_path / "large", 0, 2, 5).add(0, columns(0, 6))
+    small = share_in(tmp_path / "small", 0, 2, 5, shard_size=8)
+    small.add(0, columns(0, 3))
+    with pytest.raises(PredictionsError, match=r"batch 0 has fewer examples than that, and .* into another --output"):
+        small.add(1, columns(3, 8))
+    uneven = shards_in(tmp_path / "uneven", format="jsonl", shard_size=4)
+    write(uneven, (3, 5))
+    with pytest.raises(PredictionsError, match=r"predictions-00000.jsonl ends in batch 1 after 1 examples, so several"):
+        share_in(tmp_path / "uneven", 0, 2, 5)

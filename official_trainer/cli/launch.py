@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 import shlex
 import shutil
@@ -38,6 +39,7 @@ _GRACE_MARGIN_SECONDS = 10.0  # processes give up by themselves after runtime.st
 _JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
 _LEAST = {"workers": 1, "ps": 0, "max_restarts": 0}
+_MODES = (*modes.TRAINING_MODES, "predict")
 _NOT_HERE = ("name", "resources", "ps_resources")
 
 
@@ -57,7 +59,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.value("data_workers", "N", "local: a tf.data service beside them, in which so many prepare batches")
     parser.value("log_dir", "DIR", "local: a file there for what each process prints")
     parser.takes_command = True
-    train.add_flags(parser, modes.TRAINING_MODES)
+    train.add_flags(parser, _MODES)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -87,7 +89,9 @@ def _run_here(arguments: argparse.Namespace) -> int:
     limit = _limit_here(arguments, profile)
     mode = read_mode(arguments, profile)
     ports = use_data_service(arguments, profile.counts)
-    check = check_ready if arguments.dry_run else engine.check_startable  # the latter makes the directory
+    prediction = flags.read_prediction(arguments)
+    starting = functools.partial(engine.check_startable, prediction=prediction)
+    check = check_ready if arguments.dry_run else starting  # the latter makes the directory
     job = check_job(arguments, profile, mode, check)
     roles = [dataclasses.replace(role, environ=profile.environ) for role in job.roles]
     job = _with_data_service(dataclasses.replace(job, roles=tuple(roles)), ports)
@@ -156,14 +160,22 @@ def _number(name: str, text: str | None, *, least: int) -> int | None:
 
 
 def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
-    """Returns the mode of what trains; beside an evaluator it is `train`, unless another is given.
+    """Returns the mode of what trains, or predicts; beside an evaluator it is `train`, unless another is given.
 
     Raises:
-      UsageError: it does not train, or two would evaluate.
+      UsageError: it does neither, two would evaluate, or there would be nothing to do for a process or a flag.
     """
     if profile.evaluator and arguments.mode is None:
         arguments.mode = "train"
     mode = flags.read_mode(arguments)
+    if mode == "predict":
+        if idle := [role for role in (PS, EVALUATOR) if profile.counts[role]]:
+            raise UsageError(f"--mode=predict has nothing to do for {' and '.join(idle)}; leave it out")
+        if arguments.data_workers:
+            raise UsageError("--data_workers prepares batches of training, and --mode=predict has none; leave it out")
+        flags.read_checkpoint(arguments)
+        return mode
+    flags.refuse_idle_prediction(arguments, mode)
     if mode not in modes.TRAINING_MODES:
         raise UsageError(f"--mode={mode} does not train: use `official-trainer train --mode={mode}`, or --evaluator")
     if profile.evaluator and modes.TRAINING_MODES[mode] != "never":
@@ -185,19 +197,21 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
 
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
     counts = profile.counts
-    refuse_strategy(resolved, counts)
+    predicts = mode == "predict"  # each process on its own devices, so that any strategy will do
+    if not predicts:
+        refuse_strategy(resolved, counts)
     startable = Job(
         experiment=experiment,
         resolved=resolved,
         model_dir=model_dir,
         mode=mode,
         allow_config_change=arguments.allow_config_change,
-        cluster=_cluster_of(counts),
+        cluster=None if predicts else _cluster_of(counts),
         gin=gin,
     )
     check(startable)
     parser = flags.Parser("train", usage="", description="")
-    train.add_flags(parser, modes.TRAINING_MODES)
+    train.add_flags(parser, _MODES)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
     job = training_job(counts, parser.words(arguments), grace_seconds=grace)
     strategy = resolved.config.runtime.distribution_strategy

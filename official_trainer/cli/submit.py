@@ -99,6 +99,9 @@ def _checked(arguments: argparse.Namespace, profile: Profile, engine: Target) ->
     model_dir = target.model_dir_of(experiment, arguments)
     arguments.model_dir = model_dir if files.is_url(model_dir) else os.path.abspath(model_dir)
     mode = launch.read_mode(arguments, profile)
+    if mode == "predict":
+        fix = "start `official-trainer predict` as the tasks of a job of your own, or use `launch local`"
+        raise UsageError(f"--mode=predict: `launch {engine.name}` starts what trains; {fix}")
     variants = engine.variants(profile)
     check = check_ready if variants else _check_in(arguments.model_dir)
     job = launch.check_job(arguments, profile, mode, check)

@@ -58,6 +58,10 @@ class LocalCluster:
         """All processes, as `(role, index)`."""
         return [(role, index) for role, addresses in self.addresses.items() for index in range(len(addresses))]
 
+    def first(self, role, index, first):
+        """Has `first` called in one process before the command."""
+        self._firsts[role, index] = first
+
     def start_all(self):
         for role, index in self.names:
             self.start(role, index)
