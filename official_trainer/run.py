@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from official_trainer import gin_bindings, parameter_server, predicting, registry, slurm_step
-from official_trainer.cluster import EVALUATOR, cluster_env
+from official_trainer.cluster import EVALUATOR, Cluster, cluster_env
 from official_trainer.config import Resolved
 from official_trainer.gin_bindings import Bindings
 from official_trainer.job import Job, check_ready
@@ -63,14 +63,10 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     Raises:
       UserError: with the exit code that says what kind of failure it was.
     """
-    cluster = cluster_env(os.environ, resolved.config.runtime)
-    if mode == "predict":
-        share = predicting.share_of(cluster)
-        if share is None:
-            return {}
-        prediction, cluster = dataclasses.replace(prediction, share=share), None
-    if cluster is not None and cluster.role == EVALUATOR:
-        mode, cluster = "continuous_eval", None  # it follows the run, and takes no part in it
+    place = _place_of(mode, resolved, prediction)
+    if place is None:
+        return {}
+    mode, cluster, prediction = place
     job = Job(
         experiment=experiment,
         resolved=resolved,
@@ -93,6 +89,19 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
             if not job.serves:  # what serves builds nothing
                 held.enter_context(_gin_in_force(job))
         return _run_in_mode(job, stop, checkpoint, prediction)
+
+
+def _place_of(
+    mode: str, resolved: Resolved, prediction: PredictionSettings
+) -> tuple[str, Cluster | None, PredictionSettings] | None:
+    """Returns what this process does in the cluster that it was started in, and with whom; None if it has no part."""
+    cluster = cluster_env(os.environ, resolved.config.runtime)
+    if mode == "predict":
+        share = predicting.share_of(cluster)
+        return None if share is None else (mode, None, dataclasses.replace(prediction, share=share))
+    if cluster is not None and cluster.role == EVALUATOR:
+        return "continuous_eval", None, prediction  # it follows the run, and takes no part in it
+    return mode, cluster, prediction
 
 
 def _gin_in_force(job: Job) -> AbstractContextManager[None]:

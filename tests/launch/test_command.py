@@ -51,6 +51,18 @@ def refused(capsys, *words):
             ["local", "digits_cnn", "--mode=eval"],
             "--mode=eval does not train: use `official-trainer train --mode=eval`",
         ),
+        (["local", "--ps=1", "digits_cnn", "--mode=predict"], "--mode=predict has nothing to do for ps; leave it out"),
+        (
+            ["local", "--data_workers=1", "digits_cnn", "--mode=predict"],
+            "--data_workers prepares batches of training, and --mode=predict has none",
+        ),
+        (["local", "digits_cnn", "--mode=predict", "--checkpoint=bst"], "--checkpoint=bst: expected `latest`, "),
+        (["local", "digits_cnn", "--mode=predict", "--format=csv"], "--format=csv: expected one of tfrecord, jsonl"),
+        (["local", "digits_cnn", "--format=npy"], "--format would have no effect with --mode=train_and_eval"),
+        (
+            ["slurm", "digits_cnn", "--mode=predict", "--model_dir=run"],
+            "--mode=predict: `launch slurm` starts what trains; start `official-trainer predict` as the tasks of a",
+        ),
         (["local", "digits_cnn", "--evaluator", "--mode=train_and_eval"], "both would evaluate; use --mode=train"),
         (["local", "digits_cnn", "--mode=tran"], "--mode=tran: no such mode; did you mean train?"),
         (["local", "digits_cn"], "did you mean 'digits_cnn'?"),
