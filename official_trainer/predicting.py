@@ -140,6 +140,7 @@ def _gather(output_dir: str, locked: Callable[..., DirectoryLock]) -> None:
     # Whoever holds this lock has found all there too; if it dies, the same command again does it.
     with contextlib.suppress(LockedError), locked(name="gather"):
         prediction_manifest.gather(output_dir)
+        _logger.info("the predictions of all processes are there: %s", output_dir)
 
 
 def _predict(

@@ -209,6 +209,7 @@ def gather(directory: str) -> None:
         shards = shards_of(manifests)
         whole["shards"] = [shards[number] for number in sorted(shards)]
         whole["rows"], whole["done"] = sum(shard["rows"] for shard in shards.values()), True
+        files.remove_temporaries(directory, MANIFEST)  # of one that was killed here
         write(directory, MANIFEST, whole)
     remove_files_of_shares(directory)
 

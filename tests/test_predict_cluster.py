@@ -3,6 +3,8 @@
 import functools
 import itertools
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from official_trainer.config import ConfigError, schema
 from official_trainer.feed import Feed
 from official_trainer.inference import Inference, predict_into
 from official_trainer.inputs import DataError
+from official_trainer.lock import DirectoryLock
 from official_trainer.predicting import Reader
 from official_trainer.prediction_manifest import MANIFEST, Share, gather
 from official_trainer.prediction_shards import PredictionSettings, PredictionShards
@@ -219,7 +222,7 @@ def test_one_that_is_killed_does_not_disturb_the_other(digits, unbroken, tmp_pat
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("at_write", [3, 10, 14, 23, 31])
+@pytest.mark.parametrize("at_write", [3, 10, 14, 21])
 def test_killed_anywhere_the_same_commands_go_on(at_write, digits, unbroken, tmp_path):
     """N18: each at a write of its own; other numbers of processes, too; and again when all is there."""
     first = functools.partial(inside.kill_at_write, at_write, f"{tmp_path}/out")
@@ -227,13 +230,42 @@ def test_killed_anywhere_the_same_commands_go_on(at_write, digits, unbroken, tmp
         assert -9 in started.start_all().wait_all().values(), started.outputs()
     with cluster(digits, tmp_path, roles={"worker": 3}) as started:
         started.first("worker", 2, first)
-        started.start_all().wait_all()
+        codes = started.start_all().wait_all()
+        assert (codes["worker", 0], codes["worker", 1]) == (0, 0), started.outputs()
     for _ in range(2):
         with cluster(digits, tmp_path) as started:
             assert set(started.start_all().wait_all().values()) == {0}, started.outputs()
         assert contents(tmp_path / "out") == unbroken(50)
     assert "all is there already" in alone(digits, tmp_path).err
     assert contents(tmp_path / "out") == unbroken(50)
+
+
+@pytest.mark.full
+def test_killed_while_it_says_that_all_is_there_the_same_command_says_it(digits, unbroken, tmp_path):
+    """N18: at each of the last writes of the process that ends last."""
+    with cluster(digits, tmp_path) as started:
+        started.start("worker", 1)
+        assert started.wait("worker", 1) == 0
+    codes = []
+
+    def end(name, number=None):
+        out, folder = tmp_path / name / "out", tmp_path / name
+        if not folder.exists():
+            shutil.copytree(tmp_path / "out", out)
+        with LocalCluster({"worker": 2}, argv=words(digits, out), cwd=ROOT, folder=folder / "output") as started:
+            first = functools.partial(inside.kill_at_write, number, str(out), str(tmp_path / "writes"))
+            started.first("worker", 0, first)
+            started.start("worker", 0)
+            codes.append(started.wait("worker", 0))
+        return contents(out)
+
+    assert end("unbroken") == unbroken(50)
+    writes = int((tmp_path / "writes").read_text())
+    for back in range(1, 10):
+        end(str(back), writes - back)
+        assert end(str(back)) == unbroken(50)
+        assert not list((tmp_path / str(back) / "out").glob(".predictions-*.json"))
+    assert codes == [0] + [-9, 0] * 9
 
 
 @pytest.mark.full
@@ -247,6 +279,15 @@ def test_a_process_that_fails_has_an_exit_code_of_its_own(digits, unbroken, tmp_
         started.start("worker", 1)
         assert started.wait("worker", 1) == 0
     assert contents(tmp_path / "out") == unbroken(50)
+
+
+@pytest.mark.full
+def test_one_process_has_a_share(digits, tmp_path):
+    """N18, N11: a second one is told who has it; the others do not mind."""
+    (tmp_path / "out").mkdir()
+    with DirectoryLock(str(tmp_path / "out"), name="lock-1"), cluster(digits, tmp_path) as started:
+        assert started.start_all().wait_all() == {("worker", 0): 0, ("worker", 1): 75}
+        assert f"--output={tmp_path}/out is in use by pid {os.getpid()}" in started.err("worker", 1)
 
 
 @pytest.mark.full
