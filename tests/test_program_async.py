@@ -77,6 +77,7 @@ def test_calls_of_one_program_wait_for_each_other():
     assert [each.history for each in asyncio.run(both())] == expected
 
 
+@pytest.mark.full
 def test_a_strategy_is_that_of_the_model():
     """K2: its scope is of a thread; the one that trains enters it."""
     x, y = examples()
@@ -187,6 +188,7 @@ def test_another_thread_is_refused():
     asyncio.run(run())
 
 
+@pytest.mark.full
 def test_errors_come_to_who_awaits():
     program = compiled(Program(build()))
     with pytest.raises(ZeroDivisionError):

@@ -133,6 +133,7 @@ def test_a_step_that_ends_an_epoch_is_saved_before_the_next_begins(tmp_path):
         assert program.model.optimizer.learning_rate.numpy() == np.float32(0.1 / (epoch + 1))
 
 
+@pytest.mark.full
 def test_epochs_without_a_validation_are_not_compared(tmp_path):
     """C1"""
     callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor="val_loss", max_to_keep=9)
@@ -254,6 +255,7 @@ def test_a_whole_program_goes_on(tmp_path):
     assert all((a == b).all() for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.full
 def test_a_run_directory_says_itself_where_training_stands(tmp_path):
     """C5, K6: it may begin with weights of another run; its own count more."""
     first = compiled(Program(build()))
@@ -272,7 +274,7 @@ def test_a_run_directory_says_itself_where_training_stands(tmp_path):
     assert all((a == b).all() for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("save_weights_only", [True, False])
+@pytest.mark.parametrize("save_weights_only", cases([True, False], True))
 def test_variables_alone(tmp_path, save_weights_only):
     """C5: out of either kind; the optimizer and the step stay as they are."""
     first = compiled(Program(build()))
@@ -286,6 +288,7 @@ def test_variables_alone(tmp_path, save_weights_only):
     assert saved(tmp_path / "again") == {str(STEPS): STEPS}
 
 
+@pytest.mark.full
 def test_checkpoints_of_a_run_directory_are_read_alike(tmp_path):
     """C5: by its newest, or by a prefix."""
     first = compiled(Program(build(), str(tmp_path / "run")))

@@ -122,7 +122,7 @@ def test_train_py_trains_what_was_tried(tmp_path, name):
     }
 
 
-@pytest.mark.parametrize("override", [NO_WARMUP, CONSTANT], ids=["cosine", "constant"])
+@pytest.mark.parametrize("override", cases([NO_WARMUP, CONSTANT], CONSTANT))
 def test_a_learning_rate_that_was_assigned_is_in_the_config(tmp_path, override):
     """K6: in place of a schedule too."""
     program = mlp(params_override=override)
@@ -181,6 +181,7 @@ def test_an_epoch_is_as_long_as_the_data():
     assert program.to_config().trainer.train_steps == 23
 
 
+@pytest.mark.full
 def test_data_that_ends_with_each_epoch_begins_again():
     """K2: in an experiment that counts epochs; what was tried counts steps."""
     program = Program.from_experiment("epochs_toy")
@@ -198,6 +199,7 @@ def test_callbacks_stop_it_and_the_config_says_where():
     assert program.to_config().trainer.train_steps == 6
 
 
+@pytest.mark.full
 def test_arrays_are_trained_on_and_no_config_says_that():
     """K4"""
     program = mlp(params_override="runtime.distribution_strategy=mirrored")

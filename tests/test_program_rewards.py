@@ -151,7 +151,7 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("as_dict", cases([False, True], True))
-@pytest.mark.parametrize("name", cases(list(WEIGHTS), "dict", "number"))
+@pytest.mark.parametrize("name", cases(list(WEIGHTS), "dict"))
 def test_rewards_of_several_outputs(data, name, as_dict):
     """K1: weights as a number, a list or a dict; each output's own reward is told without them."""
     given, left, right = WEIGHTS[name]
@@ -227,6 +227,7 @@ class Own(keras.Model):
         return self.dense(inputs), 2 * self.dense(inputs)
 
 
+@pytest.mark.full
 def test_outputs_that_only_a_batch_tells(data):
     """K1: rewards by the names that Keras gives them."""
     x, y = data
@@ -270,6 +271,7 @@ def test_replicas_share_a_reward(data):
     assert numbers[1]["loss"] == pytest.approx(numbers[0]["loss"], rel=1e-5)
 
 
+@pytest.mark.full
 def test_replicas_draw_each_for_themselves(data):
     """K1"""
     program = under_a_strategy(2, 0.5, reward=PythonReward(is_right), reward_estimator=ScoreFunction())
@@ -287,6 +289,7 @@ def test_other_weights_are_not_tried_on_several_replicas():
 # What compile takes.
 
 
+@pytest.mark.full
 def test_names_of_rewards(data):
     """K1: what Keras calls accuracy, for the shapes there are, and for classes that were drawn."""
     x = data[0]
@@ -413,6 +416,7 @@ def test_a_reward_is_asked_for_where_there_is_none(data):
         program.compute_reward(y=data[1], y_pred=data[1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("estimator", [ScoreFunction(), EvolutionStrategies(population=4)])
 def test_rewards_under_xla(data, estimator):
     """K1: of tensors, whatever trains them; none of Python."""
@@ -458,6 +462,7 @@ def test_weights_of_what_has_one_reward(data):
         rewarded(build(2)).fit(x, np.tile(y, 2), sample_weight=np.ones([EXAMPLES, 2], np.float32), verbose=0)
 
 
+@pytest.mark.full
 def test_what_was_compiled_can_be_compiled_again(data, tmp_path):
     """K1: rewards, weights and estimators go through JSON; the same training."""
     y = (data[0][:, 0] > 0).astype(np.int32)
@@ -496,7 +501,7 @@ def right_table(y_true, y_pred):
     return float(3 * y_true + 1 if y_pred == y_true else y_true)  # another mean for each example
 
 
-@pytest.mark.parametrize("baseline", ["leave_one_out", "none"])
+@pytest.mark.parametrize("baseline", cases(["leave_one_out", "none"], "leave_one_out"))
 @pytest.mark.parametrize("outputs", cases(["logits", "probabilities"], "logits"))
 def test_drawn_classes_estimate_the_gradient_of_the_expected_reward(outputs, baseline):
     """K1: beside the exact one, which sums over all classes."""
@@ -536,6 +541,7 @@ def one_step_of_a_policy(x, y, estimator):
     return program.model.get_weights()[0] - before, before
 
 
+@pytest.mark.full
 def test_drawn_numbers_estimate_the_gradient_of_the_expected_reward():
     """K1: of Gaussians; also of a reward that is one number for the whole batch."""
     x, y = np.array([[1.0, 0.0], [0.0, 2.0]], np.float32), np.array([[1.0], [-1.0]], np.float32)
@@ -546,7 +552,7 @@ def test_drawn_numbers_estimate_the_gradient_of_the_expected_reward():
         np.testing.assert_allclose(moved, gradient, atol=0.05 * abs(gradient).max())
 
 
-@pytest.mark.parametrize("antithetic", [True, False])
+@pytest.mark.parametrize("antithetic", cases([True, False], True))
 def test_other_weights_estimate_the_gradient_of_the_reward(antithetic):
     """K1: beside the exact one."""
     x, y = np.array([[1.0, 0.0], [0.0, 2.0]], np.float32), np.array([[1.0], [-1.0]], np.float32)
@@ -567,6 +573,7 @@ class Noisy(keras.layers.Layer):
         return self.noise(inputs, training=True) + tf.random.normal([1])
 
 
+@pytest.mark.full
 def test_all_copies_draw_the_same_numbers():
     """K1: else noise of size 1 would drown what weights of size 0.01 change."""
     keras.utils.set_random_seed(2)
@@ -580,6 +587,7 @@ def test_all_copies_draw_the_same_numbers():
     assert (model.get_weights()[0] - before).item() == pytest.approx(1.0, abs=0.5)
 
 
+@pytest.mark.full
 def test_trying_other_weights_leaves_the_model_as_it_is():
     """K1: to the last bit; batch statistics move as one pass moves them, and the loss is trained beside."""
 
@@ -606,6 +614,7 @@ def test_trying_other_weights_leaves_the_model_as_it_is():
     assert all((b == v.numpy()).all() for b, v in zip(before, still.model.trainable_variables, strict=True))
 
 
+@pytest.mark.full
 def test_a_sequence_is_drawn_step_by_step():
     """K1: one reward for all steps of an example; what a mask leaves out is not learned."""
     tokens = np.array([[1, 2, 0, 0], [2, 1, 3, 0]] * 8)

@@ -84,6 +84,7 @@ def test_xla_compiles_the_steps():
     assert_alike(fit(program(compiling={"jit_compile": True}), **uneven), fit(program(), **uneven), 1e-6)
 
 
+@pytest.mark.full
 def test_the_precision_is_that_of_the_runtime():
     """K6: a function builds the model under the policy, and Keras puts a loss scale around the optimizer."""
     owner = program(runtime=RuntimeConfig(mixed_precision_dtype="float16"))
@@ -128,6 +129,7 @@ def test_averaged_weights_are_those_evaluated_and_predicted_with():
     np.testing.assert_allclose(owner.predict_on_batch(X), plain.predict(X, verbose=0), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_weights_that_are_set_before_training_are_those_evaluated():
     """K6: averages begin with the first step."""
     owner, plain = program(trainer=TrainerConfig(optimizer_config=EMA)), program()
@@ -171,6 +173,7 @@ def test_a_run_directory_is_kept_as_the_trainer_section_says(tmp_path):
     assert json.loads((run / "run.json").read_text())["best"]["value"] == best
 
 
+@pytest.mark.full
 def test_an_action_of_the_config_may_end_fit(tmp_path):
     """K6: actions are called beside callbacks, which hear of the end."""
     stopping = EarlyStoppingConfig(monitor="loss", min_delta=100.0, patience=2)
@@ -205,6 +208,7 @@ def test_a_batch_that_is_not_finite_is_gone_past(tmp_path):
     assert all(np.isfinite(weight).all() for weight in weights(owner))
 
 
+@pytest.mark.full
 def test_a_time_limit_ends_fit_with_all_saved(tmp_path):
     """K6: `max_wall_seconds`; the same call goes on."""
     limited = program(str(tmp_path), runtime=RuntimeConfig(max_wall_seconds=0.01))

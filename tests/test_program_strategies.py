@@ -32,7 +32,7 @@ def assert_alike(found, expected):
         np.testing.assert_allclose(found[name], values, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("batch_size", [10, 7])
+@pytest.mark.parametrize("batch_size", cases([10, 7], 7))
 @pytest.mark.parametrize("shuffle", cases([False, True, "batch"], True))
 def test_two_replicas_train_like_one(shuffle, batch_size):
     """K2, T16: also where the last batch of an epoch is smaller, odd, or one example for two replicas."""
@@ -46,7 +46,7 @@ def test_two_replicas_train_like_one(shuffle, batch_size):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("weighting", ["sample_weight", "class_weight"])
+@pytest.mark.parametrize("weighting", cases(["sample_weight", "class_weight"], "sample_weight"))
 def test_weights_count_as_on_one_replica(weighting):
     """K2"""
     given = {"sample_weight": np.linspace(0.1, 2, len(X)).astype("float32"), "class_weight": {0: 1.0, 1: 0.5, 2: 3.0}}
@@ -111,6 +111,7 @@ def test_callbacks_and_a_step_of_the_models_own(tmp_path):
     assert again.fit(X, Y, validation_data=(X, Y), **arguments).history == history
 
 
+@pytest.mark.full
 def test_batches_of_a_dataset_are_divided():
     """K4"""
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(9)

@@ -384,6 +384,7 @@ def test_a_rate_that_cannot_be_scaled_is_refused_at_the_start(model_dir, monkeyp
 # The best checkpoint.
 
 
+@pytest.mark.full
 def test_going_back_takes_back_the_best_of_later_steps(model_dir, tmp_path, stream, caplog):
     """N2, T11: record, checkpoint and export; then the run ends with the best of one that never saw the batch."""
     best = ("best_checkpoint_eval_metric=validation_loss", "best_checkpoint_metric_comp=lower", "export.best=true")
