@@ -222,7 +222,7 @@ class Machine:
 
     def read(self, name):
         path = self.folder / name
-        return path.read_text() if path.exists() else None
+        return path.read_bytes().decode() if path.exists() else None
 
     @property
     def ended(self):
@@ -267,7 +267,8 @@ TEXTS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    words=st.lists(TEXTS | st.sampled_from(["$(id)", "`id`", "'", '"', "a\nb", "-n", "*", "~", "\\", "!"])), value=TEXTS
+    words=st.lists(TEXTS | st.sampled_from(["$(id)", "`id`", "'", '"', "a\nb", "\r", "-n", "*", "~", "\\", "!"])),
+    value=TEXTS,
 )
 def test_words_and_values_arrive_as_they_are(dump, words, value):
     """N20: whatever they are, the shell makes nothing of them."""
