@@ -227,7 +227,8 @@ class Engine:
             self._compiled = self._model.compiled_loss
             with self.scope():
                 self._trainer = self._build_trainer(data)
-                self._trainer.checks_finite = bool(self._model_dir)  # there are checkpoints to keep whole
+                # There are checkpoints to keep whole, and there is a record.
+                self._trainer.checks_finite = self._trainer.counts_examples = bool(self._model_dir)
             self._trainer.global_step.assign(self._first_step)
             self._first_step = 0
         assert self._trainer is not None
