@@ -291,3 +291,15 @@ def test_checkpoints_under_names_of_an_experiment(tmp_path):
     assert Path(kept).name == f"{number + 1:02d}-{history['val_accuracy'][number]:.2f}"
     with pytest.raises(ArgumentError, match="monitor: there is no 'val_accurcy' after an epoch; there are loss"):
         program.fit(epochs=1, callbacks=[ProgramCheckpoint(f"{tmp_path}/{{epoch}}", monitor="val_accurcy")])
+
+
+def test_a_replica_without_an_example_counts_for_nothing():
+    """K6, N17: the last batch has one example, for two replicas."""
+    generator = np.random.default_rng(0)
+    pixels, digit = generator.random((9, 8, 8, 1), np.float32), np.arange(9)
+    dataset = tf.data.Dataset.from_tensor_slices((pixels, digit)).batch(8)
+    found = [
+        mlp(params_override=f"runtime.distribution_strategy={strategy}").evaluate(dataset, verbose=0, return_dict=True)
+        for strategy in ("off", "mirrored")
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-5)

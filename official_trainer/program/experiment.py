@@ -35,6 +35,8 @@ _NOT_OF_METRICS = ("batch_loss", "smoothed_loss", "learning_rate")
 class ExperimentTrainer(ProgramTrainer):
     """A Trainer whose numbers are those of an experiment's Task, with Keras's name for the loss."""
 
+    spares_idle_replicas = True  # as in a run: the mean of a Task's losses over no examples is not a number
+
     def told(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
         losses = {_LOSSES[name]: value for name, value in logs.items() if name in _LOSSES}
         others = {name: value for name, value in logs.items() if name not in (*_LOSSES, *_NOT_OF_METRICS)}
