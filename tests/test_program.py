@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -15,6 +14,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, NotCompiledError, Program
 from tests.cases import cases
+from tests.killed_fits import check_goes_on, keep, killers
 
 EXAMPLES, FEATURES, CLASSES = 50, 6, 3
 
@@ -281,39 +281,17 @@ def test_what_was_compiled_can_be_compiled_again(data):
 
 
 def _fit_and_die(model_dir, killed_at):
-    class Killed(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            self.seen = getattr(self, "seen", 0) + 1
-            if self.seen == killed_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     program = compiled(Program(build(), model_dir))
     history = program.fit(
-        *examples(), batch_size=8, epochs=4, validation_split=0.2, callbacks=[Killed()] if killed_at else [], verbose=0
+        *examples(), batch_size=8, epochs=4, validation_split=0.2, callbacks=killers(killed_at), verbose=0
     )
-    Path(model_dir, "result.json").write_text(json.dumps([history.history, history.epoch]))
-    np.savez(Path(model_dir, "weights.npz"), *program.model.get_weights())
-
-
-def _in_a_child(*arguments):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.preload"])
-    child = context.Process(target=_fit_and_die, args=arguments)
-    child.start()
-    child.join()
-    return child.exitcode
+    keep(model_dir, [history.history, history.epoch], program.model)
 
 
 @pytest.mark.parametrize("killed_at", cases([7, 13], 7))
 def test_a_killed_fit_goes_on_as_if_nothing_had_been(tmp_path, killed_at):
     """K6: shuffled, in the middle of an epoch: the same weights, bit for bit, and the whole history."""
-    broken, whole = str(tmp_path / "broken"), str(tmp_path / "whole")
-    assert _in_a_child(broken, killed_at) == -signal.SIGKILL
-    assert _in_a_child(broken, None) == 0
-    assert _in_a_child(whole, None) == 0
-    assert Path(broken, "result.json").read_text() == Path(whole, "result.json").read_text()
-    found, expected = (np.load(Path(place, "weights.npz")) for place in (broken, whole))
-    assert all((found[name] == expected[name]).all() for name in expected.files)
+    check_goes_on(_fit_and_die, tmp_path, killed_at=killed_at)
 
 
 def test_without_a_run_directory_signals_are_the_callers(data):

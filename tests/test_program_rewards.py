@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +21,7 @@ from official_trainer.program import (
     ScoreFunction,
 )
 from tests.cases import cases
+from tests.killed_fits import check_goes_on, keep, killers
 from tests.toy import strategy_of
 
 EXAMPLES, FEATURES, CLASSES = 50, 6, 3
@@ -810,38 +808,16 @@ def test_a_callback_of_which_nobody_knows_the_mode():
 
 
 def _fit_and_die(model_dir, name, killed_at):
-    class Killed(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            self.seen = getattr(self, "seen", 0) + 1
-            if self.seen == killed_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     x, _ = examples()
     settings = {"reward": PythonReward(is_right), "reward_estimator": ESTIMATORS[name][0], "optimizer": "adam"}
     program = rewarded(build(2), model_dir, **settings)
     history = program.fit(
-        x, (x[:, 0] > 0).astype(np.int32), batch_size=8, epochs=3, callbacks=[Killed()] if killed_at else [], verbose=0
+        x, (x[:, 0] > 0).astype(np.int32), batch_size=8, epochs=3, callbacks=killers(killed_at), verbose=0
     )
-    Path(model_dir, "result.json").write_text(json.dumps([history.history, history.epoch]))
-    np.savez(Path(model_dir, "weights.npz"), *program.model.get_weights())
-
-
-def _in_a_child(*arguments):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.preload"])
-    child = context.Process(target=_fit_and_die, args=arguments)
-    child.start()
-    child.join()
-    return child.exitcode
+    keep(model_dir, [history.history, history.epoch], program.model)
 
 
 @pytest.mark.parametrize("name", cases(list(ESTIMATORS), "score"))
 def test_a_killed_fit_draws_what_it_would_have_drawn(tmp_path, name):
     """K1, K6: in the middle of an epoch: the same weights, bit for bit, and the whole history."""
-    broken, whole = str(tmp_path / "broken"), str(tmp_path / "whole")
-    assert _in_a_child(broken, name, 10) == -signal.SIGKILL
-    assert _in_a_child(broken, name, None) == 0
-    assert _in_a_child(whole, name, None) == 0
-    assert Path(broken, "result.json").read_text() == Path(whole, "result.json").read_text()
-    found, expected = (np.load(Path(place, "weights.npz")) for place in (broken, whole))
-    assert all((found[key] == expected[key]).all() for key in expected.files)
+    check_goes_on(_fit_and_die, tmp_path, name, killed_at=10)

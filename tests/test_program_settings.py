@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +15,7 @@ from official_trainer.program import ArgumentError, Program
 from official_trainer.recovery import NonFiniteError
 from official_trainer.stopping import PreemptedError
 from official_trainer.tracking.csv import CsvConfig
+from tests.killed_fits import check_goes_on, keep, killers
 from tests.test_program import CLASSES, FEATURES, compiled, examples
 
 X, Y = (array[:48] for array in examples())
@@ -225,37 +222,15 @@ SETTINGS = {
 
 
 def _fit_and_die(model_dir, killed_at):
-    class Killed(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            self.seen = getattr(self, "seen", 0) + 1
-            if self.seen == killed_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     owner = program(model_dir, **SETTINGS)
-    history = fit(owner, shuffle=True, callbacks=[Killed()] if killed_at else [])
-    Path(model_dir, "result.json").write_text(json.dumps([history, owner.evaluate(X, Y, verbose=0)]))
-    np.savez(Path(model_dir, "weights.npz"), *owner.model.get_weights())
-
-
-def _in_a_child(*arguments):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.preload"])
-    child = context.Process(target=_fit_and_die, args=arguments)
-    child.start()
-    child.join()
-    return child.exitcode
+    history = fit(owner, shuffle=True, callbacks=killers(killed_at))
+    keep(model_dir, [history, owner.evaluate(X, Y, verbose=0)], owner.model)
 
 
 @pytest.mark.full
 def test_a_killed_fit_with_all_of_it_goes_on_as_if_nothing_had_been(tmp_path):
     """K6: micro-batches, averages, loss scale and two replicas come back bit for bit."""
-    broken, whole = str(tmp_path / "broken"), str(tmp_path / "whole")
-    assert _in_a_child(broken, 5) == -signal.SIGKILL
-    assert _in_a_child(broken, None) == 0
-    assert _in_a_child(whole, None) == 0
-    assert Path(broken, "result.json").read_text() == Path(whole, "result.json").read_text()
-    found, expected = (np.load(Path(place, "weights.npz")) for place in (broken, whole))
-    assert all((found[name] == expected[name]).all() for name in expected.files)
+    check_goes_on(_fit_and_die, tmp_path, killed_at=5)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from official_trainer.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.kubernetes_profile import KubernetesProfile
 from official_trainer.launch.profile import Resources
-from official_trainer.launch.spec import JobSpec, Role
+from official_trainer.launch.spec import JobSpec, Role, literal
 from official_trainer.tpu import LOCAL
 
 INSTANCE_LABEL = "app.kubernetes.io/instance"
@@ -144,7 +144,7 @@ def _container(job: JobSpec, role: Role, profile: KubernetesProfile, name: str |
         "name": name or "tensorflow",  # the training operator looks for this one, and for this port
         "image": profile.image,
         "command": ["python", "-m", module],
-        "args": [_literal(word) for word in words],
+        "args": [literal(word) for word in words],
         "env": _environ(job, role, profile, in_jobset=name is not None),
     }
     if name is None:
@@ -167,16 +167,11 @@ def _environ(job: JobSpec, role: Role, profile: KubernetesProfile, *, in_jobset:
             )
         ]
     values = {"PYTHONUNBUFFERED": "1", **({"TPU_NAME": LOCAL} if profile.tpu else {}), **role.environ}
-    told += [{"name": name, "value": _literal(value)} for name, value in {**values, **profile.environ}.items()]
+    told += [{"name": name, "value": literal(value)} for name, value in {**values, **profile.environ}.items()]
     return told + [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
         for name, secret in profile.secrets.items()
     ]
-
-
-def _literal(text: str) -> str:
-    """Returns a text that Kubernetes leaves alone: it puts variables in for `$(NAME)`, and reads `$$` as `$`."""
-    return text.replace("$", "$$")
 
 
 def _resources(wanted: Resources, profile: KubernetesProfile) -> dict[str, Any]:

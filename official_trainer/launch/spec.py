@@ -162,6 +162,11 @@ def files_of_this_machine(job: JobSpec) -> dict[str, str]:
     return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word))}
 
 
+def literal(text: str) -> str:
+    """Returns a text that Kubernetes and Vertex AI leave alone: they fill in `$(NAME)`, and read `$$` as `$`."""
+    return text.replace("$", "$$")
+
+
 def _told(addresses: Mapping[str, tuple[str, ...]], role: str, index: int) -> dict[str, str]:
     cluster = Cluster(addresses=addresses, role=role, index=index, source="launch")
     return {"TF_CONFIG": json.dumps(cluster.tf_config())}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 from official_trainer.cluster import WORKER
@@ -122,6 +122,16 @@ class TpuProfile(Profile):
         return self.pod if self.pod is not None else size and int(size[1]) > _ONE_HOST_CORES
 
 
+NEEDS = "install the Google Cloud CLI, https://cloud.google.com/sdk/docs/install"
+
+
+def missing_fields(profile: Profile, examples: Mapping[str, str]) -> Iterator[str]:
+    """Yields the fields of a profile that Google has no default for and that are empty, each with an example."""
+    for field, example in examples.items():
+        if not getattr(profile, field):
+            yield f"{field}: is needed, such as {example}"
+
+
 def label_problems(labels: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yields what Google's API says against labels."""
     for key, value in labels.items():
@@ -142,13 +152,11 @@ class TpuTarget(Target):
 
     name = "tpu"
     profile = TpuProfile
-    needs = "install the Google Cloud CLI, https://cloud.google.com/sdk/docs/install"
+    needs = NEEDS
 
     def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
         tpu = cast(TpuProfile, profile)
-        for field, example in _NEEDED.items():
-            if not getattr(tpu, field):
-                yield f"{field}: is needed, such as {example}"
+        yield from missing_fields(tpu, _NEEDED)
         if tpu.is_pod is None and tpu.accelerator_type:
             yield f"pod: {tpu.accelerator_type} does not say whether it has several hosts; set pod to true or false"
         yield from _role_problems(job)

@@ -20,9 +20,9 @@ from official_trainer.cluster import CHIEF, EVALUATOR, PS, WORKER
 from official_trainer.config import FrozenDict, Positive, nearest
 from official_trainer.launch import rerun
 from official_trainer.launch.profile import Profile, Resources
-from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role
+from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.tpu import label_problems, unseen_files
+from official_trainer.launch.tpu import NEEDS, label_problems, missing_fields, unseen_files
 
 JOB = "job.yaml"
 
@@ -110,13 +110,11 @@ class VertexTarget(Target):
 
     name = "vertex"
     profile = VertexProfile
-    needs = "install the Google Cloud CLI, https://cloud.google.com/sdk/docs/install"
+    needs = NEEDS
 
     def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
         vertex = cast(VertexProfile, profile)
-        for field, example in _NEEDED.items():
-            if not getattr(vertex, field):
-                yield f"{field}: is needed, such as {example}"
+        yield from missing_fields(vertex, _NEEDED)
         for role in job.roles:
             if role.name in DATA_ROLES:
                 yield f"{role.name}: Vertex AI runs chief, worker, ps and evaluator; start a tf.data service elsewhere"
@@ -226,8 +224,7 @@ def _pool(role: Role | None, count: int, vertex: VertexProfile) -> dict[str, Any
         "imageUri": vertex.image_uri,
         "command": ["python", *rerun.words(vertex.max_restarts), "python", "-m"],
         "args": list(role.argv),
-        # Vertex AI reads $(NAME) in a value as a variable, and $$ as a dollar sign.
-        "env": [{"name": name, "value": value.replace("$", "$$")} for name, value in environ.items()],
+        "env": [{"name": name, "value": literal(value)} for name, value in environ.items()],
     }
     disk = {"diskSpec": {"bootDiskSizeGb": vertex.boot_disk_gb}} if vertex.boot_disk_gb else {}
     return {"machineSpec": machine, "replicaCount": count, **disk, "containerSpec": container}

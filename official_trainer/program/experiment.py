@@ -24,12 +24,12 @@ from official_trainer.program.data import ArgumentError, Own, Source
 from official_trainer.program.engine import Engine
 from official_trainer.program.parts import divided
 from official_trainer.program.settings import Settings
+from official_trainer.program.task import BESIDE_METRICS
 from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.task import split_inputs
 from official_trainer.tracking import flatten
 
 _LOSSES = {"training_loss": "loss", "validation_loss": "loss"}
-_NOT_OF_METRICS = ("batch_loss", "smoothed_loss", "learning_rate")
 
 
 class ExperimentTrainer(ProgramTrainer):
@@ -39,7 +39,7 @@ class ExperimentTrainer(ProgramTrainer):
 
     def told(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
         losses = {_LOSSES[name]: value for name, value in logs.items() if name in _LOSSES}
-        others = {name: value for name, value in logs.items() if name not in (*_LOSSES, *_NOT_OF_METRICS)}
+        others = {name: value for name, value in logs.items() if name not in (*_LOSSES, *BESIDE_METRICS)}
         return losses | {name: value for name, value in others.items() if not name.startswith("best_")}
 
     def evaluated(self, logs: Mapping[str, Any]) -> dict[str, Any]:

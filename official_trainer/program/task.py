@@ -22,7 +22,8 @@ from official_trainer.task import Task
 
 Kind = Literal["train", "eval"]
 
-_OF_ENGINE = ("training_loss", "batch_loss", "smoothed_loss", "learning_rate")
+BESIDE_METRICS = ("batch_loss", "smoothed_loss", "learning_rate")
+"""What the engine tells of training beside the loss and the metrics; Keras has none of it."""
 
 
 class ProgramTask(Task):
@@ -140,7 +141,7 @@ class ProgramTask(Task):
         if own := self._own[kind]:
             return {name: logs[name] for name in own if name in logs}
         if kind == "train" and self._has_own_step:  # which has not run since a restart, so its names are not known
-            return {name: value for name, value in logs.items() if name not in _OF_ENGINE}
+            return {name: value for name, value in logs.items() if name not in ("training_loss", *BESIDE_METRICS)}
         found: dict[str, Any] = {}
         for metric in self._model.metrics:
             if metric.name in logs:

@@ -1,8 +1,6 @@
 """Experiments that users register with Model Garden's `exp_factory`: several tasks, several sets, one task."""
 
-import functools
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from official_trainer.manifest import committed_steps
 from official_trainer.recovery import NonFiniteError
 from official_trainer.tracking.jsonl import read_rows
 from tests import runs
-from tests.chaos import compare, inside
+from tests.chaos.at_writes import check_kills
 from tests.forked import Command, run_command
 from tests.garden.test_configs import assert_same
 
@@ -448,18 +446,4 @@ def train(folder, name, *sets, first=None):
 )
 def test_killed_runs_end_as_unbroken_ones(sets, kills, tmp_path):
     """T21, N1: SIGKILL before writes all over the run; every variable, row, point, best checkpoint and export."""
-    counter = tmp_path / "writes"
-    first = functools.partial(inside.kill_at_write, None, str(tmp_path / "whole"), str(counter))
-    whole = train(tmp_path, "whole", *sets, first=first).wait()
-    assert whole.code == 0, whole.err
-    writes = int(counter.read_text())
-    killed = 0
-    for number in np.linspace(writes * 0.3, writes * 0.8, kills).astype(int):
-        first = functools.partial(inside.kill_at_write, int(number) // kills, str(tmp_path / "broken"))
-        command = train(tmp_path, "broken", *sets, "trainer.steps_per_loop=3", first=first)
-        command.process.join(240)
-        assert command.process.exitcode in (-signal.SIGKILL, 0), command.err
-        killed += command.process.exitcode != 0
-    assert train(tmp_path, "broken", *sets).wait().code == 0
-    assert killed > kills / 2
-    assert compare.differences(tmp_path / "broken", tmp_path / "whole") == {}
+    check_kills(train, tmp_path, sets, kills)
