@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+from typing import Any
 
 from official_trainer.cli import flags, submit, terminal
 from official_trainer.cli.spelling import UsageError, did_you_mean
@@ -76,7 +77,7 @@ def _list(records: list[Record]) -> int:
     return int(ExitCode.DONE)
 
 
-def _status(folder: str, target: Target, record: Record, follow: bool) -> int:
+def _status(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
     del follow
     print(f"{record.name}: {record.target} {record.id}, submitted {record.submitted_at}, in {record.model_dir}")
     argv = target.status(submission.submitted(target, record))
@@ -89,7 +90,7 @@ def _status(folder: str, target: Target, record: Record, follow: bool) -> int:
     return code
 
 
-def _logs(folder: str, target: Target, record: Record, follow: bool) -> int:
+def _logs(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
     argv = target.logs(submission.submitted(target, record), follow=follow)
     submission.find_programs(target, [argv])
     try:
@@ -98,7 +99,7 @@ def _logs(folder: str, target: Target, record: Record, follow: bool) -> int:
         return _INTERRUPTED
 
 
-def _cancel(folder: str, target: Target, record: Record, follow: bool) -> int:
+def _cancel(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
     del follow
     commands = target.cancel(submission.submitted(target, record))
     submission.find_programs(target, commands)
@@ -109,7 +110,7 @@ def _cancel(folder: str, target: Target, record: Record, follow: bool) -> int:
     return int(ExitCode.DONE)
 
 
-def _resume(folder: str, target: Target, record: Record, follow: bool) -> int:
+def _resume(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
     del follow
     if submission.is_running(folder, target, record):
         raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` says how it is")
@@ -119,7 +120,7 @@ def _resume(folder: str, target: Target, record: Record, follow: bool) -> int:
     return int(ExitCode.DONE)
 
 
-def _supervise(folder: str, target: Target, record: Record, follow: bool) -> int:
+def _supervise(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
     del follow
     job, rendered = submission.submitted(target, record), submission.rendered_before(folder, record)
     supervisor = target.supervisor(job, rendered, record.model_dir)

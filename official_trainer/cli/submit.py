@@ -11,6 +11,7 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from official_trainer import files
 from official_trainer.cli import launch, target, terminal
@@ -27,7 +28,7 @@ from official_trainer.run import check_startable
 _ONLY_HERE = ("supervise", "spawn", "data_workers", "log_dir")
 
 
-def run(arguments: argparse.Namespace, engine: Target) -> int:
+def run(arguments: argparse.Namespace, engine: Target[Any]) -> int:
     """Shows the job in the engine's words, or submits it.
 
     Raises:
@@ -74,7 +75,7 @@ def root(arguments: argparse.Namespace) -> str:
     return str(target.workspace(arguments) or os.getcwd())
 
 
-def say_submitted(record: Record, folder: str, engine: Target) -> None:
+def say_submitted(record: Record, folder: str, engine: Target[Any]) -> None:
     """Says what has become of a job, and what can be done with it."""
     print(f"{record.name} was submitted to {record.target} as {record.id}; its files are in {os.path.relpath(folder)}")
     if type(engine).supervisor is not Target.supervisor:
@@ -86,14 +87,14 @@ def say_submitted(record: Record, folder: str, engine: Target) -> None:
         print("  official-trainer job " + " ".join(filter(None, (verb, record.name, flag))))
 
 
-def _refuse_idle(arguments: argparse.Namespace, engine: Target) -> None:
+def _refuse_idle(arguments: argparse.Namespace, engine: Target[Any]) -> None:
     if given := [f"--{name}" for name in _ONLY_HERE if getattr(arguments, name)]:
         raise UsageError(f"{' and '.join(given)} would have no effect with `launch {engine.name}`; leave it out")
     if arguments.submit and arguments.dry_run:
         raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
 
 
-def _checked(arguments: argparse.Namespace, profile: Profile, engine: Target) -> JobSpec:
+def _checked(arguments: argparse.Namespace, profile: Profile, engine: Target[Any]) -> JobSpec:
     """Returns the job, once all is refused that its processes would refuse; also what only one of several runs has."""
     experiment = target.named_experiment(arguments)
     model_dir = target.model_dir_of(experiment, arguments)

@@ -6,33 +6,28 @@ Does not own: the object (`kubernetes_objects.py`), what a profile may say (`kub
 
 from __future__ import annotations
 
-import posixpath
-import re
 from collections.abc import Iterator
 
 from official_trainer import files
 from official_trainer.cluster import EVALUATOR
 from official_trainer.launch import kubernetes_objects, yaml_text
 from official_trainer.launch.kubernetes_profile import LONGEST_LABEL, KubernetesProfile, is_label
-from official_trainer.launch.profile import Profile
-from official_trainer.launch.spec import JobSpec, files_of_this_machine
+from official_trainer.launch.spec import JobSpec, files_of_this_machine, idle_tpu, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 
 _STATE = {"jobset": ".status.terminalState", "tfjob": ".status.conditions[-1:].type"}
 _RESOURCE = {"jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
 _ENDED = {"Completed", "Succeeded", "Failed"}
-_STRATEGY = re.compile(r"distribution_strategy['\"]?\s*[=:]\s*['\"]?(\w+)")
 
 
-class Kubernetes(Target):
+class Kubernetes(Target[KubernetesProfile]):
     """A JobSet, or a TFJob."""
 
     name = "kubernetes"
     profile = KubernetesProfile
     needs = "kubectl, with a context for the cluster"
 
-    def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
-        assert isinstance(profile, KubernetesProfile)
+    def problems(self, job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
         if not is_label(job.name):
             yield (
                 f"name: {job.name!r} names hosts, so it has at most {LONGEST_LABEL} lower-case letters, digits and "
@@ -51,10 +46,9 @@ class Kubernetes(Target):
                 "use kind: jobset, or leave the evaluator out"
             )
         if profile.tpu is not None:
-            yield from _other_strategies(job)
+            yield from idle_tpu(job)
 
-    def render(self, job: JobSpec, profile: Profile) -> Rendered:
-        assert isinstance(profile, KubernetesProfile)
+    def render(self, job: JobSpec, profile: KubernetesProfile) -> Rendered:
         built = (kubernetes_objects.jobset if profile.kind == "jobset" else kubernetes_objects.tfjob)(job, profile)
         file = f"{profile.kind}.yaml"
         # Not `apply`, which leaves a job of this name as it is, ended perhaps, and says that all is well.
@@ -62,8 +56,8 @@ class Kubernetes(Target):
             files={file: yaml_text.dump(built)}, submit=(_kubectl(profile, "create", f"--filename={file}"),)
         )
 
-    def status(self, job: Submitted) -> Argv:
-        kind = _profile_of(job).kind
+    def status(self, job: Submitted[KubernetesProfile]) -> Argv:
+        kind = job.profile.kind
         columns = ("KIND:.kind", "NAME:.metadata.name", f"STATE:{_STATE[kind]}", "POD:.status.phase",
                    "NODE:.spec.nodeName", "STARTED:.metadata.creationTimestamp")  # fmt: skip
         return self._kubectl(job, "get", f"{_RESOURCE[kind]},pods", f"--output=custom-columns={','.join(columns)}")
@@ -73,23 +67,23 @@ class Kubernetes(Target):
         states = [row[2] for row in rows if row[0] in ("JobSet", "TFJob")]
         return code == 0 and any(state not in _ENDED for state in states)
 
-    def logs(self, job: Submitted, *, follow: bool) -> Argv:
+    def logs(self, job: Submitted[KubernetesProfile], *, follow: bool) -> Argv:
         most = sum(job.profile.counts.values())
         words = ("--all-containers", "--prefix", "--tail=-1", f"--max-log-requests={most}")
         return self._kubectl(job, "logs", *words, *(["--follow"] if follow else []))
 
-    def cancel(self, job: Submitted) -> tuple[Argv, ...]:
-        profile = _profile_of(job)
+    def cancel(self, job: Submitted[KubernetesProfile]) -> tuple[Argv, ...]:
+        profile = job.profile
         words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and are gone
         return (_kubectl(profile, "delete", _RESOURCE[profile.kind], job.name, *words),)
 
-    def resume(self, job: Submitted, rendered: Rendered) -> tuple[Argv, ...]:
+    def resume(self, job: Submitted[KubernetesProfile], rendered: Rendered) -> tuple[Argv, ...]:
         return (*self.cancel(job), *rendered.submit)  # an object that has ended never starts again
 
-    def _kubectl(self, job: Submitted, verb: str, *words: str) -> Argv:
+    def _kubectl(self, job: Submitted[KubernetesProfile], verb: str, *words: str) -> Argv:
         """Returns a command about a job and its pods."""
         selector = f"--selector={kubernetes_objects.INSTANCE_LABEL}={job.name}"
-        return _kubectl(_profile_of(job), verb, *words, selector)
+        return _kubectl(job.profile, verb, *words, selector)
 
 
 def _kubectl(profile: KubernetesProfile, verb: str, *words: str) -> Argv:
@@ -97,15 +91,10 @@ def _kubectl(profile: KubernetesProfile, verb: str, *words: str) -> Argv:
     return ("kubectl", *(f"--{name}={value}" for name, value in places if value), verb, *words)
 
 
-def _profile_of(job: Submitted) -> KubernetesProfile:
-    assert isinstance(job.profile, KubernetesProfile)
-    return job.profile
-
-
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
     """Yields paths of this machine that pods would look for in vain, or lose."""
     if not files.is_url(job.model_dir):
-        volume = next((each for each in profile.volumes if _is_below(job.model_dir, each.path)), None)
+        volume = next((each for each in profile.volumes if is_in(job.model_dir, each.path)), None)
         if volume is None:
             yield (
                 f"--model_dir={job.model_dir} is in no volume, so each pod would have one of its own, and lose it in "
@@ -115,19 +104,8 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
         elif volume.read_only:
             yield f"--model_dir={job.model_dir} is in volume {volume.path}, which is read_only; set that to false"
     for word, path in files_of_this_machine(job).items():
-        if not any(_is_below(path, volume.path) for volume in profile.volumes):
+        if not any(is_in(path, volume.path) for volume in profile.volumes):
             yield (
                 f"{word} is a file of this machine; name it as seen from the image's working directory, into which the "
                 "workspace was copied, or put it on a volume"
             )
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return posixpath.normpath(path).startswith(posixpath.normpath(folder).rstrip("/") + "/")
-
-
-def _other_strategies(job: JobSpec) -> Iterator[str]:
-    words = dict.fromkeys(word for role in job.roles for word in role.argv)
-    for word in words:
-        if (match := _STRATEGY.search(word)) and match[1] not in ("tpu", "auto"):
-            yield f"{word} beside `tpu` in the profile: use distribution_strategy=tpu, or auto, which takes it"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import posixpath
 import re
 import shlex
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from official_trainer.config import FrozenDict, Positive
 from official_trainer.errors import START_AGAIN
 from official_trainer.launch import yaml_text
 from official_trainer.launch.profile import Profile
-from official_trainer.launch.spec import JobSpec, files_of_this_machine
+from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 
 FILE = "skypilot.yaml"
@@ -86,7 +85,7 @@ class SkyPilotProfile(Profile):
                 yield "secrets", f"{name!r} is no name of a variable, or is in environ too; name each once"
 
 
-class SkyPilot(Target):
+class SkyPilot(Target[SkyPilotProfile]):
     """One task for as many machines as there are workers."""
 
     name = "skypilot"
@@ -96,19 +95,17 @@ class SkyPilot(Target):
         "`sky jobs launch job.yaml`"
     )
 
-    def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
-        assert isinstance(profile, SkyPilotProfile)
+    def problems(self, job: JobSpec, profile: SkyPilotProfile) -> Iterator[str]:
         if not files.is_url(job.model_dir):
             yield (
                 f"--model_dir={job.model_dir} would be on a machine that is gone after the job; use a URL, such as "
                 "gs://BUCKET/RUN"
             )
         for word, path in files_of_this_machine(job).items():
-            if not any(_is_in(path, place) for place in profile.file_mounts):
+            if not any(is_in(path, place) for place in profile.file_mounts):
                 yield f"{word} is a file of this machine; name it as seen from workdir, or add it to file_mounts"
 
-    def render(self, job: JobSpec, profile: Profile) -> Rendered:
-        assert isinstance(profile, SkyPilotProfile)
+    def render(self, job: JobSpec, profile: SkyPilotProfile) -> Rendered:
         submitted = Submitted(name=job.name, id=job.name, profile=profile)
         secrets = [f"--secret={name}" for name in profile.secrets]
         commands = (
@@ -120,13 +117,13 @@ class SkyPilot(Target):
         head = "".join(f"# {' '.join(command)}\n" for command in commands)
         return Rendered(files={FILE: head + yaml_text.dump(_task(job, profile))}, submit=())
 
-    def status(self, job: Submitted) -> Argv:
+    def status(self, job: Submitted[SkyPilotProfile]) -> Argv:
         return ("sky", "jobs", "queue")
 
-    def logs(self, job: Submitted, *, follow: bool) -> Argv:
+    def logs(self, job: Submitted[SkyPilotProfile], *, follow: bool) -> Argv:
         return ("sky", "jobs", "logs", f"--name={job.name}", *(() if follow else ("--no-follow",)))
 
-    def cancel(self, job: Submitted) -> tuple[Argv, ...]:
+    def cancel(self, job: Submitted[SkyPilotProfile]) -> tuple[Argv, ...]:
         return (("sky", "jobs", "cancel", f"--name={job.name}"),)
 
 
@@ -168,7 +165,3 @@ def _resources(profile: SkyPilotProfile) -> dict[str, Any]:
     if profile.max_restarts:
         found["job_recovery"] = {"recover_on_exit_codes": list(map(int, START_AGAIN))}
     return found
-
-
-def _is_in(path: str, place: str) -> bool:
-    return path == place or path.startswith(posixpath.join(place, ""))

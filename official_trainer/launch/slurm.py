@@ -15,7 +15,7 @@ from typing import Annotated
 from official_trainer.config import Between, Positive
 from official_trainer.launch import slurm_script
 from official_trainer.launch.profile import Profile, Resources
-from official_trainer.launch.spec import JobSpec
+from official_trainer.launch.spec import JobSpec, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 
 _SCRIPT = "job.sbatch"
@@ -93,70 +93,63 @@ class SlurmProfile(Profile):
         return sum(self.counts.values())
 
 
-class Slurm(Target):
+class Slurm(Target[SlurmProfile]):
     """Slurm, through sbatch, squeue and scancel."""
 
     name = "slurm"
     profile = SlurmProfile
     needs = "run this on a machine from which jobs are submitted, or install Slurm's client there (slurm-client)"
 
-    def variants(self, profile: Profile) -> tuple[tuple[str, ...], ...]:
-        return _own(profile).sweep
+    def variants(self, profile: SlurmProfile) -> tuple[tuple[str, ...], ...]:
+        return profile.sweep
 
-    def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
-        own = _own(profile)
+    def problems(self, job: JobSpec, profile: SlurmProfile) -> Iterator[str]:
         for what, path in (("--model_dir", job.model_dir), ("the current directory", job.cwd)):
             if path.startswith("ram://"):
                 yield f"{what}={path} is in the memory of one process; name a directory that all nodes see"
-            for folder in own.node_local:
-                if f"{path}/".startswith(f"{folder.rstrip('/')}/"):
+            for folder in profile.node_local:
+                if is_in(path, folder):
                     yield (
                         f"{what} is {path}, and every node has a {folder} of its own; use a directory that all nodes "
                         "share, or take it out of node_local in the profile"
                     )
-        if own.nodes is not None and own.nodes > own.num_tasks:
-            yield f"nodes: {own.nodes} for {own.num_tasks} processes leaves some without one; ask for fewer nodes"
-        if own.nodes and own.tasks_per_node and own.nodes * own.tasks_per_node < own.num_tasks:
+        tasks, nodes, tasks_per_node = profile.num_tasks, profile.nodes or 0, profile.tasks_per_node or 0
+        if nodes > tasks:
+            yield f"nodes: {nodes} for {tasks} processes leaves some without one; ask for fewer nodes"
+        if 0 < nodes * tasks_per_node < tasks:
             yield (
-                f"nodes: {own.nodes} with {own.tasks_per_node} processes each (tasks_per_node) have no place for "
-                f"{own.num_tasks}; raise one of the two"
+                f"nodes: {nodes} with {tasks_per_node} processes each (tasks_per_node) have no place for {tasks}; "
+                "raise one of the two"
+            )
+        has_roles = sum(map(bool, profile.counts.values())) > 1
+        if profile.resources.gpus and has_roles and nodes * tasks_per_node != tasks:
+            yield (
+                f"resources.gpus: {tasks} processes of several roles share the GPUs of their nodes, so each node needs "
+                f"as many of them; set nodes and tasks_per_node so that they multiply to {tasks}"
             )
 
-        has_roles = sum(map(bool, own.counts.values())) > 1
-        if own.resources.gpus and has_roles and (own.nodes or 0) * (own.tasks_per_node or 0) != own.num_tasks:
-            yield (
-                f"resources.gpus: {own.num_tasks} processes of several roles share the GPUs of their nodes, so each "
-                f"node needs as many of them; set nodes and tasks_per_node so that they multiply to {own.num_tasks}"
-            )
-
-    def render(self, job: JobSpec, profile: Profile) -> Rendered:
-        own = _own(profile)
-        text = slurm_script.header(_options(job, own)) + slurm_script.body(job, _settings(own))
+    def render(self, job: JobSpec, profile: SlurmProfile) -> Rendered:
+        text = slurm_script.header(_options(job, profile)) + slurm_script.body(job, _settings(profile))
         return Rendered(files={_SCRIPT: text}, submit=(("sbatch", "--parsable", _SCRIPT),))
 
-    def id_of(self, job: Submitted, output: str) -> str:
+    def id_of(self, job: Submitted[SlurmProfile], output: str) -> str:
         return output.strip().partition(";")[0]  # the rest is the name of the cluster, where there are several
 
-    def status(self, job: Submitted) -> Argv:
+    def status(self, job: Submitted[SlurmProfile]) -> Argv:
         return ("squeue", "--states=all", f"--jobs={job.id}", f"--Format={_COLUMNS}")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and _RUNNING.search(output) is not None
 
-    def logs(self, job: Submitted, *, follow: bool) -> Argv:
-        own = _own(job.profile)
+    def logs(self, job: Submitted[SlurmProfile], *, follow: bool) -> Argv:
+        own = job.profile
         roles = [role for role, count in own.counts.items() if count]
         runs: list[int | None] = [*range(len(own.sweep))] if own.sweep else [None]
         names = [slurm_script.log_name(role, roles[0], run) for run in runs for role in roles]
         return ("tail", "--lines=+1", *(["-F"] if follow else []), *names)
 
-    def cancel(self, job: Submitted) -> tuple[Argv, ...]:
+    def cancel(self, job: Submitted[SlurmProfile]) -> tuple[Argv, ...]:
         return (("scancel", job.id),)
-
-
-def _own(profile: Profile) -> SlurmProfile:
-    assert isinstance(profile, SlurmProfile)
-    return profile
 
 
 def _settings(own: SlurmProfile) -> slurm_script.Settings:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from official_trainer.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER, Cluster, process_name
 
@@ -160,6 +161,17 @@ def files_of_this_machine(job: JobSpec) -> dict[str, str]:
     """Returns words that name a file by an absolute path, which other machines may not have, each with that path."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
     return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word))}
+
+
+def is_in(path: str, folder: str) -> bool:
+    """Tells whether a path is a folder, or below it; no URL is in one."""
+    return f"{posixpath.normpath(path)}/".startswith(f"{posixpath.normpath(folder).rstrip('/')}/")
+
+
+def idle_tpu(job: JobSpec) -> Iterator[str]:
+    """Yields what a job that gets a TPU would do without it."""
+    if job.strategy not in ("", "auto", "tpu"):
+        yield f"runtime.distribution_strategy={job.strategy} would leave the TPU idle; set it to tpu or auto"
 
 
 def literal(text: str) -> str:

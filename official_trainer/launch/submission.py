@@ -78,7 +78,9 @@ def job_name(wanted: str, experiment: str, model_dir: str) -> str:
     return f"{begin[:_LONGEST_NAME].rstrip('-')}-{hashlib.sha256(os.fsencode(model_dir)).hexdigest()[:_DIGITS]}"
 
 
-def submit(folder: str, target: Target, rendered: Rendered, record: Record, say: Callable[[str], object]) -> Record:
+def submit(
+    folder: str, target: Target[Any], rendered: Rendered, record: Record, say: Callable[[str], object]
+) -> Record:
     """Writes a job's files and starts it; returns its record with the engine's id, once that is written too.
 
     Args:
@@ -101,7 +103,7 @@ def submit(folder: str, target: Target, rendered: Rendered, record: Record, say:
 
 
 def start(
-    folder: str, target: Target, commands: Sequence[Argv], record: Record, say: Callable[[str], object]
+    folder: str, target: Target[Any], commands: Sequence[Argv], record: Record, say: Callable[[str], object]
 ) -> Record:
     """Runs the commands that start a job whose files are written; as `submit`."""
     find_programs(target, commands)
@@ -121,7 +123,7 @@ def start(
     return record
 
 
-def find_programs(target: Target, commands: Iterable[Argv]) -> None:
+def find_programs(target: Target[Any], commands: Iterable[Argv]) -> None:
     """Makes sure that the programs of an engine are there.
 
     Raises:
@@ -153,7 +155,7 @@ def run_apart(argv: Argv, *, folder: str) -> Ran:
     return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
-def is_running(folder: str, target: Target, record: Record) -> bool:
+def is_running(folder: str, target: Target[Any], record: Record) -> bool:
     """Asks the engine whether a job has not ended; one that it does not know has."""
     argv = target.status(submitted(target, record))
     find_programs(target, [argv])
@@ -161,7 +163,7 @@ def is_running(folder: str, target: Target, record: Record) -> bool:
     return target.is_running(done.returncode, done.stdout)
 
 
-def submitted(target: Target, record: Record) -> Submitted:
+def submitted(target: Target[Any], record: Record) -> Submitted[Any]:
     """Returns a job as its target knows it.
 
     Raises:

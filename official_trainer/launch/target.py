@@ -9,11 +9,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec
 from official_trainer.launch.verdict import Outcome
+
+P = TypeVar("P", bound=Profile)
 
 Argv = tuple[str, ...]
 """One command as its words; no shell ever reads it."""
@@ -33,7 +35,7 @@ class Rendered:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Submitted:
+class Submitted(Generic[P]):
     """A job that was submitted.
 
     Attributes:
@@ -44,7 +46,7 @@ class Submitted:
 
     name: str
     id: str
-    profile: Profile
+    profile: P
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ class Supervisor(Protocol):
         """Returns how the job has ended, once it has, or the user wants to go."""
 
 
-class Target(abc.ABC):
+class Target(abc.ABC, Generic[P]):
     """Where jobs run.
 
     Attributes:
@@ -94,10 +96,10 @@ class Target(abc.ABC):
     """
 
     name: ClassVar[str]
-    profile: ClassVar[type[Profile]]
+    profile: type[P]
     needs: ClassVar[str]
 
-    def variants(self, profile: Profile) -> tuple[tuple[str, ...], ...]:
+    def variants(self, profile: P) -> tuple[tuple[str, ...], ...]:
         """Returns the overrides (`PATH=VALUE`) of each run, where a profile asks for several.
 
         Run N has the folder N of the run directory. Each is checked as if it were alone.
@@ -106,20 +108,20 @@ class Target(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
+    def problems(self, job: JobSpec, profile: P) -> Iterator[str]:
         """Yields what the engine would refuse, or would run otherwise than meant, each with its fix."""
 
     @abc.abstractmethod
-    def render(self, job: JobSpec, profile: Profile) -> Rendered:
+    def render(self, job: JobSpec, profile: P) -> Rendered:
         """Returns the job in the engine's words; pure."""
 
-    def id_of(self, job: Submitted, output: str) -> str:
+    def id_of(self, job: Submitted[P], output: str) -> str:
         """Returns what the engine calls the job, from what the last command of `Rendered.submit` has printed."""
         del output
         return job.name
 
     @abc.abstractmethod
-    def status(self, job: Submitted) -> Argv:
+    def status(self, job: Submitted[P]) -> Argv:
         """Returns the command that says how the job is."""
 
     def is_running(self, code: int, output: str) -> bool:
@@ -127,19 +129,19 @@ class Target(abc.ABC):
         return code == 0 and bool(output.strip())
 
     @abc.abstractmethod
-    def logs(self, job: Submitted, *, follow: bool) -> Argv:
+    def logs(self, job: Submitted[P], *, follow: bool) -> Argv:
         """Returns the command that prints what the job has printed, and with `follow` goes on."""
 
     @abc.abstractmethod
-    def cancel(self, job: Submitted) -> tuple[Argv, ...]:
+    def cancel(self, job: Submitted[P]) -> tuple[Argv, ...]:
         """Returns the commands that end the job for good."""
 
-    def resume(self, job: Submitted, rendered: Rendered) -> tuple[Argv, ...]:
+    def resume(self, job: Submitted[P], rendered: Rendered) -> tuple[Argv, ...]:
         """Returns the commands that start it again; training goes on from its newest checkpoint."""
         del job
         return rendered.submit
 
-    def supervisor(self, job: Submitted, rendered: Rendered, model_dir: str) -> Supervisor | None:
+    def supervisor(self, job: Submitted[P], rendered: Rendered, model_dir: str) -> Supervisor | None:
         """Returns what starts the job again when the engine has ended it; None where the engine itself does."""
         del job, rendered, model_dir
         return None

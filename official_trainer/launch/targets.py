@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from typing import Any
 
 from official_trainer.launch.target import Target
 
-_SUBCLASS = r"^class \w+\([\w.]*Target\):$"
+_SUBCLASS = r"^class \w+\([\w.]*Target\[\w+\]\):$"
 
 
 def names() -> tuple[str, ...]:
@@ -21,7 +22,7 @@ def names() -> tuple[str, ...]:
     return tuple(name[:-3] for name in sorted(os.listdir(here)) if name.endswith(".py") and _is_target(here, name))
 
 
-def get(name: str) -> Target:
+def get(name: str) -> Target[Any]:
     """Returns a target by its name, one of `names`."""
     module = importlib.import_module(f"{__package__}.{name}")
     (found,) = (

@@ -12,13 +12,12 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import cast
 
 from official_trainer.cluster import WORKER
 from official_trainer.config import FrozenDict
 from official_trainer.launch import tpu_startup
 from official_trainer.launch.profile import Profile, Resources
-from official_trainer.launch.spec import JobSpec, files_of_this_machine
+from official_trainer.launch.spec import JobSpec, files_of_this_machine, idle_tpu
 from official_trainer.launch.target import Argv, Rendered, Submitted, Supervisor, Target
 
 STARTUP = "startup.sh"
@@ -147,76 +146,74 @@ def unseen_files(job: JobSpec) -> Iterator[str]:
         yield f"{word} is a file of this machine; name one of the source, as seen from its top, or a gs:// URL"
 
 
-class TpuTarget(Target):
+class TpuTarget(Target[TpuProfile]):
     """Cloud TPU, by gcloud."""
 
     name = "tpu"
     profile = TpuProfile
     needs = NEEDS
 
-    def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
-        tpu = cast(TpuProfile, profile)
-        yield from missing_fields(tpu, _NEEDED)
-        if tpu.is_pod is None and tpu.accelerator_type:
-            yield f"pod: {tpu.accelerator_type} does not say whether it has several hosts; set pod to true or false"
+    def problems(self, job: JobSpec, profile: TpuProfile) -> Iterator[str]:
+        yield from missing_fields(profile, _NEEDED)
+        if profile.is_pod is None and profile.accelerator_type:
+            yield f"pod: {profile.accelerator_type} does not say whether it has several hosts; set pod to true or false"
         yield from _role_problems(job)
-        if tpu.resources != Resources() or tpu.ps_resources != Resources():
+        if profile.resources != Resources() or profile.ps_resources != Resources():
             yield "resources: accelerator_type says what a slice has; leave resources and ps_resources out"
         if not _NAME.fullmatch(job.name):
             yield f"name: {job.name!r} is no name of a TPU; use at most 63 of a to z, 0 to 9 and -, a letter first"
-        if job.strategy not in ("", "auto", "tpu"):
-            yield f"runtime.distribution_strategy={job.strategy} would leave the TPU idle; set it to tpu or auto"
+        yield from idle_tpu(job)
         if not job.model_dir.startswith("gs://"):
             yield (
                 f"--model_dir={job.model_dir}: a slice has no disk that outlives it"
-                f"{', and its hosts cannot read those of each other' if tpu.is_pod else ''}; name a gs:// URL"
+                f"{', and its hosts cannot read those of each other' if profile.is_pod else ''}; name a gs:// URL"
             )
         yield from unseen_files(job)
 
-    def render(self, job: JobSpec, profile: Profile) -> Rendered:
-        tpu = cast(TpuProfile, profile)
+    def render(self, job: JobSpec, profile: TpuProfile) -> Rendered:
         (role,) = job.roles
         startup = tpu_startup.Startup(
             name=job.name,
             argv=role.argv,
             model_dir=job.model_dir,
-            environ={**role.environ, **tpu.environ},
-            source=tpu.source,
-            setup=tpu.setup,
-            install=tpu.install,
-            python=tpu.python,
-            tensorflow_tpu=tpu.tensorflow_tpu,
-            libtpu=tpu.libtpu,
-            is_pod=bool(tpu.is_pod),
-            max_restarts=tpu.max_restarts,
+            environ={**role.environ, **profile.environ},
+            source=profile.source,
+            setup=profile.setup,
+            install=profile.install,
+            python=profile.python,
+            tensorflow_tpu=profile.tensorflow_tpu,
+            libtpu=profile.libtpu,
+            is_pod=bool(profile.is_pod),
+            max_restarts=profile.max_restarts,
             grace_seconds=job.grace_seconds,
         )
-        slice_ = Submitted(name=job.name, id=job.name, profile=tpu)
+        slice_ = Submitted(name=job.name, id=job.name, profile=profile)
         (delete,) = self.cancel(slice_)
         clear = tpu_startup.clear_script(self.status(slice_), delete)
-        return Rendered(files={STARTUP: tpu_startup.script(startup), CLEAR: clear}, submit=(_create(job.name, tpu),))
+        files = {STARTUP: tpu_startup.script(startup), CLEAR: clear}
+        return Rendered(files=files, submit=(_create(slice_),))
 
-    def status(self, job: Submitted) -> Argv:
+    def status(self, job: Submitted[TpuProfile]) -> Argv:
         return _gcloud(job, "describe", "--format=json(name,createTime,state)")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and state_of(output).name not in (*LOST, *_ENDING)
 
-    def logs(self, job: Submitted, *, follow: bool) -> Argv:
-        tpu, path = cast(TpuProfile, job.profile), f"{tpu_startup.FOLDER}/{tpu_startup.LOG}"
+    def logs(self, job: Submitted[TpuProfile], *, follow: bool) -> Argv:
+        path = f"{tpu_startup.FOLDER}/{tpu_startup.LOG}"
         command = f"sudo tail --lines=+1 --follow=name --retry {path}" if follow else f"sudo cat {path}"
-        address = ("--internal-ip",) if tpu.internal_ips else ()
-        place = (f"--project={tpu.project}", f"--zone={tpu.zone}", "--worker=0", *address)
+        address = ("--internal-ip",) if job.profile.internal_ips else ()
+        place = (*_place(job.profile), "--worker=0", *address)
         return ("gcloud", "compute", "tpus", "tpu-vm", "ssh", job.id, *place, f"--command={command}")
 
-    def cancel(self, job: Submitted) -> tuple[Argv, ...]:
-        is_queued = cast(TpuProfile, job.profile).queued
+    def cancel(self, job: Submitted[TpuProfile]) -> tuple[Argv, ...]:
+        is_queued = job.profile.queued
         return (_gcloud(job, "delete", "--quiet", *(("--force",) if is_queued else ())),)
 
-    def resume(self, job: Submitted, rendered: Rendered) -> tuple[Argv, ...]:
+    def resume(self, job: Submitted[TpuProfile], rendered: Rendered) -> tuple[Argv, ...]:
         return (("bash", CLEAR), *rendered.submit)
 
-    def supervisor(self, job: Submitted, rendered: Rendered, model_dir: str) -> Supervisor:
+    def supervisor(self, job: Submitted[TpuProfile], rendered: Rendered, model_dir: str) -> Supervisor:
         from official_trainer.launch.tpu_supervise import SliceSupervisor
 
         return SliceSupervisor(self, job, rendered, model_dir)
@@ -273,16 +270,20 @@ def _role_problems(job: JobSpec) -> Iterator[str]:
             yield f"{role.name}: a slice runs one process, which trains; leave it out"
 
 
-def _gcloud(job: Submitted, verb: str, *flags: str) -> Argv:
-    tpu = cast(TpuProfile, job.profile)
-    kind = "queued-resources" if tpu.queued else "tpu-vm"
-    return ("gcloud", "compute", "tpus", kind, verb, job.id, f"--project={tpu.project}", f"--zone={tpu.zone}", *flags)
+def _gcloud(job: Submitted[TpuProfile], verb: str, *flags: str) -> Argv:
+    kind = "queued-resources" if job.profile.queued else "tpu-vm"
+    return ("gcloud", "compute", "tpus", kind, verb, job.id, *_place(job.profile), *flags)
 
 
-def _create(name: str, tpu: TpuProfile) -> Argv:
+def _place(tpu: TpuProfile) -> Argv:
+    return (f"--project={tpu.project}", f"--zone={tpu.zone}")
+
+
+def _create(job: Submitted[TpuProfile]) -> Argv:
+    tpu = job.profile
     flags = [f"--accelerator-type={tpu.accelerator_type}"]
     if tpu.queued:
-        flags += [f"--node-id={name}", f"--runtime-version={tpu.runtime_version}"]
+        flags += [f"--node-id={job.name}", f"--runtime-version={tpu.runtime_version}"]
     else:
         flags += [f"--version={tpu.runtime_version}"]
     flags += [f"--{word}" for word in ("spot", "reserved") if getattr(tpu, word)]
@@ -296,4 +297,4 @@ def _create(name: str, tpu: TpuProfile) -> Argv:
     }
     flags += [f"--{flag}={value}" for flag, value in values.items() if value]
     flags += [f"--metadata-from-file=startup-script={STARTUP}"]
-    return _gcloud(Submitted(name=name, id=name, profile=tpu), "create", *flags, "--quiet")
+    return _gcloud(job, "create", *flags, "--quiet")

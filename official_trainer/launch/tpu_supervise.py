@@ -48,7 +48,7 @@ class SliceSupervisor:
       model_dir: the run directory.
     """
 
-    def __init__(self, target: Target, job: Submitted, rendered: Rendered, model_dir: str) -> None:
+    def __init__(self, target: Target[Any], job: Submitted[Any], rendered: Rendered, model_dir: str) -> None:
         self._target, self._job, self._model_dir = target, job, model_dir
         self._profile = cast(TpuProfile, job.profile)
         self._make = target.resume(job, rendered)

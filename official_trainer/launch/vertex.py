@@ -12,13 +12,11 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, cast
-
-import yaml
+from typing import Any, Literal
 
 from official_trainer.cluster import CHIEF, EVALUATOR, PS, WORKER
 from official_trainer.config import FrozenDict, Positive, nearest
-from official_trainer.launch import rerun
+from official_trainer.launch import rerun, yaml_text
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
@@ -105,16 +103,15 @@ class VertexProfile(Profile):
         yield from label_problems(self.labels)
 
 
-class VertexTarget(Target):
+class VertexTarget(Target[VertexProfile]):
     """Vertex AI, by gcloud."""
 
     name = "vertex"
     profile = VertexProfile
     needs = NEEDS
 
-    def problems(self, job: JobSpec, profile: Profile) -> Iterator[str]:
-        vertex = cast(VertexProfile, profile)
-        yield from missing_fields(vertex, _NEEDED)
+    def problems(self, job: JobSpec, profile: VertexProfile) -> Iterator[str]:
+        yield from missing_fields(profile, _NEEDED)
         for role in job.roles:
             if role.name in DATA_ROLES:
                 yield f"{role.name}: Vertex AI runs chief, worker, ps and evaluator; start a tf.data service elsewhere"
@@ -128,33 +125,32 @@ class VertexTarget(Target):
             yield f"--model_dir={job.model_dir}: the machines cannot see it; name a gs:// URL"
         yield from unseen_files(job)
 
-    def render(self, job: JobSpec, profile: Profile) -> Rendered:
-        vertex = cast(VertexProfile, profile)
-        text = yaml.safe_dump(_job_spec(job, vertex), sort_keys=False, width=1 << 20, allow_unicode=True)
-        labels = ",".join(f"{key}={value}" for key, value in vertex.labels.items())
+    def render(self, job: JobSpec, profile: VertexProfile) -> Rendered:
+        text = yaml_text.dump(_job_spec(job, profile))
+        labels = ",".join(f"{key}={value}" for key, value in profile.labels.items())
         words = (f"--display-name={job.name}", f"--config={JOB}", *((f"--labels={labels}",) if labels else ()))
-        return Rendered(files={JOB: text}, submit=(_gcloud(vertex, "create", *words, "--format=value(name)"),))
+        return Rendered(files={JOB: text}, submit=(_gcloud(profile, "create", *words, "--format=value(name)"),))
 
-    def id_of(self, job: Submitted, output: str) -> str:
+    def id_of(self, job: Submitted[VertexProfile], output: str) -> str:
         del job
         return output.split()[-1]
 
-    def status(self, job: Submitted) -> Argv:
+    def status(self, job: Submitted[VertexProfile]) -> Argv:
         return _gcloud(job.profile, "describe", job.id, "--format=json(state,createTime,startTime,endTime,error)")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and json.loads(output).get("state") not in _ENDED
 
-    def logs(self, job: Submitted, *, follow: bool) -> Argv:
+    def logs(self, job: Submitted[VertexProfile], *, follow: bool) -> Argv:
         if follow:
             return _gcloud(job.profile, "stream-logs", job.id)
         number = job.id.rpartition("/")[2]
-        project = cast(VertexProfile, job.profile).project
+        project = job.profile.project
         found = f'resource.type="ml_job" AND resource.labels.job_id="{number}"'
         shown = "--format=value(timestamp,resource.labels.task_name,jsonPayload.message,textPayload)"
         return ("gcloud", "logging", "read", found, f"--project={project}", "--freshness=30d", "--order=asc", shown)
 
-    def cancel(self, job: Submitted) -> tuple[Argv, ...]:
+    def cancel(self, job: Submitted[VertexProfile]) -> tuple[Argv, ...]:
         return (_gcloud(job.profile, "cancel", job.id),)
 
 
@@ -166,8 +162,8 @@ _NEEDED = {
 }
 
 
-def _gcloud(profile: Profile, verb: str, *words: str) -> Argv:
-    vertex = cast(VertexProfile, profile)
+def _gcloud(profile: VertexProfile, verb: str, *words: str) -> Argv:
+    vertex = profile
     place = (f"--project={vertex.project}", f"--region={vertex.region}")
     return ("gcloud", "ai", "custom-jobs", verb, *words, *place)
 

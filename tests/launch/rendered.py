@@ -78,11 +78,11 @@ def profile_of(text, kind=KubernetesProfile):
     return config.resolve(kind(), params_overrides=[text]).config
 
 
-def job_for(profile, *words, model_dir=RUN, name="digits-1a2b3c4d"):
+def job_for(profile, *words, model_dir=RUN, name="digits-1a2b3c4d", strategy="auto"):
     argv = ["--experiment=digits_mlp", f"--model_dir={model_dir}", *words]
     mode = [] if any(word.startswith("--mode=") for word in words) else ["--mode=train"]
     job = training_job(profile.counts, [*argv, *mode], grace_seconds=35.0)
-    return dataclasses.replace(job, name=name, model_dir=model_dir, cwd="/home/me/workspace")
+    return dataclasses.replace(job, name=name, model_dir=model_dir, cwd="/home/me/workspace", strategy=strategy)
 
 
 def manifest_of(text, *words, **changes):
