@@ -1,18 +1,19 @@
 """Optimizers, schedules and weight averages, built from `trainer.optimizer_config`.
 
-Owns: building the optimizer with Model Garden's own factory, its slots, a scale of its learning rate, and
-`WeightAverage`, the moving average of weights. Does not own: the section's fields (`config/optimization.py`), when
-averages are swapped in (`evaluation.py`).
+Owns: building the optimizer with Model Garden's own factory, its slots, what is put around an update, a scale of its
+learning rate, and `WeightAverage`, the moving average of weights. Does not own: the section's fields
+(`config/optimization.py`), when averages are swapped in (`evaluation.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from official.modeling import optimization as garden_optimization
 
+from official_trainer.autograph import as_written, rewritten
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
 
@@ -56,6 +57,61 @@ def hyperparameters(optimizer: Any) -> list[tf.Variable]:
     else:
         settings = [getattr(optimizer, "_learning_rate", None)]
     return [value for value in settings if isinstance(value, tf.Variable)]
+
+
+@as_written
+def apply_gradients(optimizer: Any, grads_and_vars: Iterable[tuple[Any, tf.Variable]], *, after: tf.Tensor) -> None:
+    """Updates weights in a traced step; an update does not count before `after`, scalar, is there.
+
+    Keras's optimizers would count a step whose data never came. And what they do for several replicas makes one wait:
+    a sum over replicas hands out no gradient before all are there, which takes a twentieth of a small model's step.
+    """
+    strategy = tf.distribute.get_strategy()
+    sums = strategy.num_replicas_in_sync > 1 or isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    options = {"experimental_aggregate_gradients": False} if _is_keras_own(optimizer) and not sums else {}
+    with _counting_after(after, optimizer):
+        rewritten(optimizer.apply_gradients)(list(grads_and_vars), **options)
+
+
+def minimize(optimizer: Any, loss: tf.Tensor, weights: Sequence[tf.Variable], tape: tf.GradientTape) -> None:
+    """Updates weights by the gradients of a loss, as the method of the optimizer does, by way of `apply_gradients`."""
+    if _is_keras_own(optimizer) and hasattr(optimizer, "compute_gradients"):
+        apply_gradients(optimizer, optimizer.compute_gradients(loss, weights, tape), after=loss)
+    else:
+        with tf.control_dependencies([loss]):
+            optimizer.minimize(loss, weights, tape=tape)
+
+
+def _is_keras_own(optimizer: Any) -> bool:
+    """Whether nobody has changed what an optimizer does with gradients."""
+    kind = type(optimizer)
+    parts = (kind, getattr(optimizer, "gradient_aggregator", kind))
+    return all(part.__module__.startswith("tf_keras.") for part in parts)
+
+
+@contextlib.contextmanager
+def _counting_after(tensor: tf.Tensor, optimizer: Any) -> Iterator[None]:
+    """For an update: it counts once a tensor is there.
+
+    Keras's own optimizers read their counter and rate anew for each weight. So TensorFlow computes anew what they make
+    of both, which takes a tenth of a small model's step. Here both are read once, and there the counter waits.
+    """
+    read_once: list[tf.Variable] = []
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if _is_keras_own(inner) and isinstance(inner, keras.optimizers.Optimizer) and not inner.jit_compile:
+        read_once = [inner.iterations, *hyperparameters(inner)]
+    if not read_once or not all("_cached_value" in vars(each) for each in read_once):  # those of several replicas
+        with tf.control_dependencies([tensor]):
+            yield
+        return
+    with tf.control_dependencies([tensor]):
+        for variable in read_once:
+            variable._cached_value = variable.read_value()  # as if it had a caching device
+    try:
+        yield
+    finally:
+        for variable in read_once:
+            variable._cached_value = None
 
 
 def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:

@@ -280,11 +280,15 @@ class Stepper(orbit.StandardTrainer):
             )
         loss = tf.cast(logs[self._task.loss], tf.float32)
         loss = loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
-        self._train_loss.update_state(loss)
-        self._loss_trace.update(loss)
+        self._keep_loss(loss)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             self._global_step.assign_add(1)
         return published if publishes else None  # a TPU has no replica return a structure without a tensor in it
+
+    def _keep_loss(self, loss: tf.Tensor) -> None:
+        """Adds a step's loss, scalar float32, to what summaries tell; called in replica context, traced."""
+        self._train_loss.update_state(loss)
+        self._loss_trace.update(loss)
 
     def _begin_streams(self) -> None:
         """Sets the generators of the model for this step; called in replica context, traced."""

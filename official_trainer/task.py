@@ -230,14 +230,15 @@ def scaled_loss(loss: tf.Tensor, optimizer: keras.optimizers.Optimizer) -> tf.Te
 
 def update(tape: tf.GradientTape, scaled: tf.Tensor, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> bool:
     """Updates a model by the gradients of what `scaled_loss` returned; returns whether it is one, or only added up."""
+    from official_trainer import optimization
+
     variables = model.trainable_variables
     gradients = tape.gradient(scaled, variables)
     if hasattr(optimizer, "get_unscaled_gradients"):
         gradients = optimizer.get_unscaled_gradients(gradients)
     if publish.is_wanted():
         _publish_gradients(model, variables, gradients)
-    with tf.control_dependencies([scaled]):  # an optimizer of Keras's counts steps whose data never came, if it can
-        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+    optimization.apply_gradients(optimizer, zip(gradients, variables, strict=True), after=scaled)
     return accumulation.is_update()
 
 

@@ -226,17 +226,16 @@ class Engine:
         if not self._has_trainer:
             self._compiled = self._model.compiled_loss
             with self.scope():
-                self._trainer = self._build_trainer(data)
-                # There are checkpoints to keep whole, and there is a record.
-                self._trainer.checks_finite = self._trainer.counts_examples = bool(self._model_dir)
+                self._trainer = self._build_trainer(data, keeps_record=bool(self._model_dir))
             self._trainer.global_step.assign(self._first_step)
             self._first_step = 0
         assert self._trainer is not None
         return self._trainer
 
-    def _build_trainer(self, data: Source) -> ProgramTrainer:
+    def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
         self._create_metrics(data.one_pass().element_spec)
-        return ProgramTrainer(self._config(), self._data, self._model, self._model.optimizer)
+        parts = (self._config(), self._data, self._model, self._model.optimizer)
+        return ProgramTrainer(*parts, keeps_record=keeps_record)
 
     def _create_metrics(self, spec: Any) -> None:
         """Creates weights and metrics that wait for a first call, by tracing a step that never runs."""

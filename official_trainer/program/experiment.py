@@ -35,6 +35,7 @@ _LOSSES = {"training_loss": "loss", "validation_loss": "loss"}
 class ExperimentTrainer(ProgramTrainer):
     """A Trainer whose numbers are those of an experiment's Task, with Keras's name for the loss."""
 
+    tells_loss = True
     spares_idle_replicas = True  # as in a run: the mean of a Task's losses over no examples is not a number
 
     def told(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
@@ -101,9 +102,9 @@ class ExperimentEngine(Engine):
         self._has_begun = False
         self._untold = ""  # what no config can say of what was tried
 
-    def _build_trainer(self, data: Source) -> ProgramTrainer:
-        config = as_read(self._config())
-        return ExperimentTrainer(config, self._task, self._model, self._model.optimizer)
+    def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
+        parts = (as_read(self._config()), self._task, self._model, self._model.optimizer)
+        return ExperimentTrainer(*parts, keeps_record=keeps_record)
 
     def _infer(self, batch: Any) -> Any:
         features = batch[0] if len(batch) == 1 else split_inputs(batch)[0]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from official_trainer import optimization
 from official_trainer.autograph import as_written, rewritten
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
@@ -74,8 +75,7 @@ class ProgramTask(Task):
                 if rewards is not None:
                     loss = rewards.trained(loss, (x, y, weight), outputs, model)
                 updated = loss if share is None or _adds_up(model) else loss * share
-            with tf.control_dependencies([updated]):  # it would count a step whose data never came
-                optimizer.minimize(updated, model.trainable_variables, tape=tape)
+            optimization.minimize(optimizer, updated, model.trainable_variables, tape)
             self._update_metrics("train", (x, y, outputs, weight))
             logs = {self.loss: loss}
         return logs

@@ -14,6 +14,7 @@ from typing import Any
 from official_trainer import windows
 from official_trainer.autograph import as_written
 from official_trainer.inference import num_examples_of
+from official_trainer.input_mark import NoInputMark
 from official_trainer.lazy import tf
 from official_trainer.program.callbacks import looks_at_test_batches
 from official_trainer.program.rewards import rewards_of
@@ -29,29 +30,31 @@ class ProgramTrainer(Trainer):
       callbacks: a `keras.callbacks.CallbackList`, while a call runs that has one.
       every: steps from one call for batches to the next.
       adds_up: whether an evaluation goes on with what metrics hold, instead of beginning anew.
-      checks_finite: whether a loss or a weight that is not finite is told; Keras trains on.
-      counts_examples: whether a record is kept that says how many there were; it takes a twentieth of a small step.
+      keeps_record: whether there is a run directory. Without one nothing is measured that Keras does not measure, and
+        nobody looks whether losses and weights are finite: Keras trains on.
     """
 
     callbacks: Any = None
     every: int = 1
     adds_up: bool = False
-    checks_finite: bool = True
-    counts_examples: bool = True
+    tells_loss = False  # the one of the engine; Keras has its own
     spares_idle_replicas = False  # Keras's steps bear no examples; around them, nothing may ask all replicas
 
     @property
     def mean_loss(self) -> float:
         """Mean training loss, as far as anybody wants to know whether it is finite."""
-        return super().mean_loss if self.checks_finite else 0.0
+        return super().mean_loss if self.keeps_record else 0.0
 
     def non_finite_weights(self) -> list[str]:
         """Returns the names of weights that are not finite, if anybody wants to know."""
-        return super().non_finite_weights() if self.checks_finite else []
+        return super().non_finite_weights() if self.keeps_record else []
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Takes what a Trainer takes."""
+    def __init__(self, *args: Any, keeps_record: bool, **kwargs: Any) -> None:
+        """Takes what a Trainer takes, and `keeps_record`."""
         super().__init__(*args, **kwargs)
+        self.keeps_record = keeps_record
+        if not keeps_record:
+            self._input_mark = NoInputMark()  # there is nothing to save
         self._examples_trained = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=_FIRST)
         self._examples_told = 0
 
@@ -62,10 +65,14 @@ class ProgramTrainer(Trainer):
         inputs = super().next_train_inputs(iterator)
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
             self.model._train_counter.assign_add(1)
-            if self.counts_examples:
+            if self.keeps_record:
                 sizes = [num_examples_of(part) for part in self.strategy.experimental_local_results(inputs)]
                 self._examples_trained.assign_add(tf.cast(tf.add_n(sizes), tf.int64))
         return inputs
+
+    def _keep_loss(self, loss: tf.Tensor) -> None:
+        if self.keeps_record or self.tells_loss:
+            super()._keep_loss(loss)
 
     @as_written
     def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:

@@ -1,0 +1,166 @@
+"""What is put around an update changes nothing of it: every optimizer of Keras ends with the bits that it has alone."""
+
+import inspect
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+from official_trainer import optimization
+
+STEPS = 3
+
+
+def kinds():
+    for module in (keras.optimizers, keras.optimizers.legacy):
+        for name, kind in sorted(vars(module).items()):
+            if inspect.isclass(kind) and name not in ("Optimizer", "LossScaleOptimizer"):
+                yield pytest.param(kind, id=f"{module.__name__.rpartition('.')[2]}.{name}")
+
+
+def decaying(kind):
+    return kind(keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5))
+
+
+OTHERS = {
+    "schedule": lambda: decaying(keras.optimizers.Adam),
+    "legacy schedule": lambda: decaying(keras.optimizers.legacy.Adam),
+    "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2),
+    "decay": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1),
+    "norm": lambda: keras.optimizers.Adam(0.1, global_clipnorm=0.1),
+    "legacy norm": lambda: keras.optimizers.legacy.SGD(0.1, global_clipnorm=0.1),
+    "compiled": lambda: keras.optimizers.Adam(0.1, jit_compile=True),
+    "loss scale": lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(0.1)),
+    "legacy loss scale": lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.legacy.Adam(0.1)),
+}
+
+
+def a_model():
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Embedding(8, 4, input_length=3), keras.layers.Flatten(), keras.layers.Dense(2)]
+    return keras.Sequential([keras.Input([3], dtype="int32"), *layers])
+
+
+def trained(optimizer, apply):
+    """Returns weights and the counter after a few steps in one traced loop."""
+    model = a_model()
+    optimizer.build(model.trainable_variables) if hasattr(optimizer, "build") else None
+    batches = tf.constant(np.random.default_rng(0).integers(0, 8, [STEPS, 5, 3]))
+
+    @tf.function
+    def run():
+        for number in tf.range(STEPS):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batches[number], training=True) ** 2)
+            apply(optimizer, loss, model.trainable_variables, tape)
+
+    run()
+    return [*(weight.numpy() for weight in model.weights), optimizer.iterations.numpy()]
+
+
+def by_keras(optimizer, loss, weights, tape):
+    optimizer.minimize(loss, weights, tape=tape)
+
+
+def by_gradients(optimizer, loss, weights, tape):
+    gradients = tape.gradient(loss, weights)
+    optimization.apply_gradients(optimizer, zip(gradients, weights, strict=True), after=loss)
+
+
+def check_alike(create, ways):
+    expected = trained(create(), by_keras)
+    assert expected[-1] == STEPS
+    for way in ways:
+        for ours, theirs in zip(trained(create(), way), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", list(kinds()))
+def test_an_update_is_that_of_the_optimizer(kind):
+    """T3, K2: dense and sparse gradients."""
+    check_alike(kind, [optimization.minimize, by_gradients])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_settings_of_an_optimizer_count(name):
+    """T3, K2: schedules, averages, decay, clipping, loss scales, XLA."""
+    scales = "loss scale" in name  # by_gradients is for gradients that are not scaled
+    check_alike(OTHERS[name], [optimization.minimize] if scales else [optimization.minimize, by_gradients])
+
+
+class Counting(keras.optimizers.SGD):
+    """Somebody's own: counts a second step while it updates, and looks at the counter."""
+
+    def update_step(self, gradient, variable):
+        self.iterations.assign_add(1)
+        variable.assign_sub(gradient * tf.cast(self.iterations, variable.dtype))
+
+
+class Louder(keras.optimizers.legacy.SGD):
+    """Somebody's own: sums gradients in another way."""
+
+    def _aggregate_gradients(self, grads_and_vars):
+        return [(2.0 * gradient, variable) for gradient, variable in super()._aggregate_gradients(grads_and_vars)]
+
+
+def doubled(grads_and_vars):
+    return [(2.0 * gradient, variable) for gradient, variable in grads_and_vars]
+
+
+@pytest.mark.parametrize(
+    "create",
+    [Counting, Louder, lambda: keras.optimizers.legacy.SGD(0.1, gradient_aggregator=doubled)],
+    ids=["counts", "sums", "is told how to sum"],
+)
+def test_an_optimizer_that_does_otherwise_is_left_alone(create):
+    model, x = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), tf.constant([[1.0, 2.0]])
+    start = [weight.numpy() for weight in model.weights]
+    found = []
+    for apply in (by_keras, optimization.minimize, by_gradients):
+        model.set_weights(start)
+        optimizer = create()
+        step = tf.function(lambda optimizer=optimizer, apply=apply: _step(model, x, optimizer, apply))
+        with tf.init_scope():
+            optimizer.build(model.trainable_variables) if hasattr(optimizer, "build") else None
+        step()
+        step()
+        found.append([*model.get_weights(), optimizer.iterations.numpy()])
+    for other in found[1:]:
+        for ours, theirs in zip(other, found[0], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def _step(model, x, optimizer, apply):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    apply(optimizer, loss, model.trainable_variables, tape)
+
+
+@pytest.mark.parametrize("create", [keras.optimizers.Adam, keras.optimizers.legacy.Adam], ids=["new", "legacy"])
+def test_a_step_without_data_does_not_count(create):
+    model, optimizer = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), create()
+    iterator = iter(tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(2))
+    optimizer.build(model.trainable_variables) if hasattr(optimizer, "build") else None
+
+    @tf.function
+    def run(iterator):
+        for _ in tf.range(5):
+            _step(model, next(iterator), optimizer, optimization.minimize)
+
+    with pytest.raises(tf.errors.OutOfRangeError):
+        run(iterator)
+    assert optimizer.iterations.numpy() == 2
+
+
+def test_a_variable_is_read_as_ever_after_an_update():
+    model, optimizer = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    step = tf.function(lambda: _step(model, tf.ones([1, 2]), optimizer, optimization.minimize))
+    step()
+    optimizer.learning_rate.assign(0.5)
+    assert tf.convert_to_tensor(optimizer.learning_rate).numpy() == 0.5
+    before = model.get_weights()
+    step()
+    assert abs(model.get_weights()[0] - before[0]).max() > 0.1
+    assert int(optimizer.iterations) == 2
