@@ -265,6 +265,30 @@ def test_who_runs_out_of_data_is_told(caplog):
         assert "ran out of data at step 7, in epoch 1 of 2, and training ends; give steps_per_epoch" in caplog.text
 
 
+def test_data_of_unknown_size_is_read_once_where_that_is_enough(tmp_path):
+    """K2, K4: as by Keras; only several epochs of training have their batches counted first."""
+    passes = []
+
+    def batches():
+        passes.append(len(passes))
+        yield from generated(7)
+
+    spec = tuple(tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in next(generated(1)))
+    unknown = tf.data.Dataset.from_generator(batches, output_signature=spec)
+    found = []
+    for owner in (build(), Program(build()), Program(build(), str(tmp_path / "run"))):
+        program = compiled(owner)
+        history = program.fit(unknown, validation_data=unknown, verbose=0).history
+        found.append((history, program.evaluate(unknown, verbose=0), program.predict(unknown, verbose=0).shape))
+        assert len(passes) == 4, owner
+        passes.clear()
+    assert found[1] == found[2] == found[0]
+    program = compiled(Program(build()))
+    program.fit(unknown, epochs=3, verbose=0)
+    assert program.model.optimizer.iterations.numpy() == 21
+    assert len(passes) == 4
+
+
 @pytest.mark.parametrize("validated", cases([True, False], True))
 def test_a_run_whose_data_has_ended_is_done(tmp_path, validated):
     """K2, K6: the same call again trains nothing and says the same."""

@@ -20,7 +20,7 @@ from official_trainer.action import Action, Run, Stop
 from official_trainer.lazy import keras
 from official_trainer.program.checkpoint import those_among
 from official_trainer.program.monitored_modes import maximise_rewards
-from official_trainer.triggers import AnyOf, Every, EverySeconds, Trigger
+from official_trainer.triggers import AnyOf, Every, EverySeconds, Moment, Trigger
 
 _logger = logging.getLogger(__name__)
 
@@ -71,10 +71,13 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InEpochs(Trigger):
-    """Due every so many steps of each epoch, and with its last one."""
+    """Due every so many steps of each epoch, and with its last one, wherever that turns out to be."""
 
     epochs: Epochs
     every: int
+
+    def is_due(self, moment: Moment) -> bool:
+        return moment.ended or super().is_due(moment)
 
     def _first_after(self, after: int, span: Any) -> int | None:
         start, steps = self.epochs.first_step, self.epochs.steps

@@ -50,6 +50,9 @@ class Source:
         """Returns the batches of one pass, in order."""
         raise NotImplementedError
 
+    def count(self) -> None:
+        """Finds out how many batches a pass has, where that takes one and there can be others."""
+
     def cut(self, steps: int, epochs: int) -> None:
         """Makes epochs `steps` batches long, as Keras does: there may be less data than that takes.
 
@@ -172,13 +175,18 @@ class Arrays(Source):
 class Batches(Source):
     """A dataset of batches."""
 
-    def __init__(self, dataset: tf.data.Dataset, *, is_counted: bool) -> None:
-        """Takes the dataset; `is_counted` is whether somebody else says how many batches make an epoch."""
+    def __init__(self, dataset: tf.data.Dataset) -> None:
         self._dataset = dataset
         cardinality = int(dataset.cardinality())
-        if cardinality == tf.data.UNKNOWN_CARDINALITY and not is_counted:
-            cardinality = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, *batch: count + 1))
         self.batches_per_epoch = cardinality if cardinality >= 0 else None
+        self.is_endless = cardinality != tf.data.UNKNOWN_CARDINALITY
+
+    def count(self) -> None:
+        if self.batches_per_epoch is None and not self.is_endless:
+            self.batches_per_epoch = int(
+                self._dataset.reduce(tf.constant(0, tf.int64), lambda total, *batch: total + 1)
+            )
+            self.is_endless = True
 
     def cut(self, steps: int, epochs: int) -> None:
         self.is_endless = steps == self.batches_per_epoch
@@ -299,7 +307,6 @@ def source_of(
     *,
     batch_size: int | None = None,
     shuffle: bool | str = False,
-    is_counted: bool = False,
     seed: int = 0,
 ) -> Source:
     """Returns the source that arguments of `fit` or `evaluate` describe.
@@ -309,7 +316,6 @@ def source_of(
         are for arrays.
       batch_size: of arrays.
       shuffle: whether the order changes; `"batch"` for that of batches alone.
-      is_counted: whether the caller says how many batches make an epoch.
       seed: of the order.
 
     Raises:
@@ -322,15 +328,15 @@ def source_of(
     if name := next((name for name, value in given.items() if value is not None), None):
         raise ArgumentError(f"{name} is given beside a {type(x).__name__}, whose batches have it in them; leave it out")
     if isinstance(x, tf.data.Dataset):
-        return Batches(x, is_counted=is_counted)
+        return Batches(x)
     return Generated(x) if isinstance(x, Iterator) else Items(x, shuffle=shuffle, seed=seed)
 
 
-def validation_of(data: Any, batch_size: int | None, *, is_counted: bool) -> Source:
+def validation_of(data: Any, batch_size: int | None) -> Source:
     """Returns the source of `validation_data`: `(x, y)` or `(x, y, sample_weight)` of arrays, or batches."""
     if isinstance(data, tuple | list):
         return source_of(keras.utils.unpack_x_y_sample_weight(tuple(data)), batch_size=batch_size)
-    return source_of((data, None, None), is_counted=is_counted)
+    return source_of((data, None, None))
 
 
 def packed(x: Any, y: Any, sample_weight: Any) -> Any:

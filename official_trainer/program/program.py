@@ -171,7 +171,7 @@ class Program(Compiled):
         settings = {"batch_size": batch_size, "shuffle": shuffle}
         source = self._read_training((x, y, sample_weight), steps_per_epoch, settings, others)
         batch_size = validation_batch_size or batch_size
-        of_validation = self._read_validation(validation_data, source, batch_size, is_counted=bool(validation_steps))
+        of_validation = self._read_validation(validation_data, source, batch_size)
         if validation_split and validation_data is None:
             if not isinstance(source, Arrays):
                 raise ArgumentError(f"validation_split={validation_split} is for arrays; give validation_data")
@@ -205,7 +205,7 @@ class Program(Compiled):
     ) -> Any:
         """Evaluates; see `keras.Model.evaluate`, whose arguments and results these are."""
         self._check_compiled("evaluate")
-        source = self._read((x, y, sample_weight), batch_size, steps, is_counted=bool(steps))
+        source = self._read((x, y, sample_weight), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
         return _results(self._engine.evaluate(source, steps, found), return_dict)
 
@@ -226,7 +226,7 @@ class Program(Compiled):
           DataError: the data cannot be used.
           OutputError: an output has no row for each example.
         """
-        source = self._read((x, None, None), batch_size, steps, is_counted=True)
+        source = self._read((x, None, None), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
         return self._engine.predict(source, steps, found)
 
@@ -314,22 +314,22 @@ class Program(Compiled):
     ) -> Source:
         """Returns the data of `fit`; an experiment's own if the call gives none."""
         if data[0] is not None or self._experiment is None:
-            return source_of(data, is_counted=bool(steps_per_epoch), seed=self._engine.seed, **settings)
+            return source_of(data, seed=self._engine.seed, **settings)
         given = {"y": data[1], "sample_weight": data[2], **settings, **others}
         if given["shuffle"] is True:
             del given["shuffle"]  # nobody has said so
         self._experiment.check_arguments(**given)
         return self._experiment.own_training(steps_per_epoch)
 
-    def _read_validation(self, data: Any, training: Source, batch_size: int | None, *, is_counted: bool) -> Any:
+    def _read_validation(self, data: Any, training: Source, batch_size: int | None) -> Any:
         """Returns the data to validate on; an experiment's own if it trains on its own, or None."""
         if data is not None:
-            return validation_of(data, batch_size, is_counted=is_counted)
+            return validation_of(data, batch_size)
         if self._experiment is None or not isinstance(training, Own):
             return None
         return self._experiment.own_validation()
 
-    def _read(self, data: Any, batch_size: int | None, steps: int | None, *, is_counted: bool) -> Source:
+    def _read(self, data: Any, batch_size: int | None, steps: int | None) -> Source:
         """Returns the data of a call that goes over it once; an experiment's own if the call gives none."""
         if data[0] is None and self._experiment is not None:
             self._experiment.check_arguments(y=data[1], sample_weight=data[2], batch_size=batch_size)
@@ -337,7 +337,7 @@ class Program(Compiled):
             if own is None:
                 raise ArgumentError("the experiment has no validation data of its own (task.validation_data); give x")
             return own
-        source = source_of(data, batch_size=batch_size, is_counted=is_counted)
+        source = source_of(data, batch_size=batch_size)
         if steps is None and int(source.one_pass().cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ArgumentError("the data has no end; say with steps how many batches are wanted")
         return source
@@ -347,9 +347,12 @@ def _steps_per_epoch(source: Source, given: int | None, num_epochs: int) -> int 
     """Returns the steps of an epoch, after cutting the data as it is given; None if they show with its end."""
     if given:
         source.cut(given, num_epochs)
-    elif source.batches_per_epoch is None and source.is_endless:
+        return given
+    if num_epochs > 1:
+        source.count()
+    if source.batches_per_epoch is None and source.is_endless:
         raise ArgumentError("the data has no end; say with steps_per_epoch how many batches make an epoch")
-    return given or source.batches_per_epoch
+    return source.batches_per_epoch
 
 
 def _results(logs: dict[str, Any], return_dict: bool) -> Any:
