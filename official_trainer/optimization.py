@@ -59,18 +59,24 @@ def hyperparameters(optimizer: Any) -> list[tf.Variable]:
     return [value for value in settings if isinstance(value, tf.Variable)]
 
 
+_SMALL_MODEL = 100_000  # weights
+
+
 @as_written
 def apply_gradients(optimizer: Any, grads_and_vars: Iterable[tuple[Any, tf.Variable]], *, after: tf.Tensor) -> None:
     """Updates weights in a traced step; an update does not count before `after`, scalar, is there.
 
-    Keras's optimizers would count a step whose data never came. And what they do for several replicas makes one wait:
-    a sum over replicas hands out no gradient before all are there, which takes a twentieth of a small model's step.
+    Keras's optimizers would count a step whose data never came. And they sum the gradients of one replica, too, which
+    hands out none before all are there. That takes a twentieth of a small model's step; a large one's is faster so,
+    because updates do not get in the way of the gradients that are left.
     """
+    pairs = list(grads_and_vars)
     strategy = tf.distribute.get_strategy()
     sums = strategy.num_replicas_in_sync > 1 or isinstance(strategy, tf.distribute.ParameterServerStrategy)
-    options = {"experimental_aggregate_gradients": False} if _is_keras_own(optimizer) and not sums else {}
+    is_small = sum(variable.shape.num_elements() or 0 for _, variable in pairs) <= _SMALL_MODEL
+    options = {"experimental_aggregate_gradients": False} if is_small and not sums and _is_keras_own(optimizer) else {}
     with _counting_after(after, optimizer):
-        rewritten(optimizer.apply_gradients)(list(grads_and_vars), **options)
+        rewritten(optimizer.apply_gradients)(pairs, **options)
 
 
 def minimize(optimizer: Any, loss: tf.Tensor, weights: Sequence[tf.Variable], tape: tf.GradientTape) -> None:

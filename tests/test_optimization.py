@@ -89,6 +89,13 @@ def test_settings_of_an_optimizer_count(name):
     check_alike(OTHERS[name], [optimization.minimize] if scales else [optimization.minimize, by_gradients])
 
 
+@pytest.mark.parametrize("kind", [keras.optimizers.Adam, keras.optimizers.legacy.Adam], ids=["new", "legacy"])
+def test_a_large_model_is_updated_alike(kind, monkeypatch):
+    """T3: its updates wait until all gradients are there."""
+    monkeypatch.setattr(optimization, "_SMALL_MODEL", 0)
+    check_alike(kind, [optimization.minimize, by_gradients])
+
+
 class Counting(keras.optimizers.SGD):
     """Somebody's own: counts a second step while it updates, and looks at the counter."""
 
