@@ -22,6 +22,9 @@ ROLES = (CHIEF, WORKER, PS, EVALUATOR)
 LAYOUT = "OFFICIAL_TRAINER_CLUSTER"
 """Our own variable: how many pods of each role a job on Kubernetes has, such as `chief=1,worker=4,ps=2`."""
 
+GIVEN_GPUS = "OFFICIAL_TRAINER_GPUS"
+"""Our own variable: how many GPUs an engine was asked to give the process; one that sees fewer does not train."""
+
 _KUBERNETES_PORT = 2222
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
 from official_trainer import multi_worker, parameter_server, random_streams, tpu
-from official_trainer.cluster import PS, Cluster
+from official_trainer.cluster import GIVEN_GPUS, PS, Cluster
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
 
@@ -150,6 +151,12 @@ def _devices() -> list[str]:
 def _choose_gpus(num_gpus: int | None) -> None:
     """Hides all but the first `num_gpus` GPUs (None: hides none); memory grows as it is needed."""
     gpus = tf.config.list_physical_devices("GPU")
+    given = os.environ.get(GIVEN_GPUS, "0")
+    if num_gpus is None and given.isdecimal() and int(given) > len(gpus):
+        raise DeviceError(
+            f"{GIVEN_GPUS}: this process was given {given} GPUs, and TensorFlow sees {len(gpus)}; install "
+            "tensorflow[and-cuda], see with nvidia-smi that the driver is there, or leave resources.gpus out"
+        )
     if num_gpus is not None and num_gpus > len(gpus):
         raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this machine shows {len(gpus)}")
     chosen = gpus if num_gpus is None else gpus[:num_gpus]

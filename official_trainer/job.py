@@ -51,6 +51,7 @@ class Job:
       cluster: the processes that take part; None for this one alone.
       gin: what the gin flags bind; None if they are not given.
       given: what the caller has built; None for a job that is described by its config.
+      gpus: how many GPUs each process is going to be given, as far as that is known before it runs.
     """
 
     experiment: str
@@ -63,6 +64,7 @@ class Job:
     cluster: Cluster | None = None
     gin: Bindings | None = None
     given: Given | None = None
+    gpus: int = 0
 
     @property
     def is_chief(self) -> bool:
@@ -138,7 +140,7 @@ def check_ready(job: Job) -> None:
     modes.check(job.mode)
     for path, task in _tasks(job.config):
         registry.get_task_cls(task, path)
-    problems = [*_cluster_problems(job), *_least_batch_size_problems(job)]
+    problems = [*_cluster_problems(job), *_gpu_problems(job), *_least_batch_size_problems(job)]
     problems += list(_training_problems(job)) if job.mode in _LEADS_TO_TRAINING else []
     if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
@@ -181,11 +183,32 @@ def _members(cluster: Cluster) -> str:
     return " and ".join(f"{len(addresses)} × {role}" for role, addresses in cluster.addresses.items())
 
 
+def _gpu_problems(job: Job) -> Iterator[Problem]:
+    """Refuses a use of GPUs that the processes are not given, or cannot make."""
+    path, wanted = "runtime.num_gpus", job.config.runtime.num_gpus
+    is_coordinated = strategy_name(job.config.runtime, job.cluster) == "parameter_server"
+    if job.gpus and (wanted or 0) > job.gpus:
+        what = f"asks for {wanted} GPUs, and each process is given {job.gpus}"
+        yield _problem(job, path, what, f"leave it out, or set resources.gpus to {wanted}")
+    elif is_coordinated and _gpus_used(job) > 1:
+        what = f"is {_gpus_used(job)} in each worker, and under a coordinator a worker uses one"
+        yield _problem(job, path, what, "set resources.gpus to 1, and start a worker for each GPU")
+
+
+def _gpus_used(job: Job) -> int:
+    """Returns how many GPUs each process uses; 0 where that is not known before it runs."""
+    wanted = job.config.runtime.num_gpus
+    return job.gpus if wanted is None else min(wanted, job.gpus)
+
+
 def _least_batch_size_problems(job: Job) -> Iterator[Problem]:
-    """Refuses batches that do not divide over the workers, and so over no number of devices that these may have."""
-    is_shared = strategy_name(job.config.runtime, job.cluster) == "multi_worker_mirrored"
-    num_workers = len(job.cluster.training) if is_shared and job.cluster is not None else 1
-    return batch_size_problems(job, num_workers, "workers")
+    """Refuses batches that do not divide over what is known to share them: workers, and GPUs that they are given."""
+    name = strategy_name(job.config.runtime, job.cluster)
+    is_shared = name == "multi_worker_mirrored"
+    count = len(job.cluster.training) if is_shared and job.cluster is not None else 1
+    if name in ("multi_worker_mirrored", "mirrored", "auto") and (gpus := _gpus_used(job)) > 1:
+        return batch_size_problems(job, count * gpus, "GPUs")
+    return batch_size_problems(job, count, "workers")
 
 
 def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:

@@ -95,28 +95,33 @@ def _is_keras_own(optimizer: Any) -> bool:
     return all(part.__module__.startswith("tf_keras.") for part in parts)
 
 
-@contextlib.contextmanager
-def _counting_after(tensor: tf.Tensor, optimizer: Any) -> Iterator[None]:
-    """For an update: it counts once a tensor is there.
-
-    Keras's own optimizers read their counter and rate anew for each weight. So TensorFlow computes anew what they make
-    of both, which takes a tenth of a small model's step. Here both are read once, and there the counter waits.
-    """
-    read_once: list[tf.Variable] = []
+def _counting_after(tensor: tf.Tensor, optimizer: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context for an update, which counts once a tensor is there."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
-    if _is_keras_own(inner) and isinstance(inner, keras.optimizers.Optimizer) and not inner.jit_compile:
-        read_once = [inner.iterations, *hyperparameters(inner)]
-    if not read_once or not all("_cached_value" in vars(each) for each in read_once):  # those of several replicas
-        with tf.control_dependencies([tensor]):
-            yield
-        return
-    with tf.control_dependencies([tensor]):
-        for variable in read_once:
+    if _is_keras_own(inner):
+        if isinstance(inner, keras.optimizers.legacy.Optimizer):
+            return contextlib.nullcontext()  # counts when it has updated the weights
+        read_often = [inner.iterations, *hyperparameters(inner)]
+        is_plain = all("_cached_value" in vars(variable) for variable in read_often)  # of one replica
+        if is_plain and not inner.jit_compile:
+            return _read_once(read_often, after=tensor)
+    return tf.control_dependencies([tensor])
+
+
+@contextlib.contextmanager
+def _read_once(variables: Sequence[tf.Variable], *, after: tf.Tensor) -> Iterator[None]:
+    """Has variables read now, and assignments to them wait for that.
+
+    Keras's optimizers read their counter and rate anew for each weight, so TensorFlow computes anew what they make of
+    both. That takes a tenth of a small model's step.
+    """
+    with tf.control_dependencies([after]):
+        for variable in variables:
             variable._cached_value = variable.read_value()  # as if it had a caching device
     try:
         yield
     finally:
-        for variable in read_once:
+        for variable in variables:
             variable._cached_value = None
 
 

@@ -193,7 +193,7 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
       check: refuses what cannot be trained.
     """
     from official_trainer.job import Job
-    from official_trainer.launch.spec import training_job
+    from official_trainer.launch.spec import training_job, with_gpus
 
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
     counts = profile.counts
@@ -208,12 +208,14 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
         allow_config_change=arguments.allow_config_change,
         cluster=None if predicts else _cluster_of(counts),
         gin=gin,
+        gpus=profile.resources.gpus,
     )
     check(startable)
     parser = flags.Parser("train", usage="", description="")
     train.add_flags(parser, _MODES)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
     job = training_job(counts, parser.words(arguments), grace_seconds=grace)
+    job = with_gpus(job, lambda role: profile.resources_of(role).gpus)
     strategy = resolved.config.runtime.distribution_strategy
     return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
 

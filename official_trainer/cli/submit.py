@@ -16,7 +16,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.cli import launch, target, terminal
 from official_trainer.cli.spelling import UsageError
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.job import Job, check_ready
 from official_trainer.launch import submission
 from official_trainer.launch.profile import Profile
@@ -110,7 +110,10 @@ def _checked(arguments: argparse.Namespace, profile: Profile, engine: Target[Any
         place = files.join(arguments.model_dir, str(number))
         sets = [*(arguments.set or ()), *overrides]
         changed = argparse.Namespace(**{**vars(arguments), "model_dir": place, "set": sets})
-        launch.check_job(changed, profile, mode, _check_in(place))
+        try:
+            launch.check_job(changed, profile, mode, _check_in(place))
+        except UserError as error:
+            raise UsageError(f"run {number} of the profile ({', '.join(overrides)}): {error}") from error
     name = submission.job_name(profile.name, experiment, job.model_dir)
     return dataclasses.replace(job, name=name)
 

@@ -131,7 +131,8 @@ class Decoder:
         if node.kind == "scalar" and self._as_garden and node.value and str in typing.get_args(tp):
             return node.value
         if node.kind != "list":
-            fix = f"write [{node.value}]" if node.kind == "scalar" and node.value not in scalars.NULLS else ""
+            is_text = node.kind == "scalar" and node.value not in scalars.NULLS
+            fix = f"write {fields.as_list(node.value, tp, path)}" if is_text else ""
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, fix=fix)
         types = fields.item_types(tp, len(node.value))
         if types is None:

@@ -180,6 +180,15 @@ def item_types(tp: Any, count: int) -> list[Any] | None:
     return list(args) if len(args) == count else None
 
 
+def as_list(text: str, tp: Any, path: str) -> str:
+    """Returns how a text at `path` is written where a list belongs; a list in a list is one of words."""
+    items = item_types(tp, 1)
+    words = ", ".join(text.split())
+    if items is not None and typing.get_origin(items[0]) in (list, tuple):
+        return f"[[{words}]]"
+    return f"[{words}]" if path.endswith("]") else f"[{text}]"
+
+
 def is_mapping(tp: Any) -> bool:
     """Whether values of `tp` are free mappings from text."""
     return tp is dict or typing.get_origin(tp) is dict

@@ -173,6 +173,8 @@ class KubernetesProfile(Profile):
     secrets: dict[str, SecretKey] = FrozenDict()
     ttl_seconds: NonNegative | None = None
 
+    secrets_go = "put it into a Secret, and under secrets"
+
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if not self.image or re.search(r"\s", self.image):

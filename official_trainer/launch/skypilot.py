@@ -61,6 +61,8 @@ class SkyPilotProfile(Profile):
     file_mounts: dict[str, str] = FrozenDict()
     secrets: tuple[str, ...] = ()
 
+    secrets_go = "name it under secrets"
+
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if bool(self.accelerator) != bool(self.resources.gpus):

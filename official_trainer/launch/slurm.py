@@ -14,7 +14,7 @@ from typing import Annotated
 
 from official_trainer.config import Between, Positive
 from official_trainer.launch import slurm_script
-from official_trainer.launch.profile import Profile, Resources
+from official_trainer.launch.profile import Profile, Resources, command_problems
 from official_trainer.launch.spec import JobSpec, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 
@@ -23,6 +23,26 @@ _WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a lin
 _LONGEST_LEAD = 65535  # seconds; sbatch takes no more
 _TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d(:\d\d)?)?", re.ASCII)
 _RUNNING = re.compile("PENDING|CONFIGURING|RUNNING|SUSPENDED|COMPLETING|SIGNALING|STAGE_OUT|STOPPED|REQUEUE|RESIZING")
+_OURS = {
+    "account": "set account",
+    "array": "set sweep",
+    "constraint": "set constraint",
+    "cpus-per-task": "set resources.cpus",
+    "gpus-per-task": "set resources.gpus",
+    "job-name": "set name",
+    "mem-per-cpu": "set resources.memory_gib",
+    "nodes": "set nodes",
+    "ntasks": "set workers, chief, ps and evaluator",
+    "ntasks-per-node": "set tasks_per_node",
+    "open-mode": "a job that comes back goes on in the same files",
+    "output": "`job logs` looks for its files, so leave it out",
+    "partition": "set partition",
+    "qos": "set qos",
+    "requeue": "set requeue",
+    "no-requeue": "set requeue",
+    "signal": "set signal_seconds",
+    "time": "set time_limit",
+}
 _COLUMNS = "JobArrayID:20,State:14,RestartCnt:14,TimeUsed:14,TimeLeft:16,NumNodes:8,ReasonList:40"
 
 
@@ -67,6 +87,8 @@ class SlurmProfile(Profile):
     node_local: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm", "/run")
     sbatch: tuple[str, ...] = ()
 
+    secrets_go = "set it in the shell that submits, which sbatch hands on"
+
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         for name in ("partition", "account", "qos", "constraint"):
@@ -75,6 +97,8 @@ class SlurmProfile(Profile):
         for option in self.sbatch:
             if not (option.startswith("--") and _WORD.fullmatch(option)):
                 yield "sbatch", f"{option!r} is no option; write --name or --name=value, without blanks and quotes"
+            elif (name := option[2:].partition("=")[0]) in _OURS:
+                yield "sbatch", f"--{name} is made from other fields of the profile; {_OURS[name]}"
         if self.time_limit and not _TIME.fullmatch(self.time_limit):
             yield "time_limit", f"{self.time_limit!r} is no time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
         if self.ps_resources not in (Resources(), self.resources):
@@ -84,8 +108,7 @@ class SlurmProfile(Profile):
             )
         if self.sweep_at_once and not self.sweep:
             yield "sweep_at_once", "has no effect without sweep; leave it out"
-        if any(not words or not words[0] for words in self.setup):
-            yield "setup", "a command is empty; each is a list of words, such as [module, load, cuda]"
+        yield from command_problems("setup", self.setup)
 
     @property
     def num_tasks(self) -> int:
@@ -129,7 +152,7 @@ class Slurm(Target[SlurmProfile]):
             )
 
     def render(self, job: JobSpec, profile: SlurmProfile) -> Rendered:
-        text = slurm_script.header(_options(job, profile)) + slurm_script.body(job, _settings(profile))
+        text = slurm_script.header(_options(job, profile)) + slurm_script.body(job, _settings(job, profile))
         return Rendered(files={_SCRIPT: text}, submit=(("sbatch", "--parsable", _SCRIPT),))
 
     def id_of(self, job: Submitted[SlurmProfile], output: str) -> str:
@@ -152,10 +175,10 @@ class Slurm(Target[SlurmProfile]):
         return (("scancel", job.id),)
 
 
-def _settings(own: SlurmProfile) -> slurm_script.Settings:
+def _settings(job: JobSpec, own: SlurmProfile) -> slurm_script.Settings:
     return slurm_script.Settings(
         python=own.python,
-        environ=own.environ,
+        environ={**job.roles[0].environ, **own.environ},  # all processes are given the same
         setup_script=own.setup_script,
         setup=own.setup,
         sweep=own.sweep,

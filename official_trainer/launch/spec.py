@@ -9,9 +9,9 @@ import dataclasses
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from official_trainer.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER, Cluster, process_name
+from official_trainer.cluster import CHIEF, EVALUATOR, GIVEN_GPUS, PS, ROLES, WORKER, Cluster, process_name
 
 _EVALUATOR_MODE = "continuous_eval"
 
@@ -112,6 +112,18 @@ def training_job(counts: Mapping[str, int], argv: Sequence[str], *, grace_second
     words = {role: tuple(evaluating if role == EVALUATOR else argv) for role in ROLES}
     roles = [Role(name=role, count=counts[role], argv=command + words[role]) for role in ROLES if counts.get(role)]
     return JobSpec(roles=tuple(roles), grace_seconds=grace_seconds)
+
+
+def with_gpus(job: JobSpec, gpus_of: Callable[[str], int]) -> JobSpec:
+    """Returns the job with each process told how many GPUs it is given; what is given none is told nothing.
+
+    Args:
+      job: its processes.
+      gpus_of: returns how many GPUs a process of a role is given.
+    """
+    told = {role.name: {GIVEN_GPUS: str(gpus)} if (gpus := gpus_of(role.name)) else {} for role in job.roles}
+    roles = [dataclasses.replace(role, environ={**role.environ, **told[role.name]}) for role in job.roles]
+    return dataclasses.replace(job, roles=tuple(roles))
 
 
 def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobSpec:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from official_trainer.cluster import WORKER
 from official_trainer.config import FrozenDict
 from official_trainer.launch import tpu_startup
-from official_trainer.launch.profile import Profile, Resources
+from official_trainer.launch.profile import Profile, Resources, command_problems
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, idle_tpu
 from official_trainer.launch.target import Argv, Rendered, Submitted, Supervisor, Target
 
@@ -105,11 +105,7 @@ class TpuProfile(Profile):
             )
         if self.source.startswith("gs://") and not self.source.endswith((".tar.gz", ".tgz")):
             yield "source", f"{self.source} is no .tar.gz; pack the folder that holds experiments/ with tar -czf"
-        if any(not command for command in self.setup):
-            yield (
-                "setup",
-                "has a command without a word; write each as a list, such as [systemctl, restart, tpu-runtime]",
-            )
+        yield from command_problems("setup", self.setup)
         if not self.install:
             yield "install", "is empty, so nothing would be there to train with; leave it out to install the source"
         yield from label_problems(self.labels)

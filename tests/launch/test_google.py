@@ -57,7 +57,7 @@ def test_the_samples_are_fine(target, text):
         ("source: gs://b/code.zip", "gs://b/code.zip is no .tar.gz; pack the folder that holds experiments/"),
         (
             "setup: [[]]",
-            "has a command without a word; write each as a list, such as [systemctl, restart, tpu-runtime]",
+            "a command is empty; each is a list of words, such as [module, load, cuda]",
         ),
         ("install: []", "is empty, so nothing would be there to train with"),
         ("labels: {Team: x}", "'Team' is no key; use lower-case letters, digits, - and _, a letter first"),

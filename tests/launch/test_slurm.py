@@ -245,6 +245,24 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"ps_resources": {"cpus": 2}}, "ps_resources: has no effect: all processes of an allocation get"),
         ({"sweep_at_once": 2}, "sweep_at_once: has no effect without sweep"),
         ({"setup": [[]]}, "setup: a command is empty"),
+        ({"setup": "module load cuda"}, "write [[module, load, cuda]]"),
+        ({"setup": ["module load cuda"]}, "write [module, load, cuda]"),
+        (
+            {"setup": [["module load cuda"]]},
+            "one word with blanks in it, 'module load cuda'; write its words apart: [mod",
+        ),
+        ({"setup": [["a"], ["b", "&&", "c"]]}, "setup[1] has '&&', which means something to a shell only; write each"),
+        ({"setup": [["cat", "x", ">y"]]}, "setup[0] has '>y', which means something to a shell only"),
+        ({"setup": [["source", "~/x"]]}, "setup[0] has '~/x', which means something to a shell only"),
+        ({"sbatch": ["--time=5"]}, "sbatch: --time is made from other fields of the profile; set time_limit"),
+        ({"sbatch": ["--array=0-3"]}, "sbatch: --array is made from other fields of the profile; set sweep"),
+        ({"sbatch": ["--output=x"]}, "`job logs` looks for its files, so leave it out"),
+        (
+            {"environ": {"GITHUB_PAT": "x"}},
+            "GITHUB_PAT looks like a secret, and files of a launch are no place for one",
+        ),
+        ({"environ": {"SSH_PRIVATE_KEY": "x"}}, "SSH_PRIVATE_KEY looks like a secret"),
+        ({"environ": {"DATABASE": "postgres://u:pw@host/d"}}, "DATABASE looks like a secret"),
         ({"signal_seconds": 70000}, "signal_seconds: "),
         ({"prtition": "x"}, "prtition: unknown field; did you mean 'partition'?"),
         ({"nodes": 3}, "nodes: 3 for 2 processes leaves some without one"),
@@ -255,6 +273,7 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"ps": 1, "resources": {"gpus": 1}}, "set nodes and tasks_per_node so that they multiply to 4"),
         ({"node_local": ["/tmp"]}, "--model_dir is /tmp/run, and every node has a /tmp of its own"),
         ({"sweep": [["trainer.train_stepz=1"]]}, "did you mean 'train_steps'?"),
+        ({"sweep": [["runtime.seed=1"], ["a=1"]]}, "run 1 of the profile (a=1): "),
     ],
 )
 def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, fields, said):
