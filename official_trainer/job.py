@@ -254,7 +254,8 @@ def _training_problems(job: Job) -> Iterator[Problem]:
         yield _problem(job, "task.init_checkpoint", "is not set", fix)
     optimization = trainer.optimizer_config
     for section in ("optimizer", "learning_rate"):
-        if getattr(optimization, section).type is None:
+        found = getattr(optimization, section, None)  # the ranking experiments of Model Garden have other sections
+        if found is not None and found.type is None:
             path = f"trainer.optimizer_config.{section}.type"
             fix = f"for example {path}={_EXAMPLES[section]}"
             yield _problem(job, path, "is not set, and training needs one", fix)

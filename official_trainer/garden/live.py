@@ -12,6 +12,7 @@ import operator
 from typing import Any
 
 from official_trainer.config import Config, fields
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.garden.sections import garden_class
 from official_trainer.garden.spec import CONFIG, is_config_class
 from official_trainer.lazy import load
@@ -29,11 +30,29 @@ def as_read(config: Any) -> Any:
     return config.replace(task=build(config.task), trainer=trainer)
 
 
+class UnregisteredTaskError(UserError, LookupError):
+    """Nothing that was imported registers a Task for a task config of Model Garden's."""
+
+    exit_code = ExitCode.CONFIG
+
+
 def build_task(config: Any, logging_dir: str | None = None, name: str = "") -> Any:
-    """Returns the Task of Model Garden for a task config of theirs, live or mirrored."""
+    """Returns the Task of Model Garden for a task config of theirs, live or mirrored.
+
+    Raises:
+      UnregisteredTaskError: there is none.
+    """
     live = build(config)
     from official.core import task_factory
 
+    try:
+        task_factory.get_task_cls(type(live))
+    except LookupError as error:
+        kind = f"{type(live).__module__}.{type(live).__qualname__}"
+        raise UnregisteredTaskError(
+            f"task: no Task of Model Garden is registered for {kind}; import the module of its Task in a file of "
+            "experiments/, which also says what that needs installed"
+        ) from error
     return task_factory.get_task(live, logging_dir=logging_dir, **({"name": name} if name else {}))
 
 

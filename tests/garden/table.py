@@ -113,7 +113,7 @@ NEEDED = {
 EXPLAINED = {
     r"KeyError: 0": "tensorflow-model-optimization cannot walk through its segmentation head; nor can it there, with "
     "Model Garden's own driver",
-    r"LookupError: .*recommendation.ranking": "needs tensorflow_recommenders, which is not installed with it",
+    r"UnregisteredTaskError: .*recommendation.ranking": "needs tensorflow_recommenders, which is not installed with it",
     r"NotFoundError: x; No such": "needs a sentencepiece model of yours",
     r"ModuleNotFoundError: No module named 'official\.(.*)'": r"the release lacks its own module official.\1",
 }

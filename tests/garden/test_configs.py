@@ -105,6 +105,14 @@ def test_an_experiment_is_read_and_written_as_model_garden_does(name, tmp_path):
     assert_same(ours, hyperparams.override_params_dict(live_config, str(params), is_strict=True))
 
 
+def test_an_experiment_whose_task_needs_more_is_refused(tmp_path, capfd):
+    """T20: also one whose optimizer has sections of its own."""
+    words = ["--experiment=dlrm_dcn_v2_criteo", "--mode=train", f"--model_dir={tmp_path / 'run'}"]
+    assert cli.main(["train", *words, "trainer.train_steps=2"]) == 2
+    said = "no Task of Model Garden is registered for official.recommendation.ranking.configs.config.Task; import the"
+    assert said in capfd.readouterr().err
+
+
 OVERRIDES = {
     "resnet_imagenet": (
         "trainer.train_steps=10",
