@@ -17,6 +17,7 @@ from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 
 _STATE = {"jobset": ".status.terminalState", "tfjob": ".status.conditions[-1:].type"}
 _RESOURCE = {"jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
+_MOST_LOGS = 1000  # kubectl refuses to follow more pods; those that have failed and were replaced count too
 _ENDED = {"Completed", "Succeeded", "Failed"}
 
 
@@ -68,8 +69,7 @@ class Kubernetes(Target[KubernetesProfile]):
         return code == 0 and any(state not in _ENDED for state in states)
 
     def logs(self, job: Submitted[KubernetesProfile], *, follow: bool) -> Argv:
-        most = sum(job.profile.counts.values())
-        words = ("--all-containers", "--prefix", "--tail=-1", f"--max-log-requests={most}")
+        words = ("--all-containers", "--prefix", "--tail=-1", f"--max-log-requests={_MOST_LOGS}")
         return self._kubectl(job, "logs", *words, *(["--follow"] if follow else []))
 
     def cancel(self, job: Submitted[KubernetesProfile]) -> tuple[Argv, ...]:

@@ -417,7 +417,7 @@ def test_words_for_a_job_that_runs():
         "--all-containers",
         "--prefix",
         "--tail=-1",
-        "--max-log-requests=8",
+        "--max-log-requests=1000",
         "--follow",
         status[-1],
     }
