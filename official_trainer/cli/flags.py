@@ -73,7 +73,11 @@ class Parser(argparse.ArgumentParser):
             setattr(arguments, name, on)
         for name, word in zip(self._position_names, words.positionals, strict=False):
             setattr(arguments, name, word)
-        problems = words.problems + [self._unexpected(word) for word in words.positionals[len(self._position_names) :]]
+        late = [word for word in words.positionals if self.takes_command and word.startswith("--")]
+        extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
+        problems = words.problems + [self._unexpected(word) for word in extra]
+        if late:
+            problems.append(f"{late[0]}: no flag is read after a second `--`; one is enough, so leave the other out")
         if problems and not arguments.help:
             raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
         return arguments

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import os
 from typing import Any
 
 from official_trainer.cli import flags, submit, terminal
@@ -44,11 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"job what? expected one of {', '.join(known)}, not {arguments.action or 'nothing'}{near}")
     if arguments.follow and arguments.action != "logs":
         raise UsageError(f"--follow would have no effect with `job {arguments.action}`; leave it out")
-    records = submission.read_all(submit.root(arguments))
+    root = submit.root(arguments)
+    records = submission.read_all(root)
     if arguments.action == "list":
         if arguments.name:
             raise UsageError(f"job list takes no name, and {arguments.name} is one; use `job status {arguments.name}`")
-        return _list(records)
+        return _list(records, root)
     record = _find(arguments.name, records)
     if record.target not in targets.names():
         near = did_you_mean(record.target, targets.names())
@@ -70,10 +72,13 @@ def _find(name: str | None, records: list[Record]) -> Record:
     raise UsageError(f"no such job: {name}{did_you_mean(name, names)}\n{there}")
 
 
-def _list(records: list[Record]) -> int:
+def _list(records: list[Record], root: str) -> int:
     rows = [(record.name, record.target, record.id, record.submitted_at, record.model_dir) for record in records]
     if rows:
         print("\n".join(terminal.columns([("name", "target", "id", "submitted (UTC)", "run directory"), *rows])))
+    else:
+        how = "`official-trainer launch TARGET --submit -- --experiment=NAME` submits one"
+        terminal.report_error(f"no job was submitted from {root}; {how}", "note", "dim")
     return int(ExitCode.DONE)
 
 
@@ -91,7 +96,13 @@ def _status(folder: str, target: Target[Any], record: Record, follow: bool) -> i
 
 
 def _logs(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
-    argv = target.logs(submission.submitted(target, record), follow=follow)
+    job = submission.submitted(target, record)
+    names = target.log_files(job)
+    if names and not follow and not any(os.path.exists(os.path.join(folder, name)) for name in names):
+        how = f"`official-trainer job status {record.name}` says how it is"
+        terminal.report_error(f"{record.name} has printed nothing yet; {how}", "note", "dim")
+        return int(ExitCode.DONE)
+    argv = target.logs(job, follow=follow)
     submission.find_programs(target, [argv])
     try:
         return submission.run(argv, folder)[0]
@@ -105,7 +116,7 @@ def _cancel(folder: str, target: Target[Any], record: Record, follow: bool) -> i
     submission.find_programs(target, commands)
     failed = [argv for argv in commands if submission.run(argv, folder)[0]]  # all of them, so that little is left
     if failed:
-        raise EngineError(f"{record.name}: {' '.join(failed[0][:2])} failed; what it says is above")
+        raise EngineError(f"{record.name}: {submission.shown(failed[0])} failed; what it says is above")
     print(f"{record.name} was cancelled; `official-trainer job resume {record.name}` goes on from its checkpoint")
     return int(ExitCode.DONE)
 

@@ -13,7 +13,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files, modes
@@ -23,7 +23,7 @@ from official_trainer.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
-    from official_trainer.config import Resolved
+    from official_trainer.config import Problem, Resolved
     from official_trainer.job import Job
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import JobSpec
@@ -134,11 +134,22 @@ def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
     from official_trainer import config
 
     given = list(_profile_flags(arguments))
-    resolved = config.resolve(base, config_files=[arguments.profile] if arguments.profile else [], flags=given)
+    try:
+        resolved = config.resolve(base, config_files=[arguments.profile] if arguments.profile else [], flags=given)
+    except config.ConfigError as error:
+        raise config.ConfigError(_without_what_follows(error.problems)) from error
     for warning in resolved.warnings:
         terminal.report_error(str(warning), "warning", "yellow")
     profile: Profile = resolved.config
     return profile
+
+
+def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Yields problems but for those of fields that nobody has set, where a file that may set them was not read."""
+    is_unread = any(not problem.path for problem in problems)
+    for problem in problems:
+        if not is_unread or not problem.path or (problem.origin and problem.origin.by_user):
+            yield problem
 
 
 def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:

@@ -10,22 +10,25 @@ import argparse
 import dataclasses
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer import files
 from official_trainer.cli import launch, target, terminal
 from official_trainer.cli.spelling import UsageError
+from official_trainer.cluster import PS
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.job import Job, check_ready
 from official_trainer.launch import submission
-from official_trainer.launch.profile import Profile
+from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import JobSpec
 from official_trainer.launch.submission import Record
 from official_trainer.launch.target import Rendered, Target
 from official_trainer.run import check_startable
 
 _ONLY_HERE = ("supervise", "spawn", "data_workers", "log_dir")
+_CALLED = {PS: "parameter server"}
 
 
 def run(arguments: argparse.Namespace, engine: Target[Any]) -> int:
@@ -46,8 +49,7 @@ def run(arguments: argparse.Namespace, engine: Target[Any]) -> int:
         raise UsageError(f"--submit with `launch {engine.name}`: {engine.needs}")
     if not arguments.submit:
         _show(rendered, folder)
-        then = "add --submit for that" if rendered.submit else engine.needs
-        terminal.report_error(f"nothing was submitted; {then}", "shown")
+        _summarise(engine, profile, job, rendered, folder)
         return int(ExitCode.DONE)
     _refuse_running(folder)
     record = Record(
@@ -151,11 +153,59 @@ def _refuse_running(folder: str) -> None:
 
 
 def _show(rendered: Rendered, folder: str) -> None:
-    """Prints files and commands; the commands as a shell would read them, which here none does."""
-    place = os.path.relpath(folder)
+    """Prints the files; one alone as it is, so that `> FILE` saves it."""
     for name, text in rendered.files.items():
-        print(f"{terminal.paint(f'# {os.path.join(place, name)}', 'bold')}\n{text.rstrip()}\n")
-    if rendered.submit:
-        print(terminal.paint(f"# in {place}", "bold"))
-    for argv in rendered.submit:
-        print(shlex.join(argv))
+        if len(rendered.files) == 1:
+            print(text, end="")
+        else:
+            print(f"{terminal.paint(f'# {os.path.relpath(os.path.join(folder, name))}', 'bold')}\n{text.rstrip()}\n")
+    sys.stdout.flush()  # before what is said of them
+
+
+def _summarise(engine: Target[Any], profile: Profile, job: JobSpec, rendered: Rendered, folder: str) -> None:
+    """Says on stderr what matters of a job that was shown, and what would be done with it."""
+    runs = len(engine.variants(profile))
+    restarts = engine.restarts(profile)
+    does = f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"
+    rows = [
+        ("processes", _processes(profile, job)),
+        ("run directory", _places(job.model_dir, runs)),
+        ("max_restarts", f"{engine.name} does not count them" if restarts is None else str(restarts)),
+        ("--submit", does) if rendered.submit else ("to start it", engine.needs),
+    ]
+    if sys.stdout.isatty() and sys.stderr.isatty():
+        print(file=sys.stderr)
+    name = terminal.paint(job.name, "bold", sys.stderr)
+    terminal.report_error(f"{name} for {engine.name}; nothing was submitted", "shown", "cyan")
+    for label, text in rows:
+        print(f"  {terminal.paint(label.ljust(13), 'dim', sys.stderr)}  {text}", file=sys.stderr)
+    for argv in rendered.submit:  # as a shell would read them, which here none does
+        print(f"    {shlex.join(argv)}", file=sys.stderr)
+
+
+def _places(model_dir: str, runs: int) -> str:
+    """Returns where the run is, or each of several runs."""
+    if not runs:
+        return model_dir
+    places = dict.fromkeys(files.join(model_dir, str(number)) for number in (0, runs - 1))
+    return " to ".join(places) + f", one for each of {runs} runs" * (runs > 1)
+
+
+def _processes(profile: Profile, job: JobSpec) -> str:
+    """Returns how many of each role there are, and what each gets where that is set."""
+    said = []
+    for resources, is_server in ((profile.resources, False), (profile.ps_resources, True)):
+        roles = [role for role in job.roles if (role.name == PS) == is_server]
+        names = [f"{role.count} {_CALLED.get(role.name, role.name)}{'s' * (role.count > 1)}" for role in roles]
+        gets = _gets(resources)
+        each = " each" if sum(role.count for role in roles) > 1 else ""
+        said += [", ".join(names) + (f" with {gets}{each}" if gets else "")] if names else []
+    return "; ".join(said)
+
+
+def _gets(resources: Resources) -> str:
+    cpus, memory, gpus = resources.cpus, resources.memory_gib, resources.gpus
+    parts = [f"{cpus} CPU{'s' * (cpus > 1)}"] if cpus else []
+    parts += [f"{memory:g} GiB"] if memory else []
+    parts += [f"{gpus} GPU{'s' * (gpus > 1)}"] if gpus else []
+    return ", ".join(parts)

@@ -66,7 +66,7 @@ def named_experiment(arguments: argparse.Namespace) -> str:
       UsageError: none is named, or two are.
     """
     if arguments.experiment and arguments.name and arguments.experiment != arguments.name:
-        raise UsageError(f"two experiments: {arguments.name} and --experiment={arguments.experiment}; keep one")
+        raise UsageError(_one_too_many(arguments))
     if arguments.experiment or arguments.name:
         return str(arguments.experiment or arguments.name)
     from official_trainer import registry
@@ -74,6 +74,16 @@ def named_experiment(arguments: argparse.Namespace) -> str:
     place = workspace(arguments)
     names = ", ".join(registry.experiments(place)) if place else f"none here; {NEW_WORKSPACE}"
     raise UsageError(f"name the experiment: --experiment=NAME\nexperiments: {names}")
+
+
+def _one_too_many(arguments: argparse.Namespace) -> str:
+    """Returns what to say of a name beside `--experiment`, which may be an override that was cut short."""
+    from official_trainer import registry
+
+    name, place = arguments.name, workspace(arguments)
+    if "." in name and name not in (registry.experiments(place) if place else ()):
+        return f"{name} is no experiment, and overrides are PATH=VALUE; write {name}=VALUE, or leave it out"
+    return f"two experiments: {name} and --experiment={arguments.experiment}; keep one"
 
 
 def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | None = None) -> Resolved:

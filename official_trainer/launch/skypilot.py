@@ -119,6 +119,9 @@ class SkyPilot(Target[SkyPilotProfile]):
         head = "".join(f"# {' '.join(command)}\n" for command in commands)
         return Rendered(files={FILE: head + yaml_text.dump(_task(job, profile))}, submit=())
 
+    def restarts(self, profile: SkyPilotProfile) -> int | None:
+        return None if profile.max_restarts else 0
+
     def status(self, job: Submitted[SkyPilotProfile]) -> Argv:
         return ("sky", "jobs", "queue")
 

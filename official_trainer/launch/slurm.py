@@ -22,6 +22,7 @@ _SCRIPT = "job.sbatch"
 _WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a line of #SBATCH without quotes
 _LONGEST_LEAD = 65535  # seconds; sbatch takes no more
 _TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d(:\d\d)?)?", re.ASCII)
+_ID = re.compile(r"(?:.*\n)*(\d+)(?:;\S*)?\s*", re.ASCII)  # after the `;`: the cluster, where there are several
 _RUNNING = re.compile("PENDING|CONFIGURING|RUNNING|SUSPENDED|COMPLETING|SIGNALING|STAGE_OUT|STOPPED|REQUEUE|RESIZING")
 _OURS = {
     "account": "set account",
@@ -156,7 +157,11 @@ class Slurm(Target[SlurmProfile]):
         return Rendered(files={_SCRIPT: text}, submit=(("sbatch", "--parsable", _SCRIPT),))
 
     def id_of(self, job: Submitted[SlurmProfile], output: str) -> str:
-        return output.strip().partition(";")[0]  # the rest is the name of the cluster, where there are several
+        found = _ID.fullmatch(output)
+        return found[1] if found else ""
+
+    def restarts(self, profile: SlurmProfile) -> int:
+        return profile.max_restarts if profile.requeue else 0
 
     def status(self, job: Submitted[SlurmProfile]) -> Argv:
         return ("squeue", "--states=all", f"--jobs={job.id}", f"--Format={_COLUMNS}")
@@ -165,11 +170,13 @@ class Slurm(Target[SlurmProfile]):
         return code == 0 and _RUNNING.search(output) is not None
 
     def logs(self, job: Submitted[SlurmProfile], *, follow: bool) -> Argv:
+        return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files(job))
+
+    def log_files(self, job: Submitted[SlurmProfile]) -> tuple[str, ...]:
         own = job.profile
         roles = [role for role, count in own.counts.items() if count]
         runs: list[int | None] = [*range(len(own.sweep))] if own.sweep else [None]
-        names = [slurm_script.log_name(role, roles[0], run) for run in runs for role in roles]
-        return ("tail", "--lines=+1", *(["-F"] if follow else []), *names)
+        return tuple(slurm_script.log_name(role, roles[0], run) for run in runs for role in roles)
 
     def cancel(self, job: Submitted[SlurmProfile]) -> tuple[Argv, ...]:
         return (("scancel", job.id),)
@@ -185,7 +192,7 @@ def _settings(job: JobSpec, own: SlurmProfile) -> slurm_script.Settings:
         cpus=own.resources.cpus or 1,
         gpus=own.resources.gpus,
         gpus_per_node=own.resources.gpus * (own.tasks_per_node or 0),
-        max_restarts=own.max_restarts if own.requeue else 0,
+        max_restarts=Slurm().restarts(own),
     )
 
 

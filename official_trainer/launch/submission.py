@@ -6,15 +6,17 @@ words that no shell reads. Does not own: what the files and commands are (`targe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config, files
@@ -26,6 +28,7 @@ FOLDER = "launches"
 RECORD = "launch.json"
 _DIGITS = 8
 _LONGEST_NAME = 30
+_LONGEST_COMMAND = 120
 
 
 class EngineError(UserError, RuntimeError):
@@ -91,15 +94,25 @@ def submit(
       say: takes what the engine prints.
 
     Raises:
-      EngineError: a program is missing, and nothing was done; or one has failed. If an earlier one had not, there is a
-        record, so that the job can be cancelled.
+      EngineError: a program is missing, or one has failed, and the folder is as it was. If an earlier one had not,
+        there is a record, so that the job can be cancelled.
     """
     find_programs(target, rendered.submit)
+    last = read(folder)
+    before = {name: _content(folder, name) for name in rendered.files}
     os.makedirs(folder, exist_ok=True)
-    for name, text in rendered.files.items():
-        assert name == os.path.basename(name) and name not in ("", RECORD), name
-        files.write_text_atomically(os.path.join(folder, name), text)
-    return start(folder, target, rendered.submit, record, say)
+    try:
+        for name, text in rendered.files.items():
+            assert name == os.path.basename(name) and name not in ("", RECORD), name
+            files.write_text_atomically(os.path.join(folder, name), text)
+        record = start(folder, target, rendered.submit, record, say)
+    except BaseException:
+        if read(folder) == last:  # `job resume` submits what is on record, so its files are those that have to be there
+            _put_back(folder, before)
+        raise
+    for name in set(last.files if last else ()) - {*rendered.files, RECORD}:
+        _remove(folder, os.path.basename(name))
+    return record
 
 
 def start(
@@ -107,20 +120,29 @@ def start(
 ) -> Record:
     """Runs the commands that start a job whose files are written; as `submit`."""
     find_programs(target, commands)
-    output = ""
+    found = record.id
     for number, argv in enumerate(commands):
         code, output = run(argv, folder, keep=True)
-        if output.strip():
+        what = f"ended with exit code {code}; what it says is above" if code else ""
+        if not code and number == len(commands) - 1:
+            found = target.id_of(submitted(target, record), output)
+            what = "" if found else _without_id(target, output)
+        is_bare_id = len(output.split()) == 1 and found in output  # which whoever submits says in a sentence
+        if output.strip() and not is_bare_id:
             say(output.rstrip())
-        if code:
-            what = f"{' '.join(argv[:2])} ended with exit code {code}; what it says is above"
-            if number:
-                _write(folder, record)
-                what += f"; `official-trainer job cancel {record.name}` takes back what was started before it"
-            raise EngineError(what)
-    record = dataclasses.replace(record, id=target.id_of(submitted(target, record), output))
+        if what and number:
+            _write(folder, record)
+            what += f"; `official-trainer job cancel {record.name}` takes back what was started before it"
+        if what:
+            raise EngineError(f"{shown(argv)} {what}")
+    record = dataclasses.replace(record, id=found)
     _write(folder, record)
     return record
+
+
+def shown(argv: Argv) -> str:
+    """Returns a command for a message: as a shell would read it, and cut if it is long."""
+    return _cut(shlex.join(argv))
 
 
 def find_programs(target: Target[Any], commands: Iterable[Argv]) -> None:
@@ -205,6 +227,41 @@ def read_all(root: str) -> list[Record]:
 def now() -> str:
     """Returns the time for a record."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _without_id(target: Target[Any], output: str) -> str:
+    printed = repr(_cut(output.strip())) if output.strip() else "nothing"
+    return (
+        f"printed {printed}, and no id of a job; see in {target.name} itself whether one was started, and end it there"
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
+
+
+def _content(folder: str, name: str) -> bytes | None:
+    try:
+        return files.read_bytes(os.path.join(folder, name))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
+    """Gives files the content that they had, and leaves no empty folder."""
+    for name, content in before.items():
+        if content is None:
+            _remove(folder, name)
+        else:
+            files.write_bytes_atomically(os.path.join(folder, name), content)
+    for place in (folder, os.path.dirname(folder)):
+        with contextlib.suppress(OSError):  # it is not empty
+            os.rmdir(place)
+
+
+def _remove(folder: str, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+        os.remove(os.path.join(folder, name))
 
 
 def _write(folder: str, record: Record) -> None:

@@ -116,9 +116,16 @@ class Target(abc.ABC, Generic[P]):
         """Returns the job in the engine's words; pure."""
 
     def id_of(self, job: Submitted[P], output: str) -> str:
-        """Returns what the engine calls the job, from what the last command of `Rendered.submit` has printed."""
+        """Returns what the engine calls the job, from what the last command of `Rendered.submit` has printed.
+
+        Empty if that says nothing of a job.
+        """
         del output
         return job.name
+
+    def restarts(self, profile: P) -> int | None:
+        """Returns how often the job is started again at most; None where nobody counts."""
+        return profile.max_restarts
 
     @abc.abstractmethod
     def status(self, job: Submitted[P]) -> Argv:
@@ -131,6 +138,11 @@ class Target(abc.ABC, Generic[P]):
     @abc.abstractmethod
     def logs(self, job: Submitted[P], *, follow: bool) -> Argv:
         """Returns the command that prints what the job has printed, and with `follow` goes on."""
+
+    def log_files(self, job: Submitted[P]) -> tuple[str, ...]:
+        """Returns the files in the job's folder that `logs` reads; none where the engine keeps what is printed."""
+        del job
+        return ()
 
     @abc.abstractmethod
     def cancel(self, job: Submitted[P]) -> tuple[Argv, ...]:

@@ -20,7 +20,7 @@ os.makedirs(jobs, exist_ok=True)
 if words[0] == "start":
     name = f"id-{len(os.listdir(jobs)) + 1}"
     open(os.path.join(jobs, name), "w").write("RUNNING")
-    print(name)
+    print(os.environ.get("ENGINE_SAYS", name))
 elif words[0] == "stop":
     if os.path.exists(os.path.join(jobs, words[1])):
         open(os.path.join(jobs, words[1]), "w").write("ENDED")
@@ -50,6 +50,8 @@ class Scripted(Target):
     name = "scripted"
     profile = ScriptedProfile
     needs = "install it from nowhere"
+    file = "job.txt"
+    prints_to = ()
 
     def problems(self, job, profile):
         if profile.ps > 8:
@@ -62,11 +64,11 @@ class Scripted(Target):
 
     def render(self, job, profile):
         text = f"{profile.workers} workers of {job.name}\n{job.roles[0].argv}\n"
-        commands = [("engine", "start", "a b", "job.txt"), ("engine", "start2")]
-        return Rendered(files={"job.txt": text}, submit=tuple(commands[: profile.steps]))
+        commands = [("engine", "start", "a b", self.file), ("engine", "start2")]
+        return Rendered(files={self.file: text}, submit=tuple(commands[: profile.steps]))
 
     def id_of(self, job, output):
-        return output.strip()
+        return output.strip() if output.startswith("id-") else ""
 
     def status(self, job):
         return ("engine", "status", job.id)
@@ -76,6 +78,9 @@ class Scripted(Target):
 
     def logs(self, job, *, follow):
         return ("engine", "logs", job.id, *(["-f"] if follow else []))
+
+    def log_files(self, job):
+        return self.prints_to
 
     def cancel(self, job):
         return (("engine", "stop", job.id),)

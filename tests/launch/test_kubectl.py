@@ -107,11 +107,11 @@ def test_a_job_of_this_name_that_somebody_else_submitted(api, capfd):
 
 def test_what_is_shown_is_what_is_handed_over(api, capfd):
     assert launch(PROFILE) == 0
-    out = capfd.readouterr().out
+    out, err = capfd.readouterr()
     assert not api.requests
-    assert out.endswith("kubectl --context=lab --namespace=team create --filename=jobset.yaml\n")
+    assert err.endswith("kubectl --context=lab --namespace=team create --filename=jobset.yaml\n")
     name = submit(capfd)
-    assert yaml.safe_load(out.partition("# in launches")[0]) == api.objects["jobsets", name]
+    assert yaml.safe_load(out) == api.objects["jobsets", name]
 
 
 def test_a_profile_is_refused_at_its_line(api, capfd):

@@ -105,7 +105,7 @@ def test_it_is_saved_from_the_screen(tmp_path, monkeypatch, capfd):
     out, err = capfd.readouterr()
     task = yaml.safe_load(out)
     assert task["num_nodes"] == 2 and task["workdir"] == str(ROOT)
-    assert "start it with `sky jobs launch job.yaml`" in err
+    assert "start it with `sky jobs launch job.yaml`" in err and "max_restarts   skypilot does not count" in err
     assert cli.main([*words, "--submit"]) == ExitCode.CONFIG
     assert (
         "error: --submit with `launch skypilot`: the YAML is all that is made here; save what" in capfd.readouterr().err

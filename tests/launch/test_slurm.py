@@ -331,11 +331,14 @@ def test_the_commands_of_slurm():
     target, profile = targets.get("slurm"), SlurmProfile(workers=2, evaluator=True)
     one = Submitted(name="x-1", id="12", profile=profile)
     assert Slurm().render(job(profile), profile).submit == (("sbatch", "--parsable", "job.sbatch"),)
-    assert target.id_of(one, "12;cluster\n") == "12"
+    assert [target.id_of(one, said) for said in ("12\n", "12;cluster\n", "welcome\n12\n")] == ["12"] * 3
+    assert [target.id_of(one, said) for said in ("", "Submitted batch job 12\n", "12\nbye\n")] == [""] * 3
     assert target.status(one)[:3] == ("squeue", "--states=all", "--jobs=12")
     assert target.logs(one, follow=True) == ("tail", "--lines=+1", "-F", "slurm.out", "evaluator.out")
     several = Submitted(name="x-1", id="12", profile=SlurmProfile(sweep=((), ())))
     assert target.logs(several, follow=False) == ("tail", "--lines=+1", "slurm-0.out", "slurm-1.out")
+    assert target.log_files(several) == ("slurm-0.out", "slurm-1.out")
+    assert (target.restarts(profile), target.restarts(SlurmProfile(requeue=False))) == (10, 0)
     assert target.cancel(one) == (("scancel", "12"),)
     assert target.is_running(0, "JOBID STATE\n12 PENDING") and not target.is_running(0, "JOBID STATE\n12 COMPLETED")
     assert not target.is_running(1, "")

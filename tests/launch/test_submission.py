@@ -13,7 +13,7 @@ import pytest
 from official_trainer import cli
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import submission, targets
-from official_trainer.launch.target import Target
+from official_trainer.launch.target import Rendered, Target
 from tests.launch import engine as scripted
 from tests.launch.jobs import until
 
@@ -65,15 +65,35 @@ def test_every_target_is_what_it_says():
 
 
 def test_a_job_is_shown_and_nothing_is_done(workspace, capfd):
-    """N20: files and commands, the latter so that they can be pasted; without TensorFlow."""
-    assert launch("--workers=2", "--", "digits_mlp", "trainer.train_steps=7") == 0
+    """N20: the file alone on stdout; what matters on stderr, with commands that can be pasted; without TensorFlow."""
+    (workspace / "p.yaml").write_text("resources: {cpus: 8, memory_gib: 1.5, gpus: 1}\nmax_restarts: 3\n")
+    words = ["--profile=p.yaml", "--workers=2", "--ps=1", "--", "digits_mlp", "trainer.train_steps=7"]
+    assert launch(*words, "--model_dir=run") == 0
     out, err = capfd.readouterr()
-    files, _, command = out.partition("# in launches/")
-    assert "job.txt\n2 workers of digits-mlp-" in files
-    assert command.splitlines()[1] == "engine start 'a b' job.txt"
-    assert "nothing was submitted; add --submit" in err
+    (workspace / "p.yaml").unlink()
+    assert out.startswith("2 workers of digits-mlp-") and out.count("\n") == 2
+    name = out.split()[3]
+    assert err == (
+        f"shown: {name} for scripted; nothing was submitted\n"
+        "  processes      1 chief, 2 workers with 8 CPUs, 1.5 GiB, 1 GPU each; 1 parameter server\n"
+        f"  run directory  {workspace / 'run'}\n"
+        "  max_restarts   3\n"
+        f"  --submit       writes job.txt to launches/{name}, and runs there:\n"
+        "    engine start 'a b' job.txt\n"
+    )
     assert [path.name for path in workspace.iterdir()] == ["experiments"]
     assert not calls(workspace)
+
+
+def test_several_files_are_shown_with_their_names(workspace, capfd, monkeypatch):
+    two = Rendered(files={"a.sh": "a\n", "b.sh": "b\n"}, submit=(("engine", "start"),))
+    monkeypatch.setattr(scripted.Scripted, "render", lambda self, job, profile: two)
+    assert launch("digits_mlp") == 0
+    out, err = capfd.readouterr()
+    lines = out.splitlines()
+    assert [line.rpartition("/")[2] for line in lines] == ["a.sh", "a", "", "b.sh", "b", ""]
+    assert lines[0].startswith("# launches/digits-mlp-")
+    assert "writes a.sh and b.sh to launches/" in err
 
 
 def test_showing_imports_no_tensorflow(workspace):
@@ -150,6 +170,14 @@ def test_a_wrong_profile_is_refused(workspace, capfd, text, said):
         (["scriptd", "digits_mlp"], "expected one of local, scripted, not scriptd; did you mean scripted?"),
         (["scripted", "digits_mpl"], "did you mean 'digits_mlp'?"),
         (["scripted", "digits_mlp", "trainer.train_stepz=1"], "did you mean 'train_steps'?"),
+        (
+            ["scripted", "--experiment=digits_mlp", "trainer.train_steps"],
+            "trainer.train_steps is no experiment, and overrides are PATH=VALUE; write trainer.train_steps=VALUE, or",
+        ),
+        (
+            ["scripted", "--", "digits_mlp", "--", "--mode=train", "--quiet"],
+            "--mode=train: no flag is read after a second `--`; one is enough, so leave the other out",
+        ),
         (["scripted", "digits_mlp", "--supervise"], "--supervise would have no effect with `launch scripted`"),
         (["scripted", "digits_mlp", "--data_workers=1"], "--data_workers would have no effect"),
         (["scripted", "digits_mlp", "--submit", "--dry_run"], "--submit with --dry_run: keep one of the two"),
@@ -191,9 +219,90 @@ def test_an_engine_that_fails(workspace, capfd, monkeypatch):
     """N20: its own words, an exit code, and no record of a job that there is not."""
     monkeypatch.setenv("ENGINE_FAILS", "start")
     said = refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "digits_mlp")
-    assert "engine: no such queue\n" in said and "engine start ended with exit code 3" in said
-    assert not list((workspace / "launches").glob("*/launch.json"))
-    assert cli.main(["job", "list"]) == 0 and not capfd.readouterr().out
+    assert "engine: no such queue\n" in said and "engine start 'a b' job.txt ended with exit code 3" in said
+    assert not (workspace / "launches").exists()
+
+
+def test_an_engine_that_fails_leaves_the_job_on_record(workspace, capfd, monkeypatch):
+    """What `job resume` submits is what the record says, and not what was refused."""
+    name = submit(capfd, "--workers=2")
+    assert cli.main(["job", "cancel", name]) == 0
+    folder = workspace / "launches" / name
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setenv("ENGINE_FAILS", "start")
+    refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "--workers=4", "digits_mlp", "--model_dir=run")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    monkeypatch.setattr(scripted.Scripted, "file", "other.txt")
+    refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "--workers=4", "digits_mlp", "--model_dir=run")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_job_takes_the_folder_of_one_that_has_ended(workspace, capfd, monkeypatch):
+    """Of another target, say: its files go, what it has printed stays."""
+    name = submit(capfd)
+    assert cli.main(["job", "cancel", name]) == 0
+    folder = workspace / "launches" / name
+    (folder / "slurm.out").write_text("step 1\n")
+    monkeypatch.setattr(scripted.Scripted, "file", "other.txt")
+    assert submit(capfd) == name
+    assert sorted(path.name for path in folder.iterdir()) == ["launch.json", "other.txt", "slurm.out"]
+
+
+def test_an_engine_that_says_no_id(workspace, capfd, monkeypatch):
+    """A job under words that are no id could be neither seen nor cancelled."""
+    monkeypatch.setenv("ENGINE_SAYS", "welcome")
+    said = refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "digits_mlp")
+    assert "engine start 'a b' job.txt printed 'welcome', and no id of a job; see in scripted itself whether" in said
+    assert not (workspace / "launches").exists()
+    (workspace / "p.yaml").write_text("steps: 2\n")
+    monkeypatch.delenv("ENGINE_SAYS")
+    said = refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "--profile=p.yaml", "digits_mlp")
+    assert "engine start2 printed nothing, and no id of a job" in said and "takes back what was started" in said
+
+
+def test_an_id_is_said_once(workspace, capfd):
+    """In a sentence; what else an engine prints is passed on."""
+    assert launch("--submit", "digits_mlp", "--model_dir=run") == 0
+    assert "was submitted to scripted as id-1; " in capfd.readouterr().out.splitlines()[0]
+
+
+def test_a_long_command_is_cut_in_messages():
+    assert submission.shown(("kubectl", "a b")) == "kubectl 'a b'"
+    assert submission.shown(("kubectl", "x" * 500)) == "kubectl " + "x" * 111 + "…"
+
+
+def test_no_job_was_submitted(workspace, capfd):
+    assert cli.main(["job", "list"]) == 0
+    out, err = capfd.readouterr()
+    assert not out
+    assert err == (
+        f"note: no job was submitted from {workspace}; "
+        "`official-trainer launch TARGET --submit -- --experiment=NAME` submits one\n"
+    )
+
+
+def test_a_job_that_has_printed_nothing_yet(workspace, capfd, monkeypatch):
+    """Where logs are files that are not there before it runs; `--follow` waits for them."""
+    monkeypatch.setattr(scripted.Scripted, "prints_to", ("slurm.out", "ps.out"))
+    name = submit(capfd)
+    assert cli.main(["job", "logs", name]) == 0
+    out, err = capfd.readouterr()
+    assert not out
+    assert err == f"note: {name} has printed nothing yet; `official-trainer job status {name}` says how it is\n"
+    (workspace / "launches" / name / "ps.out").touch()
+    assert cli.main(["job", "logs", name]) == 0
+    assert capfd.readouterr().out == "a line\n"
+
+
+@pytest.mark.parametrize("text", [None, "image: [", "- a"])
+def test_a_profile_that_cannot_be_read_is_one_problem(workspace, capfd, monkeypatch, text):
+    """And not also one for each field that it may set."""
+    monkeypatch.undo()
+    monkeypatch.chdir(workspace)
+    if text is not None:
+        (workspace / "p.yaml").write_text(text)
+    said = refused(capfd, ExitCode.CONFIG, "launch", "kubernetes", "--profile=p.yaml", "digits_mlp")
+    assert "p.yaml" in said and "problems" not in said and "image: is not set" not in said
 
 
 def test_what_was_started_before_a_failure_can_be_taken_back(workspace, capfd, monkeypatch):
@@ -277,7 +386,7 @@ def test_a_record_of_a_target_that_is_gone(workspace, capfd, monkeypatch):
 def test_an_engine_that_fails_to_cancel(workspace, capfd, monkeypatch):
     name = submit(capfd)
     monkeypatch.setenv("ENGINE_FAILS", "stop")
-    assert "engine stop failed; what it says is above" in refused(capfd, ExitCode.FAILED, "job", "cancel", name)
+    assert "engine stop id-1 failed; what it says is above" in refused(capfd, ExitCode.FAILED, "job", "cancel", name)
 
 
 def test_ctrl_c_leaves_the_logs(workspace, capfd):
