@@ -194,10 +194,10 @@ def _places(model_dir: str, runs: int) -> str:
 def _processes(profile: Profile, job: JobSpec) -> str:
     """Returns how many of each role there are, and what each gets where that is set."""
     said = []
-    for resources, is_server in ((profile.resources, False), (profile.ps_resources, True)):
+    for is_server in (False, True):
         roles = [role for role in job.roles if (role.name == PS) == is_server]
         names = [f"{role.count} {_CALLED.get(role.name, role.name)}{'s' * (role.count > 1)}" for role in roles]
-        gets = _gets(resources)
+        gets = _gets(profile.resources_of(roles[0].name)) if roles else ""
         each = " each" if sum(role.count for role in roles) > 1 else ""
         said += [", ".join(names) + (f" with {gets}{each}" if gets else "")] if names else []
     return "; ".join(said)

@@ -111,6 +111,10 @@ class SlurmProfile(Profile):
             yield "sweep_at_once", "has no effect without sweep; leave it out"
         yield from command_problems("setup", self.setup)
 
+    def resources_of(self, role: str) -> Resources:
+        del role
+        return self.resources
+
     @property
     def num_tasks(self) -> int:
         """Processes of all roles."""

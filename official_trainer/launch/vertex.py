@@ -133,7 +133,7 @@ class VertexTarget(Target[VertexProfile]):
 
     def id_of(self, job: Submitted[VertexProfile], output: str) -> str:
         del job
-        return output.split()[-1]
+        return (output.split() or [""])[-1]
 
     def status(self, job: Submitted[VertexProfile]) -> Argv:
         return _gcloud(job.profile, "describe", job.id, "--format=json(state,createTime,startTime,endTime,error)")
