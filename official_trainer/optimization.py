@@ -59,7 +59,7 @@ def hyperparameters(optimizer: Any) -> list[tf.Variable]:
     return [value for value in settings if isinstance(value, tf.Variable)]
 
 
-_SMALL_MODEL = 100_000  # weights
+_SMALL_MODEL = 10_000  # weights
 
 
 @as_written
