@@ -71,3 +71,11 @@ def _main(argv, cwd, out, err, env, first):
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def trained_digits(folder):
+    """Trains `digits_mlp` for a few steps, in a folder; returns its run directory."""
+    words = ["--experiment=digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "trainer.export.at_end=false"]
+    root = Path(__file__).parents[1]
+    assert run_command(["train", f"--model_dir={folder}/run", *words], cwd=root, folder=folder).code == 0
+    return folder / "run"

@@ -28,7 +28,7 @@ from official_trainer.prediction_shards import PredictionSettings, PredictionSha
 from tests import toy
 from tests.cases import cases
 from tests.chaos import inside
-from tests.forked import Command, run_command
+from tests.forked import Command, run_command, trained_digits
 from tests.test_model_garden import GardenTask
 
 ROOT = Path(__file__).parents[1]
@@ -322,11 +322,7 @@ def predict(model_dir, output, *words, folder, first=None):
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """A short run of digits_mlp."""
-    folder = tmp_path_factory.mktemp("digits")
-    words = ["--experiment=digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "trainer.export.at_end=false"]
-    assert run_command(["train", f"--model_dir={folder}/run", *words], cwd=ROOT, folder=folder).code == 0
-    return folder / "run"
+    return trained_digits(tmp_path_factory.mktemp("digits"))
 
 
 SETS = {

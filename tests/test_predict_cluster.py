@@ -26,7 +26,7 @@ from tests import toy
 from tests.cases import cases
 from tests.chaos import inside
 from tests.distributed.clusters import LocalCluster
-from tests.forked import Command, run_command
+from tests.forked import Command, run_command, trained_digits
 from tests.test_predict import Noisy, arrays, contents, records, stream
 
 ROOT = Path(__file__).parents[1]
@@ -145,11 +145,7 @@ def test_servers_have_nothing_to_do_and_evaluators_are_refused(monkeypatch, tmp_
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """A short run of digits_mlp."""
-    folder = tmp_path_factory.mktemp("digits")
-    words = ["--experiment=digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "trainer.export.at_end=false"]
-    assert run_command(["train", f"--model_dir={folder}/run", *words], cwd=ROOT, folder=folder).code == 0
-    return folder / "run"
+    return trained_digits(tmp_path_factory.mktemp("digits"))
 
 
 def words(digits, output, *more, shard_size=50):

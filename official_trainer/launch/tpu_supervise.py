@@ -10,7 +10,7 @@ started at any time. What it has to know is what gcloud says of the slice, and t
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode
@@ -48,9 +48,11 @@ class SliceSupervisor:
       model_dir: the run directory.
     """
 
-    def __init__(self, target: Target[Any], job: Submitted[Any], rendered: Rendered, model_dir: str) -> None:
+    def __init__(
+        self, target: Target[TpuProfile], job: Submitted[TpuProfile], rendered: Rendered, model_dir: str
+    ) -> None:
         self._target, self._job, self._model_dir = target, job, model_dir
-        self._profile = cast(TpuProfile, job.profile)
+        self._profile = job.profile
         self._make = target.resume(job, rendered)
         limit = self._profile.max_restarts
         self._restarts = Restarts(

@@ -163,8 +163,7 @@ _NEEDED = {
 
 
 def _gcloud(profile: VertexProfile, verb: str, *words: str) -> Argv:
-    vertex = profile
-    place = (f"--project={vertex.project}", f"--region={vertex.region}")
+    place = (f"--project={profile.project}", f"--region={profile.region}")
     return ("gcloud", "ai", "custom-jobs", verb, *words, *place)
 
 
