@@ -108,9 +108,10 @@ def _stretch_of(step: int) -> int:
 def measure_all(num_rounds: int) -> dict[str, list[float]]:
     """Returns microseconds per step by variant, round by round: neighbouring stretches of one run."""
     from official_trainer import config as configuration
-    from official_trainer import registry, run, training
-    from official_trainer.build import schedule_of
-    from official_trainer.loop import Loop
+    from official_trainer.engine.loop import Loop
+    from official_trainer.runs import run, train
+    from official_trainer.runs.build import schedule_of
+    from official_trainer.tasks import registry
 
     switches: list[Switched] = []
 
@@ -129,7 +130,7 @@ def measure_all(num_rounds: int) -> dict[str, list[float]]:
     resolved = configuration.resolve(config, experiment="digits_mlp", sets=sets)
     original = Loop._run_window
     with (
-        mock.patch.object(training, "schedule_of", switched),
+        mock.patch.object(train, "schedule_of", switched),
         mock.patch.object(Loop, "_run_window", run_window),
         tempfile.TemporaryDirectory() as model_dir,
     ):

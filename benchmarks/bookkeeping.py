@@ -43,12 +43,13 @@ VARIANTS: dict[str, tuple[int, int, int]] = {
 
 def build_trainer(experiment: str, streams: int, mark: int, trace: int) -> Any:
     """Returns the trainer of an experiment whose steps do each piece of bookkeeping so many times."""
-    from official_trainer import distribute, random_streams, registry
-    from official_trainer.trainer import Trainer
+    from official_trainer.distributed import strategy
+    from official_trainer.engine.trainer import Trainer
+    from official_trainer.tasks import random_streams, registry
 
     config = registry.get_config(experiment, processes.ROOT)
     random_streams.enable(config.runtime.seed)
-    with distribute.build_strategy(config.runtime).scope():
+    with strategy.build_strategy(config.runtime).scope():
         task = registry.get_task_cls(config.task)(config.task)
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
         trainer = Trainer(config, task, task.build_model(), optimizer, evaluate=False)

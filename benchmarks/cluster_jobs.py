@@ -36,15 +36,16 @@ from tensorflow.python.data.experimental.ops import testing
 
 from benchmarks import steps
 from official_trainer import config as configuration
-from official_trainer import registry, run
-from official_trainer.action import Action
+from official_trainer.actions.action import Action
 from official_trainer.config import optimization as opt
 from official_trainer.config import schema
 from official_trainer.inputs import without_tuning
-from official_trainer.task import Task
+from official_trainer.runs import run
+from official_trainer.tasks import registry
+from official_trainer.tasks.task import Task
 from official_trainer.triggers import Every
 
-for _name in ("sklearn.datasets", "official_trainer.training", "official_trainer.worker"):
+for _name in ("sklearn.datasets", "official_trainer.runs.train", "official_trainer.runs.worker"):
     importlib.import_module(_name)
 
 MIRRORED_2 = "mirrored over two logical CPUs"

@@ -21,7 +21,7 @@ from benchmarks import processes, rounds
 from benchmarks.report import Comparison, Target
 from official_trainer.config import schema
 from official_trainer.lazy import keras, tf
-from official_trainer.task import Task
+from official_trainer.tasks.task import Task
 
 BATCH = 64
 EARLY, LATE = 1_000, 1_000_000
@@ -60,7 +60,7 @@ class _FeedTask(Task):
 
 def build_trainer(kind: str, folder: str) -> Any:
     """Our Trainer over one of the pipelines."""
-    from official_trainer.trainer import Trainer
+    from official_trainer.engine.trainer import Trainer
 
     data = schema.DataConfig(
         global_batch_size=BATCH,

@@ -29,7 +29,7 @@ from benchmarks.report import Comparison, Target
 from official_trainer import files
 from official_trainer.config import schema
 from official_trainer.lazy import keras, tf
-from official_trainer.task import Task
+from official_trainer.tasks.task import Task
 
 UNITS = 3584  # three layers of it, with both slots of Adam, are 463 MB
 LAYERS = 3
@@ -88,7 +88,7 @@ class BigTask(Task):
 
 def build_trainer() -> Any:
     """Our Trainer, with the Adam that `optimizer.type: adam` selects."""
-    from official_trainer.trainer import Trainer
+    from official_trainer.engine.trainer import Trainer
 
     config = schema.ExperimentConfig(
         task=schema.TaskConfig(train_data=schema.DataConfig(global_batch_size=BATCH, is_training=True)),
@@ -104,7 +104,7 @@ class Ours:
     def __init__(
         self, directory: str, trainer: Any, *, asynchronous: bool = False, waits_for_disk: bool = True
     ) -> None:
-        from official_trainer.checkpoints import CheckpointStore
+        from official_trainer.checkpoints.store import CheckpointStore
 
         self.store = CheckpointStore(directory, trainer.checkpoint, max_to_keep=KEPT)
         if asynchronous:
@@ -177,7 +177,8 @@ def _seconds_of_step(trainer: Any) -> float:
 
 def parts_of_a_save(trainer: Any, store: Any, step: int) -> dict[str, float]:
     """Saves once with a synchronous store; returns what each part took. The manifest's own way to the disk is its."""
-    from official_trainer import checkpoints, manifest
+    from official_trainer.checkpoints import manifest
+    from official_trainer.checkpoints import store as checkpoints
 
     timer = _Timer()
     snapshot = checkpoints.Snapshot

@@ -22,7 +22,7 @@ from benchmarks import processes, rounds
 from benchmarks.report import Comparison, Target
 from official_trainer.config import schema
 from official_trainer.lazy import keras, tf
-from official_trainer.task import Task
+from official_trainer.tasks.task import Task
 
 BATCH = 64
 WINDOW_STEPS = 500
@@ -176,7 +176,7 @@ class PixelsTask(Task):
 
 def ours(pipeline: Callable[..., tf.data.Dataset], *, enable_xla: bool = False, legacy: bool = False) -> Train:
     """Our Trainer, built the way the engine builds it for one device."""
-    from official_trainer.trainer import Trainer
+    from official_trainer.engine.trainer import Trainer
 
     config = schema.ExperimentConfig(
         task=schema.TaskConfig(train_data=schema.DataConfig(global_batch_size=BATCH, is_training=True)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any
 
-from official_trainer import inputs, registry
+from official_trainer import inputs
 from official_trainer.config import (
     Between,
     Config,
@@ -19,7 +19,8 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.task import Task
+from official_trainer.tasks import registry
+from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

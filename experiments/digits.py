@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from official_trainer import inputs, publish, registry
+from official_trainer import inputs
 from official_trainer.config import (
     Between,
     Config,
@@ -20,7 +20,8 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.task import Task
+from official_trainer.tasks import publish, registry
+from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.digits import load_digits
-from official_trainer import inputs, registry
+from official_trainer import inputs
 from official_trainer.config import (
     Config,
     DataConfig,
@@ -23,8 +23,9 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.multi_task import MultiTask
-from official_trainer.task import Task
+from official_trainer.tasks import registry
+from official_trainer.tasks.multi_task.task import MultiTask
+from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

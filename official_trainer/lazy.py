@@ -1,7 +1,7 @@
 """TensorFlow and Keras, imported when first used; the one place that chooses Keras 2.
 
 Owns: the names `tf` and `keras` for modules that must stay importable in milliseconds (configs, tasks, inputs).
-Does not own: any setting of the runtime; `distribute.py` does that.
+Does not own: any setting of the runtime; `distributed/strategy.py` does that.
 
 `keras` is tf_keras: TPUStrategy, ParameterServerStrategy, orbit and every Model Garden model need Keras 2. With
 `TF_USE_LEGACY_KERAS` set before the first import, TensorFlow does not load Keras 3 beside it, which saves seconds.

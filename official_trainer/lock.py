@@ -1,7 +1,7 @@
 """The lock on a directory: one process holds it, and everybody else is told who.
 
 Owns: taking the lock, showing that its holder lives, taking over from a dead one, noticing that it was taken over.
-Does not own: which directory may be a run's (`record.py`), or what becomes of a run whose lock is lost.
+Does not own: which directory may be a run's (`tracking/record.py`), or what becomes of a run whose lock is lost.
 
 Two files, both hidden, so that a directory with nothing else in it still counts as empty. `.lock` is empty and stays:
 the kernel's `flock` on it ends with its holder, so on one machine it is the truth. `.lock.json` says who the holder is

@@ -1,8 +1,8 @@
 """When: frozen values that say at which steps something is due.
 
 Owns: the arithmetic of the global step, so that what fires when depends on the step alone: not on restarts, not on how
-steps are cut into windows. Does not own: what is done (`schedule.py`, `loop.py`), or how a trigger is written in YAML
-(`config/when.py`).
+steps are cut into windows. Does not own: what is done (`actions/schedule.py`, `engine/loop.py`), or how a trigger is
+written in YAML (`config/when.py`).
 
 A trigger answers two questions. `next_step` says where a window has to end. `is_due` is asked after every window and
 after every evaluation; a step that a window jumped over counts too. Time and evaluations cannot be foreseen: triggers

@@ -1,9 +1,10 @@
 """Whole runs of the toy task with actions, of forty steps, in this process."""
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
 from official_trainer.config import schema
 from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from tests import toy
 
 NAME = "toy_acting"

@@ -5,8 +5,8 @@ import math
 import types
 
 from official_trainer.config import TrainerConfig
-from official_trainer.hooks import Hooks
-from official_trainer.loop import Loop
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.loop import Loop
 from official_trainer.stopping import StopRequest
 
 

@@ -10,7 +10,7 @@ os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LE
 from tensorflow.python.autograph.core.converter import ConversionOptions, ProgramContext
 from tensorflow.python.autograph.impl import api
 
-from official_trainer import export, task
+from official_trainer.tasks import export, task
 from tests.untuned import use_no_tuning
 
 use_no_tuning()
@@ -25,8 +25,8 @@ for name in (
     "tensorboard.summary.writer.event_file_writer",
     "tf_keras",
     "official_trainer.cli",
-    "official_trainer.run",
-    "official_trainer.training",
+    "official_trainer.runs.run",
+    "official_trainer.runs.train",
 ):
     importlib.import_module(name)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from official_trainer.manifest import committed_steps
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.tracking.jsonl import read_rows
 
 

@@ -3,12 +3,14 @@
 import contextlib
 
 from official_trainer import config as configuration
-from official_trainer import inputs, registry, run
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer import inputs
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import schema
+from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.trainer import Trainer
 from tests import toy
 
 

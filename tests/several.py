@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from official_trainer import inputs, random_streams, registry
+from official_trainer import inputs
 from official_trainer.config import (
     DataConfig,
     MultiTaskConfig,
@@ -16,11 +16,12 @@ from official_trainer.config import (
     TaskRoutine,
     TaskSamplingConfig,
 )
+from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.multi_task import MultiTask
-from official_trainer.results import Mean, Results
-from official_trainer.task import Task
-from official_trainer.trainer import Trainer
+from official_trainer.tasks import random_streams, registry
+from official_trainer.tasks.multi_task.task import MultiTask
+from official_trainer.tasks.results import Mean, Results
+from official_trainer.tasks.task import Task
 from tests import toy
 
 SUMS = toy.FEATURES.sum(axis=1, keepdims=True)

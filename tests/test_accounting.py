@@ -9,15 +9,24 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from official_trainer import accounting, files, registry, run
 from official_trainer import config as configuration
-from official_trainer.accounting import PARTS, TimeAccount, in_one_line, over_attempts, process_start_seconds
-from official_trainer.action import Action
+from official_trainer import files
+from official_trainer.actions.action import Action
+from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import schema
 from official_trainer.errors import UserError
 from official_trainer.lazy import keras
-from official_trainer.schedule import ActionError, Schedule
+from official_trainer.runs import run
+from official_trainer.runs.health import time_account
+from official_trainer.runs.health.time_account import (
+    PARTS,
+    TimeAccount,
+    in_one_line,
+    over_attempts,
+    process_start_seconds,
+)
 from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.tasks import registry
 from official_trainer.tracking import Tracker
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.ledger import LedgerTrackers
@@ -243,7 +252,7 @@ def test_attempts_are_added_up():
     )
     assert sum(total["fractions"].values()) == pytest.approx(1)
     assert (total["steps"], total["traces"], total["trace_seconds"]) == (3131, {"train": 31, "eval": 31}, 62.0)
-    assert len(time["attempts"]) == accounting._KEPT_ATTEMPTS
+    assert len(time["attempts"]) == time_account._KEPT_ATTEMPTS
     unknown = attempt(seconds=attempt()["seconds"] | {"input": None})
     assert over_attempts(None, unknown)["total"]["seconds"]["input"] is None
     assert over_attempts(time, unknown)["total"]["seconds"]["input"] == total["seconds"]["input"]

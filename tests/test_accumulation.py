@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import publish, random_streams
-from official_trainer.accumulation import AccumulationError
+from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.trainer import Trainer
+from official_trainer.tasks import publish, random_streams
+from official_trainer.tasks.accumulation import AccumulationError
 from tests.toy import ToyTask, assert_bitwise_equal, build, experiment, weights
 
 BATCH = 24

@@ -7,12 +7,14 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import inputs, registry, run
+from official_trainer import inputs
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras
-from official_trainer.manifest import committed_steps
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from tests import toy
 
 

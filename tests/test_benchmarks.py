@@ -52,7 +52,7 @@ def test_variants_compute_the_same_steps(monkeypatch):
 def test_the_job_is_the_same_for_both_drivers():
     """Model, data, batch, steps and intervals of Model Garden's digits_cnn are those of ours."""
     from benchmarks import garden
-    from official_trainer import registry
+    from official_trainer.tasks import registry
 
     ours = registry.get_config("digits_cnn", processes.ROOT)
     theirs = garden.digits_cnn()

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import files
-from official_trainer.best import BestCheckpoint
-from official_trainer.manifest import committed_steps
+from official_trainer.checkpoints.best import BestCheckpoint
+from official_trainer.checkpoints.manifest import committed_steps
 
 
 class Died(BaseException):

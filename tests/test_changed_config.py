@@ -5,10 +5,11 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
-from official_trainer.data_position import DataPosition
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.engine.data_position import DataPosition
 from official_trainer.lazy import keras
-from official_trainer.manifest import CheckpointError, committed_steps
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from tests import test_run
 from tests.runs import rows, values
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 import tf_keras as keras
 from official.modeling.optimization import ema_optimizer
 
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.restore import read_init_checkpoint
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.errors import ExitCode
-from official_trainer.manifest import CheckpointError
-from official_trainer.restore import read_init_checkpoint
 
 OPTIMIZERS = {
     "legacy_adam": lambda: keras.optimizers.legacy.Adam(1e-2),
@@ -480,7 +480,7 @@ def test_without_verification_only_checksums_are_skipped(saved, place, message):
 
 def test_a_manifest_from_the_future_is_not_taken_for_damage(saved, monkeypatch):
     with monkeypatch.context() as future:
-        future.setattr("official_trainer.manifest.FORMAT_VERSION", 3)
+        future.setattr("official_trainer.checkpoints.manifest.FORMAT_VERSION", 3)
         Program().store(saved).save(4)
     with pytest.raises(CheckpointError, match=r"format version is 3, .* reads up to 2\. Upgrade official-trainer"):
         Program().store(saved).restore()
@@ -635,7 +635,7 @@ def test_a_save_that_dies_before_its_commit_leaves_the_older_checkpoint(saved, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("official_trainer.manifest.write", die)
+        patch.setattr("official_trainer.checkpoints.manifest.write", die)
         with pytest.raises(KeyboardInterrupt):
             store.save(4)
     assert {"ckpt-4.saving", "ckpt-4.index"} <= set(names(saved))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from official_trainer import slurm_step
-from official_trainer.cluster import Cluster, ClusterError, cluster_env
+from official_trainer.distributed import slurm as slurm_step
+from official_trainer.distributed.cluster import Cluster, ClusterError, cluster_env
 from official_trainer.errors import ExitCode
 
 

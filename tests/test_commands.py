@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer import registry
-from official_trainer.manifest import committed_steps
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.cases import cases
 from tests.forked import Command, run_command

@@ -7,15 +7,15 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import inputs
-from official_trainer.cluster import Cluster
 from official_trainer.config import DataConfig, RuntimeConfig
-from official_trainer.coordinator import Shares, closure_lengths
-from official_trainer.distribute import build_strategy, strategy_name
-from official_trainer.feed import Feed
+from official_trainer.distributed.cluster import Cluster
+from official_trainer.distributed.lost_peers import explained
+from official_trainer.distributed.parameter_server import ChiefWatch, CoordinatorError
+from official_trainer.distributed.strategy import build_strategy, strategy_name
+from official_trainer.engine.coordinator import Shares, closure_lengths
+from official_trainer.engine.feed import Feed
 from official_trainer.inputs import InputContext
 from official_trainer.lock import lock_path
-from official_trainer.lost_peers import explained
-from official_trainer.parameter_server import ChiefWatch, CoordinatorError
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 100, 1000, 12_345])

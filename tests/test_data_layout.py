@@ -8,12 +8,16 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import data_layout, files, inputs, manifest, registry, run
+from official_trainer import files, inputs
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
-from official_trainer.data_layout import LayoutChangeError
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
-from official_trainer.manifest import committed_steps
+from official_trainer.runs import run
+from official_trainer.runs.resume import data_layout
+from official_trainer.runs.resume.data_layout import LayoutChangeError
+from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
 from tests.inputs.test_inputs_records import write
@@ -73,16 +77,16 @@ def elastic_run():
 @pytest.fixture(autouse=True)
 def steps(monkeypatch):
     """Lets the task see the global step of the trainer that is built."""
-    from official_trainer import training
+    from official_trainer.runs import train
 
-    build = training.build
+    build = train.build
 
     def noting(*args, **kwargs):
         trainer = build(*args, **kwargs)
         kept_step["variable"] = trainer.global_step
         return trainer
 
-    monkeypatch.setattr(training, "build", noting)
+    monkeypatch.setattr(train, "build", noting)
     SEEN.clear()
     yield
     kept_step.clear()

@@ -15,12 +15,14 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import data_layout, data_service, inputs
+from official_trainer import inputs
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError, schema
-from official_trainer.data_service import Alarm, DataServiceError, DataServiceUseError
+from official_trainer.engine.feed import Feed, TrainingFeed
 from official_trainer.errors import ExitCode
-from official_trainer.feed import Feed, TrainingFeed
-from official_trainer.manifest import committed_steps
+from official_trainer.inputs import data_service
+from official_trainer.inputs.data_service import Alarm, DataServiceError, DataServiceUseError
+from official_trainer.runs.resume import data_layout
 from tests.forked import TIMEOUT_SECONDS, Command
 
 NUMBERS = 40

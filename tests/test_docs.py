@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from official_trainer import cli, config, modes, registry
+from official_trainer import cli, config
 from official_trainer.cli import dispatch, flags, launch, target
+from official_trainer.config import modes
 from official_trainer.errors import ExitCode
-from official_trainer.job import Job
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Profile
 from official_trainer.lazy import keras
+from official_trainer.runs.job import Job
+from official_trainer.tasks import registry
 from tests import toy
 from tests.forked import run_command
 

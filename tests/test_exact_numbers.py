@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from official_trainer import distribute
 from official_trainer.config.schema import RuntimeConfig
-from official_trainer.distribute import DeviceError
+from official_trainer.distributed import strategy as distribute
+from official_trainer.distributed.strategy import DeviceError
 from official_trainer.inputs import from_arrays
 from official_trainer.lazy import keras, tf
 from tests.forked import run_command

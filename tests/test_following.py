@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer import following, manifest
-from official_trainer.manifest import Manifest, committed_steps
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import Manifest, committed_steps
+from official_trainer.runs import evaluate
+from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking.jsonl import read_rows
-from official_trainer.watchdog import Watchdog
 from tests.forked import Command, run_command
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +45,7 @@ class Run:
             self._script.pop(0)(self)
 
     def follow(self, timeout_seconds=100, stop=None):
-        return following.follow(
+        return evaluate.follow(
             str(self.folder), timeout_seconds, stop or StopRequest(), is_done=self.done.__contains__,
             clock=lambda: self.seconds, sleep=self.sleep,
         )  # fmt: skip
@@ -104,11 +105,11 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
         run.sleep(seconds)
         watchdog.poll()
 
-    steps = following.follow(
+    steps = evaluate.follow(
         str(run.folder), 10_000, StopRequest(), is_done=run.done.__contains__, clock=lambda: run.seconds,
-        sleep=functools.partial(following.pause, watchdog, sleep=sleep),
+        sleep=functools.partial(evaluate.pause, watchdog, sleep=sleep),
     )  # fmt: skip
-    assert next(following.in_phases(steps, watchdog)) == 10
+    assert next(evaluate.in_phases(steps, watchdog)) == 10
     assert run.seconds > 5000
     assert stalls == []
     for _ in range(21):

@@ -16,11 +16,11 @@ from official.modeling.multitask import (
     task_sampler,
 )
 
-from official_trainer import random_streams
 from official_trainer.config import ConfigError
-from official_trainer.garden_multi_task import from_garden
+from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.trainer import Trainer
+from official_trainer.tasks import random_streams
+from official_trainer.tasks.multi_task.garden import from_garden
 from tests import toy
 from tests.several import SUMS
 

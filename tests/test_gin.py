@@ -15,13 +15,16 @@ from pathlib import Path
 import gin
 import pytest
 
-from official_trainer import audit, gin_bindings, registry, run
 from official_trainer import config as configuration
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import Config, ConfigError, schema
+from official_trainer.engine import audit
 from official_trainer.errors import ExitCode
+from official_trainer.garden import gin_bindings
 from official_trainer.lazy import keras
-from official_trainer.manifest import committed_steps
-from official_trainer.resume import ConfigChangeError
+from official_trainer.runs import run
+from official_trainer.runs.resume.config_changes import ConfigChangeError
+from official_trainer.tasks import registry
 from tests import toy
 from tests.forked import Command, run_command
 from tests.runs import values
@@ -265,7 +268,7 @@ def test_leaving_the_bindings_out_is_refused_before_tensorflow(model_dir):
     """T17, N9: nothing has to be imported to see it."""
     do(model_dir, "toy_units.units = 4", sets=["trainer.train_steps=10"])
     resolved = configuration.resolve(registry.get_config("toy_gin"), experiment="toy_gin")
-    from official_trainer.job import Job
+    from official_trainer.runs.job import Job
 
     job = Job(experiment="toy_gin", resolved=resolved, model_dir=model_dir, mode="train")
     with pytest.raises(ConfigChangeError) as caught:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import keyed_draws, random_streams
-from official_trainer.random_streams import RandomStreams
+from official_trainer.tasks import keyed_draws, random_streams
+from official_trainer.tasks.random_streams import RandomStreams
 from tests import toy
 
 BOX = np.array([[[0.0, 0.0, 1.0, 1.0]]], np.float32)

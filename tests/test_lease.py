@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from official_trainer import files, lease
-from official_trainer.lease import LEASE_SECONDS, EvaluatorLease, LeasedSteps
+from official_trainer import files
+from official_trainer.runs import lease
+from official_trainer.runs.lease import LEASE_SECONDS, EvaluatorLease, LeasedSteps
 
 NOW = 1_700_000_000.0
 

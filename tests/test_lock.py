@@ -19,7 +19,7 @@ import pytest
 from official_trainer import files, lock
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lock import LEASE_SECONDS, DirectoryLock, LockedError
-from official_trainer.record import claim
+from official_trainer.tracking.record import claim
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 60

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_trainer.hooks import Hooks
-from official_trainer.loop import NonFiniteError
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.loop import NonFiniteError
 from official_trainer.stopping import PreemptedError, StopRequest
 from tests.loops import Disk, Killed, config_of, multiples, start
 

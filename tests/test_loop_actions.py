@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_trainer.action import Action, Rollback, Save, Stop
+from official_trainer.actions.action import Action, Rollback, Save, Stop
+from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import ActionConfig
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.errors import ExitCode
-from official_trainer.hooks import Hooks
-from official_trainer.recovery import NonFiniteError
-from official_trainer.schedule import ActionError, Schedule
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, AtEnd, AtSteps, Every, NTimes
 from tests.loops import Disk, Killed, config_of, find_row, multiples, start

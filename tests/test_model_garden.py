@@ -9,12 +9,12 @@ import tensorflow as tf
 from official.core import base_task, base_trainer, config_definitions
 from official.modeling import optimization as garden_optimization
 
-from official_trainer import random_streams
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.restore import read_exactly, read_init_checkpoint
+from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.manifest import CheckpointError
-from official_trainer.restore import read_exactly, read_init_checkpoint
-from official_trainer.trainer import Trainer
+from official_trainer.tasks import random_streams
 from tests import toy
 
 

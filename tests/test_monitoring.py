@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from official_trainer import metrics
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
-from official_trainer.monitoring import MissingMetricError, find_metric, is_better, names, required_metric
+from official_trainer.tasks import metrics
+from official_trainer.tracking.monitored import MissingMetricError, find_metric, is_better, names, required_metric
 from tests import toy
 
 

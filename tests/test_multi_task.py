@@ -11,16 +11,16 @@ import tensorflow as tf
 
 from official_trainer import config as configuration
 from official_trainer import inputs
-from official_trainer.accumulation import AccumulationError
 from official_trainer.config import ConfigError, DataConfig, MultiEvalExperimentConfig, TaskRoutine
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.inputs import DataError
-from official_trainer.job import Job, batch_size_problems, check_ready
 from official_trainer.lazy import keras
-from official_trainer.metrics import MetricDirectionError
-from official_trainer.multi_task import MultiTask, Part, parts_of
-from official_trainer.multi_task_model import SubTasksError
-from official_trainer.random_streams import find_generators
+from official_trainer.runs.job import Job, batch_size_problems, check_ready
+from official_trainer.tasks.accumulation import AccumulationError
+from official_trainer.tasks.metrics import MetricDirectionError
+from official_trainer.tasks.multi_task.model import SubTasksError
+from official_trainer.tasks.multi_task.task import MultiTask, Part, parts_of
+from official_trainer.tasks.random_streams import find_generators
 from tests import several, toy
 from tests.several import POINTS, SUMS_ROUTINE, Several
 

@@ -11,12 +11,13 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import MultiEvalExperimentConfig
+from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.lazy import keras
-from official_trainer.manifest import committed_steps
-from official_trainer.recovery import NonFiniteError
-from official_trainer.resume import kind_of
+from official_trainer.runs import run
+from official_trainer.runs.resume.config_changes import kind_of
+from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import several, toy
 from tests.chaos.at_writes import check_kills

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official_trainer.name_template import NameTemplate
+from official_trainer.checkpoints.name_template import NameTemplate
 
 
 @pytest.mark.parametrize(

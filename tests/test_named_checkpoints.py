@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer import files
-from official_trainer.manifest import CheckpointError, committed_steps
-from official_trainer.named_checkpoints import NamedCheckpoint, NamedCheckpoints, Policy, latest
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.checkpoints.named import NamedCheckpoint, NamedCheckpoints, Policy, latest
 from tests.test_best import Died, Writes, evaluated, saved_weight
 
 

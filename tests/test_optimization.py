@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from official_trainer import optimization
+from official_trainer.tasks import optimization
 
 STEPS = 3
 

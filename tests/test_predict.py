@@ -12,19 +12,21 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import inputs, random_streams, registry, run
-from official_trainer.build import build
+from official_trainer import inputs
+from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.config import ConfigError, schema
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.feed import Feed
-from official_trainer.inference import Inference, OutputError, predict_into
+from official_trainer.engine.feed import Feed
+from official_trainer.engine.inference import Inference, OutputError, predict_into
 from official_trainer.inputs import DataError
-from official_trainer.job import Job
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.manifest import CheckpointError
-from official_trainer.prediction_manifest import MANIFEST, PredictionsError
-from official_trainer.prediction_shards import PredictionSettings, PredictionShards
+from official_trainer.runs import run
+from official_trainer.runs.build import build
+from official_trainer.runs.job import Job
+from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError
+from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards
+from official_trainer.tasks import random_streams, registry
 from tests import toy
 from tests.cases import cases
 from tests.chaos import inside

@@ -12,16 +12,17 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
-from official_trainer.cluster import ClusterError
 from official_trainer.config import ConfigError, schema
-from official_trainer.feed import Feed
-from official_trainer.inference import Inference, predict_into
+from official_trainer.distributed.cluster import ClusterError
+from official_trainer.engine.feed import Feed
+from official_trainer.engine.inference import Inference, predict_into
 from official_trainer.inputs import DataError
 from official_trainer.lock import DirectoryLock
-from official_trainer.predicting import Reader
-from official_trainer.prediction_manifest import MANIFEST, Share, gather
-from official_trainer.prediction_shards import PredictionSettings, PredictionShards
+from official_trainer.runs import run
+from official_trainer.runs.predict import Reader
+from official_trainer.runs.predictions.manifest import MANIFEST, Share, gather
+from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards
+from official_trainer.tasks import registry
 from tests import toy
 from tests.cases import cases
 from tests.chaos import inside
@@ -54,7 +55,7 @@ QUICK = [(arrays, "off", 9), (records, "mirrored2", 40), (stream, "mirrored2", 9
 def test_shares_of_any_data_are_what_one_process_writes(pipeline, strategy, shard_size, section, tmp_path, monkeypatch):
     """N18: in memory, in files, and data that nobody knows the size of and that is read over; draws are the same."""
     monkeypatch.setattr(Noisy, "pipeline", staticmethod(pipeline))
-    monkeypatch.setattr("official_trainer.predicting._NEAR_BATCHES", 3)  # else no shard is far away
+    monkeypatch.setattr("official_trainer.runs.predict._NEAR_BATCHES", 3)  # else no shard is far away
     trainer = toy.build(task_cls=Noisy, strategy=strategy, train=False, evaluate=False)
     params = section(pipeline, 4)
     starts = []

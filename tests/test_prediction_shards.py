@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer.prediction_manifest import MANIFEST, PredictionsError, Share, gather, is_to_gather
-from official_trainer.prediction_shards import Position, PredictionShards
+from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError, Share, gather, is_to_gather
+from official_trainer.runs.predictions.shards import Position, PredictionShards
 
 SOURCE = {"experiment": "toy", "checkpoint": 100, "checkpoint_digest": "ab", "task.held_out": 0.2}
 

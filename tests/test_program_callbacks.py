@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.lazy import keras
 from official_trainer.program import ArgumentError, Program
-from official_trainer.recovery import NonFiniteError
 from tests.cases import cases
 
 EPOCHS = 5

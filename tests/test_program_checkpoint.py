@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.lazy import keras, tf
-from official_trainer.manifest import CheckpointError, committed_steps
-from official_trainer.metrics import MetricDirectionError
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
+from official_trainer.tasks.metrics import MetricDirectionError
 from tests.cases import cases
 from tests.test_program import build, compiled, examples
 

@@ -8,8 +8,8 @@ import logging
 import numpy as np
 import pytest
 
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import keras, tf
-from official_trainer.manifest import committed_steps
 from official_trainer.program import Program
 from tests.cases import cases
 from tests.test_program import CLASSES, EXAMPLES, FEATURES, Diary, Halves, build, compiled, examples

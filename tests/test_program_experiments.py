@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from experiments import digits
-from official_trainer import registry
 from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, TaskConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
 from official_trainer.program.experiment import ExperimentEngine
+from official_trainer.tasks import registry
 from tests.cases import cases
 from tests.forked import run_command
 from tests.garden import data as garden_data

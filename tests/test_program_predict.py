@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from official_trainer.inference import OutputError
+from official_trainer.engine.inference import OutputError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program

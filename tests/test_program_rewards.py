@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from official_trainer import metrics
 from official_trainer.lazy import keras, tf
 from official_trainer.program import (
     ArgumentError,
@@ -20,6 +19,7 @@ from official_trainer.program import (
     RewardError,
     ScoreFunction,
 )
+from official_trainer.tasks import metrics
 from tests.cases import cases
 from tests.killed_fits import check_goes_on, keep, killers
 from tests.toy import strategy_of

@@ -10,9 +10,9 @@ import pytest
 from official_trainer.actions.early_stopping import EarlyStoppingConfig
 from official_trainer.config import ConfigError, ExportConfig, OptimizationConfig, RuntimeConfig, TrainerConfig
 from official_trainer.config.optimization import EMAConfig, LrConfig
+from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
-from official_trainer.recovery import NonFiniteError
 from official_trainer.stopping import PreemptedError
 from official_trainer.tracking.csv import CsvConfig
 from tests.killed_fits import check_goes_on, keep, killers

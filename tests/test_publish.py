@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import publish
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.lazy import keras
-from official_trainer.publish import PublishError
+from official_trainer.tasks import publish
+from official_trainer.tasks.publish import PublishError
 from official_trainer.tracking import Histogram, Image
 from tests import toy
 from tests.toy import FEATURES, ToyTask, assert_bitwise_equal, build, experiment, weights

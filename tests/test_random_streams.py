@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import publish, random_streams
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import schema
 from official_trainer.lazy import keras
-from official_trainer.random_streams import RandomStreamError
+from official_trainer.tasks import publish, random_streams
+from official_trainer.tasks.random_streams import RandomStreamError
 from tests import toy
 from tests.toy import ToyTask, assert_bitwise_equal, build, experiment, weights
 

@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 
-from official_trainer import files, record
+from official_trainer import files
 from official_trainer.errors import ExitCode
-from official_trainer.record import Launch, ModelDirError, RunRecord, claim
+from official_trainer.tracking import record
+from official_trainer.tracking.record import Launch, ModelDirError, RunRecord, claim
 
 
 def launch(**changes):

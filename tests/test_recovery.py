@@ -8,13 +8,14 @@ import tensorflow as tf
 from official.modeling import optimization as garden_optimization
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
+from official_trainer.engine.loop import Loop
+from official_trainer.engine.recovery import NonFiniteError, Recovery
 from official_trainer.lazy import keras
-from official_trainer.loop import Loop
-from official_trainer.manifest import committed_steps
-from official_trainer.recovery import NonFiniteError, Recovery
+from official_trainer.runs import run
 from official_trainer.stopping import PreemptedError
+from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
 from tests.cases import cases

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer import registry
 from official_trainer.config import ConfigError, ExperimentConfig, TaskConfig, dump, resolve
 from official_trainer.errors import ExitCode
+from official_trainer.tasks import registry
 
 DIGITS = '''
     """Digits."""
@@ -92,7 +92,7 @@ def digits(workspace="w", steps=1):
 def factory(name, body="return ExperimentConfig()", decorator="register_config_factory"):
     return (
         "from official_trainer.config import ExperimentConfig\n"
-        "from official_trainer.registry import register_config_factory\n"
+        "from official_trainer.tasks.registry import register_config_factory\n"
         "from official_trainer import registry\n\n\n"
         f"@{decorator}({name!r})\ndef make():\n    {body}\n"
     )

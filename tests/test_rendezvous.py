@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from official_trainer.launch.local import free_ports
-from official_trainer.rendezvous import RendezvousError, bounded, meet
+from official_trainer.distributed.rendezvous import RendezvousError, bounded, meet
+from official_trainer.launch.local.local import free_ports
 
 HANGS = """
 import ctypes

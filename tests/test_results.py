@@ -10,10 +10,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_trainer.action import Action, LoopState, Run
+from official_trainer.actions.action import Action, LoopState, Run
+from official_trainer.actions.schedule import Schedule
 from official_trainer.lazy import keras
-from official_trainer.results import Mean, Results, SampledSet
-from official_trainer.schedule import Schedule
+from official_trainer.tasks.results import Mean, Results, SampledSet
 from official_trainer.tracking import Text, flatten
 from tests import toy
 

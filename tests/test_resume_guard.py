@@ -14,13 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer import config as configuration
-from official_trainer import files, inputs, registry, resume, run
+from official_trainer import files, inputs
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.config import ConfigError, ExperimentConfig, fields, schema
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.job import Job
 from official_trainer.lazy import keras
-from official_trainer.manifest import CheckpointError, committed_steps
-from official_trainer.resume import KINDS, ConfigChangeError, changes_since, kind_of
+from official_trainer.runs import run
+from official_trainer.runs.job import Job
+from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume.config_changes import KINDS, ConfigChangeError, changes_since, kind_of
+from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
 from tests.config import sample
@@ -51,7 +54,7 @@ ENGINE_FIELDS = [
     *paths(configuration.TaskRoutine, "task.task_routines[0]"),
     *paths(configuration.TaskRoutine, "eval_tasks[0]"),
 ]
-first_pattern = resume.pattern_of
+first_pattern = config_changes.pattern_of
 
 
 def test_the_walk_sees_every_section():
@@ -116,7 +119,7 @@ def test_the_class_of_a_field(path, kind):
 
 def plain(resolved):
     """What a manifest holds, as it is read back."""
-    return resume.parse(configuration.dump(resolved.config))
+    return config_changes.parse(configuration.dump(resolved.config))
 
 
 def changes(before, now):
@@ -241,8 +244,8 @@ def test_another_way_to_write_a_value_is_no_change():
     now = sample.resolved("task.model.number=0.0001", "task.model.count=2.0", "task.model.filters=[3]")
     model = "{number: 1e-4, count: 2, filters: [0x3], blocks: [{x: 1}]}"
     text = f"task: {{model: {model}, train_data: {{global_batch_size: 8}}}}"
-    assert changes_since(resume.parse(text), now)[0].path == "trainer.train_steps"  # its default is 0
-    assert changes_since(resume.parse(f"{text}\ntrainer: {{train_steps: 100.0}}"), now) == ()
+    assert changes_since(config_changes.parse(text), now)[0].path == "trainer.train_steps"  # its default is 0
+    assert changes_since(config_changes.parse(f"{text}\ntrainer: {{train_steps: 100.0}}"), now) == ()
 
 
 def test_one_is_not_true():
@@ -293,7 +296,7 @@ def test_a_run_without_a_checkpoint_may_change_anything(model_dir):
     """N9: a config that never led to a checkpoint binds nobody, nor does half a checkpoint."""
     assert job(model_dir).check_changes() == ()
     os.makedirs(model_dir)
-    resume.write_params(model_dir, sample.resolved())
+    config_changes.write_params(model_dir, sample.resolved())
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
     save(model_dir, 10)
     os.remove(f"{model_dir}/ckpt-10.index")
@@ -364,7 +367,7 @@ def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
     """N9: a change that was accepted and then killed before a save is still one; going back is none."""
     save(model_dir, 10)
     save(model_dir, 20, "runtime.seed=1")
-    resume.write_params(model_dir, sample.resolved("runtime.seed=2"))
+    config_changes.write_params(model_dir, sample.resolved("runtime.seed=2"))
     (change,) = refusal(model_dir, "runtime.seed=2").changes
     assert (change.before, change.after) == (1, 2)
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
@@ -373,7 +376,7 @@ def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
 def test_the_notice():
     """N9: what was accepted, and on whose word."""
     found = changes(sample.resolved(), sample.resolved("runtime.seed=1", "trainer.train_steps=200"))
-    assert resume.notice(found, 10) == (
+    assert config_changes.notice(found, 10) == (
         "config changed since step 10:\n"
         "  runtime.seed: 0 -> 1 (--set), by --allow_config_change\n"
         "  trainer.train_steps: 100 -> 200 (--set)"
@@ -435,9 +438,9 @@ def test_history_is_kept_byte_by_byte(model_dir):
     """N9: `params.<n>.yaml`, also of a file that nobody can read."""
     os.makedirs(model_dir)
     for seed in (1, 1, 2):
-        resume.write_params(model_dir, sample.resolved(f"runtime.seed={seed}"))
+        config_changes.write_params(model_dir, sample.resolved(f"runtime.seed={seed}"))
     Path(model_dir, "params.yaml").write_bytes(b"\xff")
-    resume.write_params(model_dir, sample.resolved("runtime.seed=3"))
+    config_changes.write_params(model_dir, sample.resolved("runtime.seed=3"))
     kept = sorted(name for name in os.listdir(model_dir) if name.startswith("params."))
     assert kept == ["params.1.yaml", "params.2.yaml", "params.yaml"]
     assert "seed: 1" in files.read_text(f"{model_dir}/params.1.yaml")
@@ -506,7 +509,7 @@ def test_a_killed_attempt_does_not_hide_its_change(model_dir, monkeypatch):
         raise KeyboardInterrupt
 
     sets = ["trainer.train_steps=6", f"{BATCH}=20"]
-    monkeypatch.setattr("official_trainer.trainer.Trainer.run_steps", killed)
+    monkeypatch.setattr("official_trainer.engine.trainer.Trainer.run_steps", killed)
     with pytest.raises(KeyboardInterrupt):
         train(model_dir, *sets, allow_config_change=True)
     assert "global_batch_size: 20" in files.read_text(f"{model_dir}/params.yaml")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official_trainer.retention import Retention, ranked
+from official_trainer.checkpoints.retention import Retention, ranked
 
 SEVEN = (10, 20, 30, 40, 50, 60, 70)
 

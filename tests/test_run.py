@@ -10,18 +10,20 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer import config as configuration
-from official_trainer import files, inputs, registry, run
-from official_trainer.best import BestCheckpoint
+from official_trainer import files, inputs
+from official_trainer.checkpoints.best import BestCheckpoint
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.config import schema
+from official_trainer.config.modes import ModeError
 from official_trainer.config.optimization import EMAConfig
+from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.manifest import CheckpointError, committed_steps
-from official_trainer.modes import ModeError
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
-from official_trainer.trainer import Trainer
 from tests import toy
 from tests.cases import cases
 from tests.runs import rows, values

@@ -5,10 +5,10 @@ import threading
 import pytest
 import tensorflow as tf
 
-from official_trainer.checkpoints import CheckpointStore, SaveError
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.checkpoints.snapshot import Snapshot
+from official_trainer.checkpoints.store import CheckpointStore, SaveError
 from official_trainer.errors import ExitCode
-from official_trainer.manifest import committed_steps
-from official_trainer.snapshot import Snapshot
 
 
 class State:

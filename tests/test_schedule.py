@@ -5,9 +5,9 @@ import types
 
 import pytest
 
-from official_trainer.action import Action, CallAt, Callback, LoopState, Rollback, Run, Save, Stop
+from official_trainer.actions.action import Action, CallAt, Callback, LoopState, Rollback, Run, Save, Stop
+from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.schedule import ActionError, Schedule
 from official_trainer.stopping import PreemptedError
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, AtEnd, Every, EverySeconds
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from official_trainer import silence
+from official_trainer.distributed import tcp_timeout
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def limit(end):
 
 def test_both_ends_of_a_connection_get_a_limit_once(connection):
     address, client, accepted = connection
-    assert silence.bound({address}, 7) == 2
+    assert tcp_timeout.bound({address}, 7) == 2
     for end in (client, accepted):
         assert limit(end) == 7000
         assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    assert silence.bound({address}, 9) == 0
+    assert tcp_timeout.bound({address}, 9) == 0
     client.sendall(b"it is whole")
     assert accepted.recv(100) == b"it is whole"
 
@@ -37,16 +37,16 @@ def test_nothing_else_is_touched(connection, tmp_path):
     (host, port), client, accepted = connection
     before = set(os.listdir("/proc/self/fd"))
     with open(tmp_path / "file", "w"), socket.socketpair()[0], socket.socket():
-        assert silence.bound({(host, port + 1), ("127.0.0.2", port)}, 7) == 0
+        assert tcp_timeout.bound({(host, port + 1), ("127.0.0.2", port)}, 7) == 0
     assert limit(client) == limit(accepted) == 0
     assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_addresses_are_names_or_numbers(connection):
     (_, port), client, _ = connection
-    found = silence._resolved([f"localhost:{port}", f"[::1]:{port}", "no.such.host.invalid:1"])
+    found = tcp_timeout._resolved([f"localhost:{port}", f"[::1]:{port}", "no.such.host.invalid:1"])
     assert {("127.0.0.1", port), ("::1", port)} <= found
-    assert silence.bound(found, 7) == 2 and limit(client) == 7000
+    assert tcp_timeout.bound(found, 7) == 2 and limit(client) == 7000
 
 
 def test_an_ipv4_connection_to_a_server_of_ipv6_counts():
@@ -55,5 +55,5 @@ def test_an_ipv4_connection_to_a_server_of_ipv6_counts():
     with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
         address = "127.0.0.1", server.getsockname()[1]
         with socket.create_connection(address), server.accept()[0] as accepted:
-            assert silence.bound({address}, 7) == 2
+            assert tcp_timeout.bound({address}, 7) == 2
             assert limit(accepted) == 7000

@@ -12,7 +12,7 @@ from official.modeling.multitask import task_sampler as garden
 
 from official_trainer.config import ConfigError, TaskSamplingConfig
 from official_trainer.config.multitask import AnnealingSampleConfig, ProportionalSampleConfig
-from official_trainer.task_sampler import TaskSampler
+from official_trainer.tasks.multi_task.sampler import TaskSampler
 
 WEIGHTS = {"a": 1.0, "b": 3.0, "c": 6.0}
 SECTIONS = {

@@ -9,9 +9,10 @@ import socket
 import pytest
 import tensorflow as tf
 
-from official_trainer import distribute, lazy, tpu
+from official_trainer import lazy
 from official_trainer.config import ExperimentConfig, resolve
 from official_trainer.config.schema import RuntimeConfig
+from official_trainer.distributed import strategy, tpu
 from official_trainer.errors import ExitCode
 from tests import forked, toy
 from tests.config.sample import problems
@@ -65,16 +66,16 @@ def test_hosts_of_an_address():
 
 def test_auto_takes_a_tpu_that_is_named(monkeypatch):
     """T16: by the config or by the environment; TPU devices alone are no order to use them."""
-    assert distribute.strategy_name(RuntimeConfig(), None) == "auto"
-    assert distribute.strategy_name(RuntimeConfig(tpu="local"), None) == "tpu"
+    assert strategy.strategy_name(RuntimeConfig(), None) == "auto"
+    assert strategy.strategy_name(RuntimeConfig(tpu="local"), None) == "tpu"
     monkeypatch.setenv("TPU_NAME", "my-tpu")
-    assert distribute.strategy_name(RuntimeConfig(), None) == "tpu"
-    assert distribute.strategy_name(RuntimeConfig(distribution_strategy="off"), None) == "off"
+    assert strategy.strategy_name(RuntimeConfig(), None) == "tpu"
+    assert strategy.strategy_name(RuntimeConfig(distribution_strategy="off"), None) == "off"
 
 
 def refused(*args, **fields):
     with pytest.raises((tpu.TPUError, GONE)) as caught:
-        distribute.build_strategy(runtime(*args, **fields))
+        strategy.build_strategy(runtime(*args, **fields))
     return caught.value
 
 
@@ -206,7 +207,7 @@ def connect(where, write):
     deadline = time.monotonic() + 60
     while True:  # servers take a while to listen
         try:
-            distribute.build_strategy(runtime(where))
+            strategy.build_strategy(runtime(where))
         except GONE:
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -241,7 +242,7 @@ def test_two_servers_are_connected_to():
 def test_what_the_look_up_of_a_name_says(monkeypatch):
     """T16: a TPU that is not ready yet may be later; one that is unknown will not."""
     monkeypatch.setattr(tpu, "check_reachable", lambda where: None)
-    resolver = "official_trainer.tpu.tf.distribute.cluster_resolver.TPUClusterResolver"
+    resolver = "official_trainer.distributed.tpu.tf.distribute.cluster_resolver.TPUClusterResolver"
 
     def fail_with(error):
         def resolve_(_):
@@ -261,7 +262,7 @@ def test_what_the_look_up_of_a_name_says(monkeypatch):
     assert refused("n").exit_code == ExitCode.RETRY
     fail_with(KeyError("a bug"))
     with pytest.raises(KeyError):
-        distribute.build_strategy(runtime("n"))
+        strategy.build_strategy(runtime("n"))
 
 
 # What TPUs cannot do.
@@ -304,13 +305,13 @@ def test_bfloat16_is_for_tpus():
 def test_auto_is_checked_as_well():
     """T16: what the config could not know while the strategy was open."""
     with pytest.raises(tpu.TPUError, match=r"runtime.enable_xla: has no effect"):
-        distribute.build_strategy(RuntimeConfig(tpu="local", enable_xla=True))
+        strategy.build_strategy(RuntimeConfig(tpu="local", enable_xla=True))
 
 
 def test_xla_is_not_asked_of_a_tpu():
     """T16: it compiles every step itself, and experiments of Model Garden leave the option on."""
-    assert not distribute.needs_xla(object.__new__(tf.distribute.TPUStrategy), is_enabled=True)
-    assert distribute.needs_xla(tf.distribute.get_strategy(), is_enabled=True)
+    assert not strategy.needs_xla(object.__new__(tf.distribute.TPUStrategy), is_enabled=True)
+    assert strategy.needs_xla(tf.distribute.get_strategy(), is_enabled=True)
 
 
 def test_training_batches_have_one_shape():
@@ -360,9 +361,9 @@ def test_errors_that_do_not(error):
 
 def lose_the_tpu():
     """In the child: the default strategy stands for a TPU, which goes away after some windows."""
-    from official_trainer.trainer import Trainer
+    from official_trainer.engine.trainer import Trainer
 
-    distribute._CLUSTER_BUILDERS["tpu"] = lambda runtime, cluster: tf.distribute.get_strategy()
+    strategy._CLUSTER_BUILDERS["tpu"] = lambda runtime, cluster: tf.distribute.get_strategy()
     run_steps = Trainer.run_steps
 
     def run(self, *args, **kwargs):

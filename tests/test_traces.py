@@ -5,17 +5,18 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
-from official_trainer.action import Action
+from official_trainer.actions.action import Action
+from official_trainer.actions.schedule import Schedule
 from official_trainer.config import schema
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.loop import Loop
+from official_trainer.engine.traces import RetraceError, Traces, signature_of
+from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
-from official_trainer.hooks import Hooks
 from official_trainer.lazy import keras
-from official_trainer.loop import Loop
-from official_trainer.schedule import Schedule
+from official_trainer.runs import run
 from official_trainer.stopping import StopRequest
-from official_trainer.traces import RetraceError, Traces, signature_of
-from official_trainer.trainer import Trainer
+from official_trainer.tasks import registry
 from tests import toy
 from tests.loops import Disk, FakeJournal, FakeStore
 

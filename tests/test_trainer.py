@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from official_trainer.config import schema
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.distribute import DeviceError
+from official_trainer.distributed.strategy import DeviceError
+from official_trainer.engine.trainer import Trainer
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras
-from official_trainer.trainer import Trainer
 from tests.toy import (
     FEATURES,
     LABELS,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import variables
 from official_trainer.lazy import keras
+from official_trainer.tasks import variables
 from tests import toy
 
 

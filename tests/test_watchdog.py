@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from official_trainer.errors import ExitCode
-from official_trainer.stalls import Stall, stacks
-from official_trainer.watchdog import FACTOR, Limits, Progress, Reading, Watchdog
+from official_trainer.runs.health.stalls import Stall, stacks
+from official_trainer.runs.health.watchdog import FACTOR, Limits, Progress, Reading, Watchdog
 
 ROOT = Path(__file__).parents[1]
 LIMITS = Limits(floor_seconds=100, startup_seconds=1000)

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from official_trainer import distribute, files, manifest, random_streams
+from official_trainer import files
+from official_trainer.checkpoints import manifest
 from official_trainer.config import schema
 from official_trainer.config.optimization import (
     AdamConfig,
@@ -15,9 +16,11 @@ from official_trainer.config.optimization import (
     OptimizationConfig,
     OptimizerConfig,
 )
+from official_trainer.distributed import strategy as distribute
+from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.task import Task
-from official_trainer.trainer import Trainer
+from official_trainer.tasks import random_streams
+from official_trainer.tasks.task import Task
 
 NUM_EXAMPLES = 101
 FEATURES = np.random.RandomState(0).randn(NUM_EXAMPLES, 6).astype("float32")

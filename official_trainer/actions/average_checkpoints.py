@@ -1,7 +1,7 @@
 """The mean of the weights of the last checkpoints, evaluated and kept beside the run.
 
 Owns: which checkpoints count, their mean, and that the run's own weights are as they were afterwards. Does not own:
-batch-norm statistics (`batch_norm.py`), moving averages of every step (`optimization.py`).
+batch-norm statistics (`batch_norm.py`), moving averages of every step (`tasks/optimization.py`).
 
 What counts has to be the same after any restart. Where this is due, the checkpoint of that step is not saved yet, so
 the model itself stands for the newest one. The others are those at the multiples of `trainer.checkpoint_interval`
@@ -18,16 +18,17 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer import files, manifest
-from official_trainer.action import Action, Run
+from official_trainer import files
+from official_trainer.actions.action import Action, Run
+from official_trainer.actions.batch_norm import BatchNormStatistics
 from official_trainer.actions.export_saved_model import save_export
-from official_trainer.batch_norm import BatchNormStatistics
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.matching import Matching
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ActionConfig, Positive, When
 from official_trainer.config.components import folder_problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
-from official_trainer.matching import Matching
 
 _logger = logging.getLogger(__name__)
 

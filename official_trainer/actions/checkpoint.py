@@ -1,7 +1,8 @@
 """Checkpoints of what was evaluated, under names of one's own: the best by a metric, or the newest.
 
 Owns: the section, and saving one after an evaluation, with a SavedModel beside it if asked. Does not own: which stay
-(`named_checkpoints.py`), names (`name_template.py`), the checkpoints from which a run continues (`checkpoints.py`).
+(`checkpoints/named.py`), names (`checkpoints/name_template.py`), the checkpoints from which a run continues
+(`checkpoints/store.py`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from official_trainer import export, files
-from official_trainer.action import KEEPERS, Action, Run
+from official_trainer import files
+from official_trainer.actions.action import KEEPERS, Action, Run
+from official_trainer.checkpoints.name_template import NameTemplate
+from official_trainer.checkpoints.named import EXPORT, NamedCheckpoints, Policy
 from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
 from official_trainer.config.components import folder_problem
 from official_trainer.lazy import tf
-from official_trainer.monitoring import required_metric
-from official_trainer.name_template import NameTemplate
-from official_trainer.named_checkpoints import EXPORT, NamedCheckpoints, Policy
+from official_trainer.tasks import export
+from official_trainer.tracking.monitored import required_metric
 from official_trainer.triggers import AfterEval
 
 

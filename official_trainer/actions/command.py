@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, Literal
 
-from official_trainer import events, files
-from official_trainer.action import Run
+from official_trainer import files
+from official_trainer.actions import events
+from official_trainer.actions.action import Run
+from official_trainer.actions.events import Event, Happening
 from official_trainer.config import ActionConfig, PositiveFloat
 from official_trainer.config.errors import shorten
 from official_trainer.errors import UserError
-from official_trainer.events import Event, Happening
 
 FACTS = ("step", "event", "experiment", "model_dir", "reason")
 """Placeholders that are no metrics."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from official_trainer.action import Action, Request, Rollback, Run, Stop
+from official_trainer.actions.action import Action, Request, Rollback, Run, Stop
 from official_trainer.config import Above, ActionConfig, NonNegative, Positive, When
 
 _logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Early stopping: training ends when a metric of the evaluation no longer improves.
 
 Owns: the section, and counting evaluations without an improvement, which goes on after a restart. Does not own: ending
-a run (`loop.py`), keeping the best checkpoint (`best.py`, `actions/checkpoint.py`).
+a run (`engine/loop.py`), keeping the best checkpoint (`checkpoints/best.py`, `checkpoint.py`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from official_trainer.action import KEEPERS, Action, Run, Stop
+from official_trainer.actions.action import KEEPERS, Action, Run, Stop
 from official_trainer.config import ActionConfig, ConfigError, NonNegative, NonNegativeFloat, Problem
-from official_trainer.monitoring import COMPARISONS, Direction, is_better, required_metric
+from official_trainer.tracking.monitored import COMPARISONS, Direction, is_better, required_metric
 from official_trainer.triggers import AfterEval
 
 _PRIORITY = 100  # after the actions that keep what is best

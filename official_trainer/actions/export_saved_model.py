@@ -1,7 +1,7 @@
 """SavedModels while training goes on, one folder for each step.
 
 Owns: when and where these are written, and that a restart leaves the same ones. Does not own: how one is written
-(`export.py`), the exports of the best model and of the last one (`trainer.export`).
+(`tasks/export.py`), the exports of the best model and of the last one (`trainer.export`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer import export, files
-from official_trainer.action import Action, Run
+from official_trainer import files
+from official_trainer.actions.action import Action, Run
 from official_trainer.config import ActionConfig, Positive, When
 from official_trainer.config.components import folder_problem
+from official_trainer.tasks import export
 
 _TAKEN = ("best", "saved_model")
 """Folders of `trainer.export`."""

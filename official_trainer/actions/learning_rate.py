@@ -1,13 +1,14 @@
 """The learning rate in a row and a curve of its own, as finely as one likes.
 
-Owns: these rows, of the split `optimizer`. Does not own: the rate in each summary of training (`steps.py`).
+Owns: these rows, of the split `optimizer`. Does not own: the rate in each summary of training
+(`engine/train_steps.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from official_trainer.action import Action, Run
+from official_trainer.actions.action import Action, Run
 from official_trainer.config import ActionConfig, When
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.action import Action, CallAt, Run
+from official_trainer.actions.action import Action, CallAt, Run
 from official_trainer.config import ActionConfig, Positive, When
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf

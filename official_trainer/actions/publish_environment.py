@@ -1,7 +1,7 @@
 """What a run is made of and runs on, said once at its start: as texts in the trackers, and at level DEBUG in the log.
 
-Owns: how it is put in words. Does not own: what is known of it (`record.py`, `variables.py`), or that every run has
-this action (`build.py`).
+Owns: how it is put in words. Does not own: what is known of it (`tracking/record.py`, `tasks/variables.py`), or that
+every run has this action (`runs/build.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from official_trainer import config as configuration
-from official_trainer import record, variables
-from official_trainer.action import Action, Run
+from official_trainer.actions.action import Action, Run
 from official_trainer.config import ActionConfig
-from official_trainer.tracking import Text
+from official_trainer.tasks import variables
+from official_trainer.tracking import Text, record
 
 _logger = logging.getLogger(__name__)
 

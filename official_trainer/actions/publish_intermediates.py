@@ -1,6 +1,7 @@
 """What the model publishes from inside a step, its gradients and its weights, sent to the trackers.
 
-Owns: which of it is sent. Does not own: collecting it (`publish.py`, `steps.py`), how it is shown (`tracking/`).
+Owns: which of it is sent. Does not own: collecting it (`tasks/publish.py`, `engine/train_steps.py`), how it is shown
+(`tracking/`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Any
 
-from official_trainer import variables
-from official_trainer.action import Action, CallAt, Run
+from official_trainer.actions.action import Action, CallAt, Run
 from official_trainer.config import ActionConfig, Positive, When
+from official_trainer.tasks import variables
 from official_trainer.tracking import Histogram, Image
 
 

@@ -1,7 +1,7 @@
 """Whether the replicas still hold the same weights.
 
 Owns: comparing what every replica holds, and what is said when it differs. Does not own: variables that replicas keep
-apart on purpose (`replicas.py`): batch-norm statistics, metrics.
+apart on purpose (`distributed/replicas.py`): batch-norm statistics, metrics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import triggers
-from official_trainer.action import Action, Run
+from official_trainer.actions.action import Action, Run
 from official_trainer.config import ActionConfig, NonNegativeFloat, When
 from official_trainer.errors import UserError
 

@@ -19,11 +19,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from official_trainer import events
-from official_trainer.action import Run
+from official_trainer.actions import events
+from official_trainer.actions.action import Run
+from official_trainer.actions.events import Event, Happening
 from official_trainer.config import ActionConfig, NonNegative, PositiveFloat
 from official_trainer.errors import UserError
-from official_trainer.events import Event, Happening
 
 FIRST_PAUSE_SECONDS = 1.0
 """Pause before the second attempt; each pause after it is twice as long."""

@@ -1,7 +1,7 @@
 """Try everything a run will do, in a minute, before it is started.
 
 Owns: `check`: takes train's flags, prints a line for each step.
-Does not own: the steps (`preflight.py`).
+Does not own: the steps (`runs/check.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Tries the steps, each reported as it ends; the first that fails ends the check with its own exit code."""
     mode = flags.read_mode(arguments)
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
-    from official_trainer import run as engine
+    from official_trainer.runs import run as engine
 
     for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin):
         mark = terminal.paint("ok", "green") + "    " if step.error is None else terminal.paint("failed", "red")

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     port = arguments.port or "0"
     if not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"--port={port}: expected a number from 0 to 65535")
-    from official_trainer import data_service
+    from official_trainer.inputs import data_service
 
     data_service.serve(
         arguments.role or "",

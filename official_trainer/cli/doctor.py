@@ -165,7 +165,8 @@ def check_keras(environ: Mapping[str, str]) -> Finding:
 
 def check_workspace(workspace: Path | None) -> Finding:
     """Says which workspace this is, and whether all its experiments can be listed."""
-    from official_trainer import config, registry
+    from official_trainer import config
+    from official_trainer.tasks import registry
 
     if workspace is None:
         return Finding("workspace", False, "no folder upwards of here holds experiments/", "official-trainer init DIR")

@@ -1,7 +1,7 @@
 """Evaluate a checkpoint of an experiment.
 
 Owns: `eval`.
-Does not own: the evaluation (`run.py`).
+Does not own: the evaluation (`runs/run.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluates; the metrics are what is printed."""
     checkpoint = flags.read_checkpoint(arguments)
     experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
-    from official_trainer import run as engine
+    from official_trainer.runs import run as engine
 
     metrics = engine.run(
         experiment,

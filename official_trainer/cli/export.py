@@ -1,7 +1,7 @@
 """Export a checkpoint as a SavedModel for serving.
 
 Owns: `export`.
-Does not own: what is exported (`official_trainer/export.py`).
+Does not own: what is exported (`official_trainer/tasks/export.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Exports, and prints where to."""
     checkpoint = flags.read_checkpoint(arguments)
     experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
-    from official_trainer import run as engine
+    from official_trainer.runs import run as engine
 
     output_dir = arguments.output_dir or None
     path = engine.export(

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from official_trainer import modes
 from official_trainer.cli.spelling import UsageError, Words, did_you_mean
-from official_trainer.prediction_shards import DATA_SECTIONS, FORMATS, PredictionSettings
+from official_trainer.config import modes
+from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS, PredictionSettings
 
 GIN_FLAGS = ("gin_file", "gin_params")
 

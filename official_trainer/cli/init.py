@@ -1,7 +1,7 @@
 """Start a new workspace with one complete example.
 
 Owns: `init`: copies `template/` without ever overwriting a file.
-Does not own: what a workspace is (`registry.py`).
+Does not own: what a workspace is (`tasks/registry.py`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from official_trainer.cli import flags, submit, terminal
 from official_trainer.cli.spelling import UsageError, did_you_mean
 from official_trainer.errors import ExitCode
 from official_trainer.launch import submission, targets
-from official_trainer.launch.signals import Signals
+from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import Hands, Target
 

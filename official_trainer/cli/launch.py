@@ -16,18 +16,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer import files, modes
+from official_trainer import files
 from official_trainer.cli import flags, target, terminal, train
 from official_trainer.cli.spelling import UsageError, did_you_mean
-from official_trainer.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
+from official_trainer.config import modes
+from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
     from official_trainer.config import Problem, Resolved
-    from official_trainer.job import Job
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import JobSpec
     from official_trainer.launch.verdict import Outcome
+    from official_trainer.runs.job import Job
 
 USAGE = (
     "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] --experiment=NAME [flags of train] [PATH=VALUE …]"
@@ -79,11 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
-    from official_trainer import run as engine
-    from official_trainer.job import check_ready
-    from official_trainer.launch import local, output
-    from official_trainer.launch.attempt import Options
+    from official_trainer.launch.local import local, output
+    from official_trainer.launch.local.attempt import Options
     from official_trainer.launch.profile import Profile
+    from official_trainer.runs import run as engine
+    from official_trainer.runs.job import check_ready
 
     profile = read_profile(arguments, Profile())
     limit = _limit_here(arguments, profile)
@@ -203,8 +204,8 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
       mode: of what trains.
       check: refuses what cannot be trained.
     """
-    from official_trainer.job import Job
     from official_trainer.launch.spec import training_job, with_gpus
+    from official_trainer.runs.job import Job
 
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
     counts = profile.counts
@@ -235,7 +236,7 @@ def _with_data_service(job: JobSpec, ports: list[int]) -> JobSpec:
     """Returns the job with a tf.data service beside it, if there are ports for one."""
     if not ports:
         return job
-    from official_trainer.data_service import WORK_DIR
+    from official_trainer.inputs.data_service import WORK_DIR
     from official_trainer.launch.spec import with_data_service
 
     # Not where an earlier service kept its journal, with addresses that are somebody else's by now.
@@ -274,7 +275,8 @@ def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -
         raise UsageError(
             f"--data_workers={count} with --ps={counts[PS]}: workers of parameter servers read by themselves"
         )
-    from official_trainer.launch import local, spec
+    from official_trainer.launch import spec
+    from official_trainer.launch.local import local
 
     ports = local.free_ports(1 + count)
     arguments.tf_data_service = spec.dispatcher_address(ports[0])
@@ -325,7 +327,7 @@ def report(outcome: Outcome) -> None:
 
 
 def _print_plan(job: JobSpec) -> None:
-    from official_trainer.launch import local
+    from official_trainer.launch.local import local
 
     for member in local.place(job):
         environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in member.environ.items())

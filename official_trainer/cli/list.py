@@ -1,7 +1,7 @@
 """List the experiments of the workspace, and those of Model Garden.
 
 Owns: `list`.
-Does not own: finding them (`registry.py`, `garden/index.py`).
+Does not own: finding them (`tasks/registry.py`, `garden/index.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from official_trainer.cli.spelling import UsageError
 
 if TYPE_CHECKING:
     from official_trainer.garden.index import Entry
-    from official_trainer.registry import Experiment
+    from official_trainer.tasks.registry import Experiment
 
 USAGE = "[--json]"
 
@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
       UsageError: there is neither a workspace nor Model Garden.
     """
-    from official_trainer import registry
     from official_trainer.garden import index, snapshot
+    from official_trainer.tasks import registry
 
     workspace, theirs = target.workspace(arguments), index.entries()
     nowhere = f"no workspace: no folder upwards of {os.getcwd()} holds experiments/; {target.NEW_WORKSPACE}"

@@ -1,7 +1,7 @@
 """Write a checkpoint's predictions for all examples to files; killed, it goes on where it was.
 
 Owns: `predict`.
-Does not own: the predictions (`predicting.py`).
+Does not own: the predictions (`runs/predict.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     with StopRequest() as stop:
         with stop.interruptible():
             experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
-            from official_trainer import run as engine
+            from official_trainer.runs import run as engine
         engine.run(
             experiment,
             resolved,

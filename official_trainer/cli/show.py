@@ -62,8 +62,8 @@ def _run_dir(arguments: argparse.Namespace) -> str | None:
 
 def _is_experiment(name: str, arguments: argparse.Namespace) -> bool:
     """Whether a name is an experiment's; some of Model Garden's, and of those like them, have a slash."""
-    from official_trainer import registry
     from official_trainer.garden import index
+    from official_trainer.tasks import registry
 
     workspace = target.workspace(arguments)
     return name in index.entries() or (workspace is not None and name in registry.experiments(workspace))

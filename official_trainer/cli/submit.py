@@ -17,15 +17,15 @@ from typing import Any
 from official_trainer import files
 from official_trainer.cli import launch, target, terminal
 from official_trainer.cli.spelling import UsageError
-from official_trainer.cluster import PS
+from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.job import Job, check_ready
 from official_trainer.launch import submission
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import JobSpec
 from official_trainer.launch.submission import Record
 from official_trainer.launch.target import Rendered, Target
-from official_trainer.run import check_startable
+from official_trainer.runs.job import Job, check_ready
+from official_trainer.runs.run import check_startable
 
 _ONLY_HERE = ("supervise", "spawn", "data_workers", "log_dir")
 _CALLED = {PS: "parameter server"}

@@ -1,7 +1,7 @@
 """What a command is about: the experiment, its resolved configuration and its run directory.
 
 Owns: the way from shared flags to those three; the workspace; the default of `--model_dir`; reading back a run.
-Does not own: resolving values (`config/`), finding experiments (`registry.py`).
+Does not own: resolving values (`config/`), finding experiments (`tasks/registry.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from official_trainer.config import Resolved
-    from official_trainer.gin_bindings import Bindings
+    from official_trainer.garden.gin_bindings import Bindings
 
 
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
@@ -69,7 +69,7 @@ def named_experiment(arguments: argparse.Namespace) -> str:
         raise UsageError(_one_too_many(arguments))
     if arguments.experiment or arguments.name:
         return str(arguments.experiment or arguments.name)
-    from official_trainer import registry
+    from official_trainer.tasks import registry
 
     place = workspace(arguments)
     names = ", ".join(registry.experiments(place)) if place else f"none here; {NEW_WORKSPACE}"
@@ -78,7 +78,7 @@ def named_experiment(arguments: argparse.Namespace) -> str:
 
 def _one_too_many(arguments: argparse.Namespace) -> str:
     """Returns what to say of a name beside `--experiment`, which may be an override that was cut short."""
-    from official_trainer import registry
+    from official_trainer.tasks import registry
 
     name, place = arguments.name, workspace(arguments)
     if "." in name and name not in (registry.experiments(place) if place else ()):
@@ -92,7 +92,8 @@ def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
     Raises:
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
-    from official_trainer import config, registry
+    from official_trainer import config
+    from official_trainer.tasks import registry
 
     resolved = config.resolve(
         registry.get_config(experiment, workspace(arguments)),
@@ -120,7 +121,7 @@ def _as_fields(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
 
 def workspace(arguments: argparse.Namespace) -> Path | None:
     """Returns the workspace of the current directory, else the one that `train.py` lies in, else None."""
-    from official_trainer import registry
+    from official_trainer.tasks import registry
 
     return registry.find_workspace() or (registry.find_workspace(arguments.home) if arguments.home else None)
 
@@ -142,7 +143,7 @@ def recorded_experiment(run_dir: str) -> str:
       UsageError: no run is there.
       ModelDirError: its record cannot be read.
     """
-    from official_trainer.record import read_run
+    from official_trainer.tracking.record import read_run
 
     run = read_run(run_dir)
     if run is None:
@@ -152,7 +153,7 @@ def recorded_experiment(run_dir: str) -> str:
 
 def _gin(arguments: argparse.Namespace) -> Bindings | None:
     """Reads the gin flags; after the config, whose mistakes come first."""
-    from official_trainer import gin_bindings
+    from official_trainer.garden import gin_bindings
 
     return gin_bindings.read(arguments.gin_file, arguments.gin_params)
 

@@ -1,7 +1,7 @@
 """Train an experiment, evaluate it and keep its checkpoints: Model Garden's train.py.
 
 Owns: `train`, and what `train.py` calls.
-Does not own: the run (`run.py`).
+Does not own: the run (`runs/run.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-from official_trainer import modes
 from official_trainer.cli import flags, target
+from official_trainer.config import modes
 from official_trainer.stopping import StopRequest
 
 USAGE = "--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE …]"
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     with StopRequest() as stop:
         with stop.interruptible():
             experiment, resolved, model_dir, gin = target.from_flags(arguments)
-            from official_trainer import run as engine
+            from official_trainer.runs import run as engine
         engine.run(
             experiment,
             resolved,

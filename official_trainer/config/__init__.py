@@ -1,7 +1,7 @@
 """The configuration: typed, layered, frozen, and able to say where each value comes from. No TensorFlow here.
 
 Owns: everything between what a user writes (YAML, flags, an experiment's Python) and one `ExperimentConfig`.
-Does not own: which experiments there are (`registry.py`), or what the fields do.
+Does not own: which experiments there are (`tasks/registry.py`), or what the fields do.
 """
 
 from official_trainer.config.components import ActionConfig, TrackerConfig

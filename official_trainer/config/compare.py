@@ -1,7 +1,8 @@
 """What differs between a configuration written down earlier and one in force, field by field.
 
 Owns: which fields differ, who set the new value, and which overrides bring the old one back.
-Does not own: what a difference means for a run (`resume.py` of the engine), or where the earlier one is kept.
+Does not own: what a difference means for a run (`runs/resume/config_changes.py` of the engine), or where the earlier
+one is kept.
 
 The earlier one is plain: nested dicts, lists and scalars, as any YAML reader gives what `dump` wrote. A field that it
 lacks counts as the default of its class, so that a field added since is no difference.

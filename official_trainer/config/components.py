@@ -1,7 +1,7 @@
 """Sections whose class is chosen by `type`, the name of a file: actions and trackers.
 
 Owns: finding that file, in the package or in the folder of the same name in the workspace, and the class in it.
-Does not own: what components do (`actions/`, `tracking/`), which workspace it is (`registry.py`).
+Does not own: what components do (`actions/`, `tracking/`), which workspace it is (`tasks/registry.py`).
 
 Only the file that is named is imported; none of them imports TensorFlow.
 """

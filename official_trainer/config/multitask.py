@@ -1,7 +1,8 @@
 """The sections of experiments with several tasks: trained together, or evaluated beside the one that is trained.
 
 Owns: Model Garden's names for them, and what is wrong with them by themselves.
-Does not own: how tasks are sampled or trained together (`multi_task.py`, `task_sampler.py` of the engine).
+Does not own: how tasks are sampled or trained together (`tasks/multi_task/task.py`, `tasks/multi_task/sampler.py` of
+the engine).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `trainer.optimizer_config` section: optimizer, learning rate, warm-up, weight averaging.
 
 Owns: Model Garden's names, fields and defaults of these sections, typed and importable without TensorFlow.
-Does not own: building anything from them; `official_trainer/optimization.py` does.
+Does not own: building anything from them; `official_trainer/tasks/optimization.py` does.
 """
 
 from __future__ import annotations

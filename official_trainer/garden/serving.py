@@ -1,6 +1,7 @@
 """What a SavedModel of a Model Garden task takes and gives: the signatures of that task's own export module.
 
-Owns: which export module goes with which task. Does not own: writing SavedModels (`export.py`), what the modules do.
+Owns: which export module goes with which task. Does not own: writing SavedModels (`tasks/export.py`), what the modules
+do.
 """
 
 from __future__ import annotations

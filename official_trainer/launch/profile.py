@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from official_trainer.cluster import CHIEF, EVALUATOR, PS, WORKER
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
+from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with what is added, it is a name for every engine
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -1,6 +1,7 @@
 """What a job consists of, wherever it runs: roles, how many processes each has, and their commands.
 
-Owns: `JobSpec`, and what each process is told, as pure values. Does not own: starting anything (`local.py`).
+Owns: `JobSpec`, and what each process is told, as pure values. Does not own: starting anything
+(`launch/local/local.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from official_trainer.cluster import CHIEF, EVALUATOR, GIVEN_GPUS, PS, ROLES, WORKER, Cluster, process_name
+from official_trainer.distributed.cluster import CHIEF, EVALUATOR, GIVEN_GPUS, PS, ROLES, WORKER, Cluster, process_name
 
 _EVALUATOR_MODE = "continuous_eval"
 

@@ -1,6 +1,7 @@
 """How a job ended, from how its processes did: which of them failed by itself, and the exit code of all.
 
-Owns: that judgement, as a pure function, and the words for exit codes. Does not own: ending processes (`local.py`).
+Owns: that judgement, as a pure function, and the words for exit codes. Does not own: ending processes
+(`launch/local/local.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import dataclasses
 import signal
 from collections.abc import Iterable, Sequence
 
-from official_trainer.cluster import CHIEF, EVALUATOR, PS
+from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.spec import DATA_ROLES
 

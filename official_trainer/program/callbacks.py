@@ -1,7 +1,7 @@
 """Keras callbacks in the engine's loop: each called in Keras's order, with Keras's logs.
 
 Owns: `Epochs`, which cuts steps into epochs as `fit` counts them, and `CallbacksAction`, which calls callbacks there.
-Does not own: what any callback does, or when training stops (`loop.py` does as the action asks).
+Does not own: what any callback does, or when training stops (`engine/loop.py` does as the action asks).
 
 Callbacks that do not look at batches cost nothing between epochs: a window ends only where one of them is called.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from official_trainer.action import Action, Run, Stop
+from official_trainer.actions.action import Action, Run, Stop
 from official_trainer.lazy import keras
 from official_trainer.program.checkpoint import those_among
 from official_trainer.program.monitored_modes import maximise_rewards

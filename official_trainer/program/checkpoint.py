@@ -1,8 +1,8 @@
 """`ProgramCheckpoint`: checkpoints of a program under names of one's own, in the words of Keras's ModelCheckpoint.
 
 Owns: these words, and what is refused before training. Does not own: which checkpoints stay, and that a half-written
-one never counts (`named_checkpoints.py`), names (`name_template.py`), when it is called (`callbacks.py`), or reading
-them back (`loading.py`).
+one never counts (`checkpoints/named.py`), names (`checkpoints/name_template.py`), when it is called (`callbacks.py`),
+or reading them back (`loading.py`).
 
     ProgramCheckpoint("/runs/digits/best/{epoch:02d}-{val_loss:.3f}", monitor="val_loss", max_to_keep=3)
 """
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from official_trainer import files, metrics
+from official_trainer import files
+from official_trainer.checkpoints.name_template import COUNTERS, NameTemplate
+from official_trainer.checkpoints.named import NamedCheckpoints, Policy
 from official_trainer.lazy import keras, tf
-from official_trainer.monitoring import Direction, required_metric
-from official_trainer.name_template import COUNTERS, NameTemplate
-from official_trainer.named_checkpoints import NamedCheckpoints, Policy
 from official_trainer.program.data import ArgumentError
+from official_trainer.tasks import metrics
+from official_trainer.tracking.monitored import Direction, required_metric
 
 if TYPE_CHECKING:
     from official_trainer.program.callbacks import Epochs

@@ -13,11 +13,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.autograph import as_written
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, skip
 from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
+from official_trainer.tasks.autograph import as_written
 
 DEFAULT_BATCH_SIZE = 32  # Keras's
 _NO_END = 2**62

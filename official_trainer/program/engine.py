@@ -14,14 +14,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-from official_trainer import training
-from official_trainer.autograph import as_written
-from official_trainer.build import best_checkpoint
+from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.loop import Loop
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.hooks import Hooks
-from official_trainer.job import Given, Job
 from official_trainer.lazy import keras, tf
-from official_trainer.loop import Loop
 from official_trainer.program.callbacks import CallbacksAction, Epochs
 from official_trainer.program.checkpoint import watch_all
 from official_trainer.program.data import Own, Source
@@ -29,8 +26,11 @@ from official_trainer.program.prediction import Prediction
 from official_trainer.program.settings import Settings, check_micro_batches, task_config
 from official_trainer.program.task import ProgramTask
 from official_trainer.program.trainer import NoStore, ProgramTrainer
-from official_trainer.schedule import ActionError, Schedule
+from official_trainer.runs import train
+from official_trainer.runs.build import best_checkpoint
+from official_trainer.runs.job import Given, Job
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks.autograph import as_written
 from official_trainer.tracking import Tracker
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -131,7 +131,7 @@ class Engine:
         runtime = job.config.runtime
         with self._new_stop() as stop, job.given.trainer.keeping_best(best_checkpoint(job)):
             stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
-            training.train(job, stop, is_alone=False)
+            train.train(job, stop, is_alone=False)
 
     def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, hooks: Mapping[str, Any]) -> None:
         if not isinstance(self._data.training, Own):  # which goes on where it was

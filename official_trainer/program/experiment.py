@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from official_trainer import config as configuration
-from official_trainer import registry
 from official_trainer.config.optimization import ConstantLrConfig, LrConfig, WarmupConfig
 from official_trainer.garden.live import as_read
 from official_trainer.inputs import DataError, InputContext
@@ -26,7 +25,8 @@ from official_trainer.program.parts import divided
 from official_trainer.program.settings import Settings
 from official_trainer.program.task import BESIDE_METRICS
 from official_trainer.program.trainer import ProgramTrainer
-from official_trainer.task import split_inputs
+from official_trainer.tasks import registry
+from official_trainer.tasks.task import split_inputs
 from official_trainer.tracking import flatten
 
 _LOSSES = {"training_loss": "loss", "validation_loss": "loss"}

@@ -1,20 +1,21 @@
 """Reading checkpoints back into a program: all of it, or its variables alone.
 
 Owns: which checkpoint a path means, and that either all that is asked for is read or nothing. Does not own: how values
-are paired and assigned (`restore.py`), or what is in a checkpoint (`checkpoint.py`, `trainer.py`).
+are paired and assigned (`checkpoints/restore.py`), or what is in a checkpoint (`checkpoint.py`, `trainer.py`).
 """
 
 from __future__ import annotations
 
 import os
 
-from official_trainer import files, manifest, named_checkpoints, restore
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer import files
+from official_trainer.checkpoints import manifest, named, restore
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import keras, tf
-from official_trainer.manifest import CheckpointError
-from official_trainer.optimization import build_slots
 from official_trainer.program.checkpoint import split
 from official_trainer.program.data import ArgumentError
+from official_trainer.tasks.optimization import build_slots
 
 
 def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
@@ -63,7 +64,7 @@ def find(filepath: str | os.PathLike[str]) -> str:
     path = str(os.fspath(filepath))
     if "{" in path:
         directory, name, _ = split(path)
-        if (prefix := named_checkpoints.latest(directory, name)) is None:
+        if (prefix := named.latest(directory, name)) is None:
             raise CheckpointError(f"{directory} holds no checkpoint with a name of the template {name!r}")
         return prefix
     directory, _, name = path.removesuffix(".index").rpartition("/")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from official_trainer.autograph import as_written
 from official_trainer.lazy import tf
+from official_trainer.tasks.autograph import as_written
 
 
 def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = False) -> tf.data.Dataset:

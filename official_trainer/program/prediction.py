@@ -1,7 +1,7 @@
 """`predict`: a model's outputs for all examples of a call, in Keras's structure, on the engine's inference step.
 
 Owns: from a source of batches to arrays, batch by batch, and when callbacks hear of it. Does not own: the step and
-putting replicas' parts together (`inference.py`), or what the arguments mean (`program.py`).
+putting replicas' parts together (`engine/inference.py`), or what the arguments mean (`program.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from official_trainer.config import DataConfig
-from official_trainer.feed import Feed
-from official_trainer.inference import Inference
+from official_trainer.engine.feed import Feed
+from official_trainer.engine.inference import Inference
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import Own, Source
 from official_trainer.program.parts import divided
-from official_trainer.variables import is_waiting_for_a_call
+from official_trainer.tasks.variables import is_waiting_for_a_call
 
 
 class Prediction:

@@ -1,8 +1,8 @@
 """`Program`: compile, fit, evaluate and predict on the engine that runs experiments.
 
 Owns: Keras's methods that go over data, and what each of their arguments means for the loop. Does not own: what
-`compile` says (`compiled.py`), a loop of its own (there is `loop.py`, run by `engine.py`), data (`data.py`), when
-callbacks are called (`callbacks.py`).
+`compile` says (`compiled.py`), a loop of its own (there is `engine/loop.py`, run by `engine.py`), data (`data.py`),
+when callbacks are called (`callbacks.py`).
 
     program = Program(model, model_dir="/runs/digits")
     program.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])

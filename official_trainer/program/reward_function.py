@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from official_trainer import random_streams
-from official_trainer.autograph import as_written, rewritten
 from official_trainer.config import nearest
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, load, tf
 from official_trainer.program.data import ArgumentError
+from official_trainer.tasks import random_streams
+from official_trainer.tasks.autograph import as_written, rewritten
 
 _PACKAGE = "official_trainer"
 

@@ -12,13 +12,13 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer.autograph import as_written
 from official_trainer.lazy import keras, load, tf
-from official_trainer.monitoring import Direction
 from official_trainer.program import per_output
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.estimators import EvolutionStrategies, RewardEstimator, ScoreFunction
 from official_trainer.program.reward_function import RewardError, RewardFunction
+from official_trainer.tasks.autograph import as_written
+from official_trainer.tracking.monitored import Direction
 
 _compiled: Any = load("tf_keras.src.engine.compile_utils")  # Keras's own containers have no public name
 

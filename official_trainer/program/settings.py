@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import config as configuration
-from official_trainer import distribute
 from official_trainer.config import (
     DataConfig,
     ExperimentConfig,
@@ -24,6 +23,7 @@ from official_trainer.config import (
     TaskConfig,
     TrainerConfig,
 )
+from official_trainer.distributed import strategy
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import ArgumentError
 
@@ -151,8 +151,8 @@ class Settings:
         Raises:
           DeviceError: the devices are not there.
         """
-        distribute.configure_process(self.runtime)
-        with distribute.build_strategy(self.runtime).scope():
+        strategy.configure_process(self.runtime)
+        with strategy.build_strategy(self.runtime).scope():
             return make()
 
     def optimizer(self, optimizer: Any) -> Any:

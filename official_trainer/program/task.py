@@ -2,7 +2,7 @@
 
 Owns: a training step and an evaluation step out of Keras's own pieces (`compute_loss`, `compute_metrics`), so that
 their numbers are Keras's; a model's own `train_step` and `test_step` are called in their place. Does not own: data
-(`data.py`), what rewards add to a step (`rewards.py`), or when a step runs (`loop.py`).
+(`data.py`), what rewards add to a step (`rewards.py`), or when a step runs (`engine/loop.py`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from official_trainer import optimization
-from official_trainer.autograph import as_written, rewritten
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import Source
 from official_trainer.program.parts import divided, share_of
 from official_trainer.program.rewards import rewards_of
-from official_trainer.task import Task
+from official_trainer.tasks import optimization
+from official_trainer.tasks.autograph import as_written, rewritten
+from official_trainer.tasks.task import Task
 
 Kind = Literal["train", "eval"]
 

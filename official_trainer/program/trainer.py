@@ -11,14 +11,14 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer import windows
-from official_trainer.autograph import as_written
-from official_trainer.inference import num_examples_of
-from official_trainer.input_mark import NoInputMark
+from official_trainer.engine import windows
+from official_trainer.engine.inference import num_examples_of
+from official_trainer.engine.input_wait import NoInputMark
+from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import tf
 from official_trainer.program.callbacks import looks_at_test_batches
 from official_trainer.program.rewards import rewards_of
-from official_trainer.trainer import Trainer
+from official_trainer.tasks.autograph import as_written
 
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 

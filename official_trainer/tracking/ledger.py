@@ -1,7 +1,8 @@
 """The trackers of a process of a run, with `metrics.jsonl` as the ledger: a row there says that all else is done.
 
 Owns: that the row of an evaluation comes after everything about it was written, so that a kill loses none of it and
-none is there twice. Does not own: which trackers there are (`build.py` of the engine), the rows' format (`jsonl.py`).
+none is there twice. Does not own: which trackers there are (`runs/build.py` of the engine), the rows' format
+(`jsonl.py`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from official_trainer.tracking.identity import remembered
 
 _logger = logging.getLogger(__name__)
 _STATUS = {"done": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
-_TAG = "official_trainer.run"
+_TAG = "official_trainer.runs.run"
 _BATCH = 100  # MLflow takes no more parameters in one call
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_TRUNCATE_LONG_VALUES": "true"}
 

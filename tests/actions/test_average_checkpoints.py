@@ -7,19 +7,21 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import inputs, registry, run
-from official_trainer.action import LoopState, Run
+from official_trainer import inputs
+from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.average_checkpoints import AverageCheckpointsConfig, AverageError
-from official_trainer.batch_norm import BatchNormError, BatchNormStatistics
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.actions.batch_norm import BatchNormError, BatchNormStatistics
+from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError, schema
 from official_trainer.config.optimization import EMAConfig
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.loop import Loop
 from official_trainer.errors import ExitCode
-from official_trainer.hooks import Hooks
 from official_trainer.lazy import keras
-from official_trainer.loop import Loop
-from official_trainer.manifest import committed_steps
-from official_trainer.schedule import ActionError, Schedule
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from official_trainer.tracking import flatten
 from official_trainer.tracking.jsonl import read_rows
 from official_trainer.triggers import Every

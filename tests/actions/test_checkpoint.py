@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import files, manifest
+from official_trainer import files
 from official_trainer.actions.checkpoint import CheckpointConfig
+from official_trainer.actions.schedule import ActionError
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.checkpoints.named import latest
 from official_trainer.config import ConfigError, When
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.manifest import committed_steps
-from official_trainer.named_checkpoints import latest
-from official_trainer.schedule import ActionError
 from tests import runs, scripted
 
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 0.1)

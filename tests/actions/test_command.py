@@ -14,14 +14,14 @@ import types
 import pytest
 
 from official_trainer import config as configuration
-from official_trainer import events
-from official_trainer.action import LoopState, Run
+from official_trainer.actions import events
+from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.command import Command, CommandConfig, CommandError, fill
+from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import ConfigError, ExperimentConfig, When
 from official_trainer.config.dump import dump
-from official_trainer.evaluation import MonitoredMetricError
-from official_trainer.recovery import NonFiniteError
-from official_trainer.schedule import ActionError, Schedule
+from official_trainer.engine.evaluation import MonitoredMetricError
+from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.stopping import PreemptedError, StopRequest
 from tests.acting import NAME, do
 from tests.runs import differences
@@ -104,7 +104,7 @@ def test_a_run_that_fails_tells_why(model_dir, tmp_path, monkeypatch):
     def fail(trainer, *args):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("official_trainer.trainer.Trainer.evaluate", fail)
+    monkeypatch.setattr("official_trainer.engine.trainer.Trainer.evaluate", fail)
     argv = yaml(python(WRITE, str(tmp_path / "told"), "{reason}"))
     with pytest.raises(RuntimeError, match="out of luck"):
         do(model_dir, f"trainer.actions=[{{type: command, argv: {argv}}}]")
@@ -387,7 +387,7 @@ def test_errors_are_what_they_seem():
 
 def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
     """N5: far less than its own limit and the scheduler's; then it is killed, so that nothing outlives the run."""
-    monkeypatch.setattr("official_trainer.events.STOP_SECONDS", 0.5)
+    monkeypatch.setattr("official_trainer.actions.events.STOP_SECONDS", 0.5)
     action = Command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
     watched = Events(action, tmp_path)
     watched.step(10)

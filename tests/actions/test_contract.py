@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from official_trainer import config as configuration
-from official_trainer import files, run
-from official_trainer.action import Action
+from official_trainer import files
+from official_trainer.actions.action import Action
+from official_trainer.actions.schedule import Schedule
+from official_trainer.checkpoints.manifest import read
 from official_trainer.config import ExperimentConfig, fields
 from official_trainer.config.components import ActionConfig
 from official_trainer.lazy import keras
-from official_trainer.manifest import read
-from official_trainer.schedule import Schedule
+from official_trainer.runs import run
 from official_trainer.stopping import PreemptedError, StopRequest
 from tests.actions.samples import SAMPLES
 from tests.runs import differences
@@ -133,7 +134,7 @@ def test_all_of_them_together_survive_a_stop(folder, port, monkeypatch):
     """N2, N5: a run that is stopped and continued ends with the bits, the rows and the states of an unbroken one."""
     if not files.exists(f"{folder}/all/ckpt-40.index"):
         train(folder / "all", port)
-    from official_trainer.trainer import Trainer
+    from official_trainer.engine.trainer import Trainer
 
     stop, steps = StopRequest(), Trainer.run_steps
 

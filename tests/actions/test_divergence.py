@@ -6,13 +6,13 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer.action import LoopState, Rollback, Run, Stop
+from official_trainer.actions.action import LoopState, Rollback, Run, Stop
 from official_trainer.actions.divergence import Divergence, DivergenceConfig
+from official_trainer.actions.schedule import Schedule
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError, ExperimentConfig
+from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.errors import ExitCode
-from official_trainer.manifest import committed_steps
-from official_trainer.recovery import NonFiniteError
-from official_trainer.schedule import Schedule
 from official_trainer.tracking.jsonl import read_rows
 from tests.acting import ActingTask, do
 from tests.runs import differences, values

@@ -6,15 +6,16 @@ import types
 
 import pytest
 
-from official_trainer import files, metrics
-from official_trainer.action import LoopState, Run, Stop
+from official_trainer import files
+from official_trainer.actions.action import LoopState, Run, Stop
 from official_trainer.actions.checkpoint import CheckpointConfig
 from official_trainer.actions.early_stopping import EarlyStopping, EarlyStoppingConfig
+from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError, ExportConfig
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.manifest import committed_steps
-from official_trainer.monitoring import MissingMetricError
-from official_trainer.schedule import ActionError, Schedule
+from official_trainer.tasks import metrics
+from official_trainer.tracking.monitored import MissingMetricError
 from tests import runs, scripted
 
 

@@ -8,12 +8,14 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import export, files, inputs, registry, run
-from official_trainer.action import LoopState, Run
+from official_trainer import files, inputs
+from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.export_saved_model import ExportSavedModelConfig
 from official_trainer.config import ConfigError, schema
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import export, registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
 

@@ -10,15 +10,17 @@ from official.core import actions as garden_actions
 from official.core import config_definitions
 
 from official_trainer import config as configuration
-from official_trainer import files, inputs, registry, run
-from official_trainer.action import Callback
+from official_trainer import files, inputs
+from official_trainer.actions.action import Callback
 from official_trainer.actions.learning_rate import LearningRateConfig
+from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import schema
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.hooks import Hooks
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.loop import Loop
 from official_trainer.lazy import keras
-from official_trainer.loop import Loop
-from official_trainer.schedule import ActionError, Schedule
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from official_trainer.tracking import Trackers
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy

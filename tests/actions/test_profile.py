@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from official_trainer.action import LoopState, Run
+from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.profile import FILE, Profile, ProfileConfig, ProfileError
-from official_trainer.checkpoints import CheckpointStore
-from official_trainer.hooks import Hooks
-from official_trainer.loop import Loop
-from official_trainer.schedule import Schedule
+from official_trainer.actions.schedule import Schedule
+from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.loop import Loop
 from official_trainer.tracking import Trackers
 from official_trainer.triggers import AtSteps, Every, EverySeconds
 from tests import toy
@@ -76,7 +76,7 @@ def test_a_run_that_fails_leaves_no_profiler_on(model_dir, monkeypatch):
     def fail(trainer, *args):
         raise RuntimeError("no evaluation")
 
-    monkeypatch.setattr("official_trainer.trainer.Trainer.evaluate", fail)
+    monkeypatch.setattr("official_trainer.engine.trainer.Trainer.evaluate", fail)
     with pytest.raises(RuntimeError, match="no evaluation"):
         do(model_dir, "trainer.actions=[{type: profile, when: {at_steps: [19]}, steps: 50}]")
     assert len(profiles(model_dir)) == 1

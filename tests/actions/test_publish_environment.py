@@ -7,8 +7,9 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
 from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from official_trainer.versions import versions
 from tests import toy
 

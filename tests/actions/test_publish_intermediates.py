@@ -7,11 +7,13 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import inputs, publish, random_streams, registry, run
-from official_trainer.action import CallAt, LoopState, Run
+from official_trainer import inputs
+from official_trainer.actions.action import CallAt, LoopState, Run
 from official_trainer.actions.publish_intermediates import PublishIntermediatesConfig
 from official_trainer.config import schema
 from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import publish, random_streams, registry
 from official_trainer.tracking import Histogram, Image, Tracker
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy

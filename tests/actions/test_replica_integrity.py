@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from official_trainer.action import Action, LoopState, Run
+from official_trainer.actions.action import Action, LoopState, Run
 from official_trainer.actions.average_checkpoints import AverageCheckpointsConfig
 from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig, ReplicaIntegrityError
-from official_trainer.checkpoints import CheckpointStore
-from official_trainer.hooks import Hooks
-from official_trainer.loop import Loop
-from official_trainer.schedule import ActionError, Schedule
+from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.engine.hooks import Hooks
+from official_trainer.engine.loop import Loop
 from official_trainer.tracking import Trackers
 from official_trainer.triggers import AtSteps, Every
 from tests import toy

@@ -12,10 +12,10 @@ import types
 import pytest
 
 from official_trainer import config as configuration
-from official_trainer.action import LoopState, Run
+from official_trainer.actions.action import LoopState, Run
+from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.actions.webhook import Webhook, WebhookConfig, WebhookError
 from official_trainer.config import ConfigError, ExperimentConfig
-from official_trainer.schedule import ActionError, Schedule
 from official_trainer.stopping import StopRequest
 from tests.acting import NAME, do
 from tests.runs import differences

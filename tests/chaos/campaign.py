@@ -15,7 +15,7 @@ import signal
 import time
 from pathlib import Path
 
-from official_trainer.manifest import committed_steps
+from official_trainer.checkpoints.manifest import committed_steps
 from tests.chaos import inside
 from tests.chaos.compare import differences, id_lines
 from tests.chaos.runs import STEPS_PER_LOOP, Variant

@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from official_trainer.manifest import committed_steps, read
+from official_trainer.checkpoints.manifest import committed_steps, read
 from tests.runs import bits, rows
 
 

@@ -15,12 +15,13 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments.digits import CNNConfig, DigitsConfig, DigitsModel, DigitsTask, convolutions, experiment, load_digits
-from official_trainer import inputs, registry
+from official_trainer import inputs
 from official_trainer.actions.divergence import DivergenceConfig
 from official_trainer.actions.learning_rate import LearningRateConfig
 from official_trainer.config import DataConfig, ExperimentConfig, When
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
+from official_trainer.tasks import registry
 
 NUM_EXAMPLES = 352
 """An epoch is 22 batches of 16."""

@@ -44,7 +44,7 @@ def forget_random():
     """Random streams count the steps of the process, not of the run."""
     import tensorflow as tf
 
-    from official_trainer.random_streams import RandomStreams
+    from official_trainer.tasks.random_streams import RandomStreams
 
     begin_step = RandomStreams.begin_step
 
@@ -58,7 +58,7 @@ def forget_random():
 
 def forget_position():
     """Data starts at its beginning."""
-    from official_trainer.feed import Feed
+    from official_trainer.engine.feed import Feed
 
     build = Feed.build
     Feed.build = lambda self, start_step=0, window_steps=None: build(self, 0, window_steps)
@@ -82,7 +82,7 @@ def forget_average():
 
 def _forget(variables_of):
     """After the restore, and before the first step, some variables are again what they were when they were made."""
-    from official_trainer.trainer import Trainer
+    from official_trainer.engine.trainer import Trainer
 
     construct, begin = Trainer.__init__, Trainer.train_loop_begin
     fresh = {}

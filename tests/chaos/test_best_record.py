@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import files
-from official_trainer.best import BestCheckpoint
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.checkpoints.best import BestCheckpoint
+from official_trainer.checkpoints.store import CheckpointStore
 from tests.cases import cases
 from tests.chaos.faulty_files import FaultyFiles, Killed
 

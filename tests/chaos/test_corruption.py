@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer import files, manifest
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.errors import ExitCode
-from official_trainer.manifest import CheckpointError
 from official_trainer.tracking.jsonl import read_rows
 from tests.chaos.tiny import Tiny
 from tests.forked import run_command

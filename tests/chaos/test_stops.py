@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from official_trainer.manifest import committed_steps
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.tracking.jsonl import read_rows
 from tests.cases import cases
 from tests.forked import Command

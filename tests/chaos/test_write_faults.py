@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import files
-from official_trainer.checkpoints import SaveError
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.checkpoints.store import SaveError
 from official_trainer.cli.dispatch import main
 from official_trainer.errors import ExitCode
-from official_trainer.manifest import CheckpointError, committed_steps
 from tests.cases import cases
 from tests.chaos.faulty_files import FaultyFiles, Killed
 from tests.chaos.tiny import Tiny, save

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from official_trainer.checkpoints import CheckpointStore
+from official_trainer.checkpoints.store import CheckpointStore
 
 
 class Tiny:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from official_trainer import modes
 from official_trainer.cli import flags
 from official_trainer.cli.spelling import UsageError
-from official_trainer.prediction_shards import PredictionSettings
+from official_trainer.config import modes
+from official_trainer.runs.predictions.shards import PredictionSettings
 
 
 def parser(*, overrides=True):

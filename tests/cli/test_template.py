@@ -3,7 +3,8 @@
 import pytest
 import tf_keras
 
-from official_trainer import cli, config, registry
+from official_trainer import cli, config
+from official_trainer.tasks import registry
 
 
 @pytest.fixture

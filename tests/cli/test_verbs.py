@@ -13,16 +13,16 @@ import official_trainer
 from official_trainer import cli
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.garden import index
-from official_trainer.prediction_shards import PredictionSettings
-from official_trainer.preflight import CheckStep
+from official_trainer.runs.check import CheckStep
+from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 
 
 class Engine(types.ModuleType):
-    """Stands for `official_trainer.run`, and remembers how it was called."""
+    """Stands for `official_trainer.runs.run`, and remembers how it was called."""
 
     def __init__(self):
-        super().__init__("official_trainer.run")
+        super().__init__("official_trainer.runs.run")
         self.calls = []
 
     def run(self, experiment, resolved, **kwargs):
@@ -42,7 +42,7 @@ class Engine(types.ModuleType):
 @pytest.fixture
 def engine(monkeypatch):
     made = Engine()
-    monkeypatch.setitem(sys.modules, "official_trainer.run", made)
+    monkeypatch.setitem(sys.modules, "official_trainer.runs.run", made)
     monkeypatch.setattr(official_trainer, "run", made, raising=False)
     return made
 
@@ -504,8 +504,8 @@ def test_init_where_nothing_can_be_written(tmp_path, capsys):
 
 
 def test_the_engine_is_called_as_it_is():
-    """The calls above fit the real `official_trainer.run`."""
-    from official_trainer import run
+    """The calls above fit the real `official_trainer.runs.run`."""
+    from official_trainer.runs import run
 
     inspect.signature(run.run).bind(
         "e", None, mode="train", model_dir="d", quiet=True, argv=[], allow_config_change=True

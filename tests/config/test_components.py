@@ -6,14 +6,15 @@ import textwrap
 import pytest
 import yaml
 
-from official_trainer import registry, triggers
+from official_trainer import triggers
 from official_trainer.actions.learning_rate import LearningRateConfig
+from official_trainer.actions.schedule import Schedule
 from official_trainer.config import ConfigError, ExperimentConfig, TrainerConfig, When, dump, explain, resolve
 from official_trainer.config import components as component_module
 from official_trainer.config.compare import differences
 from official_trainer.config.components import ActionConfig
 from official_trainer.config.when import ExponentialWhen
-from official_trainer.schedule import Schedule
+from official_trainer.tasks import registry
 
 
 def resolved(text, base=None):

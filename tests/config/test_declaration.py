@@ -111,7 +111,7 @@ def test_importing_loads_no_tensorflow():
     """N7: reading and checking a configuration never imports TensorFlow."""
     code = (
         "import sys\n"
-        "import official_trainer.config as config, official_trainer.registry\n"
+        "import official_trainer.config as config, official_trainer.tasks.registry\n"
         "config.explain(config.resolve(config.ExperimentConfig(), sets=['runtime.seed=1']), 'runtime.seed')\n"
         "loaded = {name.partition('.')[0] for name in sys.modules}\n"
         "print(sorted(loaded & {'tensorflow', 'tf_keras', 'keras', 'official', 'orbit', 'numpy', 'rich', 'gin'}))\n"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from experiments.chaos import ChaosConfig, ChaosTask, digits_chaos
 
-from official_trainer import registry
 from official_trainer.config import ExperimentConfig
 from official_trainer.lazy import tf
+from official_trainer.tasks import registry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ LIMITS = ("runtime.stall_floor_seconds=8", "runtime.stall_startup_seconds=60", "
 
 def be_impatient():
     """Has the watchdog take twice the longest gap for a stall, and not ten times: to trace a step takes seconds."""
-    from official_trainer import watchdog
+    from official_trainer.runs.health import watchdog
 
     watchdog.FACTOR = 2
 

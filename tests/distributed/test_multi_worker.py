@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer.manifest import committed_steps
+from official_trainer.checkpoints.manifest import committed_steps
 from tests.chaos.compare import differences, id_lines
 from tests.chaos.runs import Variant
 from tests.distributed.workers import argv_of, cluster, phase_of, run_to_end

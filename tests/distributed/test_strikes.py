@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from official_trainer.manifest import committed_steps
+from official_trainer.checkpoints.manifest import committed_steps
 from tests.chaos.campaign import Tally
 from tests.chaos.compare import differences
 from tests.distributed.test_parameter_server import LONG, Run

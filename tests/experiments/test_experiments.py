@@ -10,8 +10,9 @@ import tensorflow as tf
 import tf_keras
 import yaml
 
-from official_trainer import config, inputs, random_streams, registry
-from official_trainer.trainer import Trainer
+from official_trainer import config, inputs
+from official_trainer.engine.trainer import Trainer
+from official_trainer.tasks import random_streams, registry
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(registry.experiments(ROOT))

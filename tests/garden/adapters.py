@@ -2,19 +2,19 @@
 
 import orbit
 
-from official_trainer import metrics
-from official_trainer.best import BestCheckpoint
-from official_trainer.evaluation import Evaluator
-from official_trainer.feed import Feed, TrainingFeed
+from official_trainer.checkpoints.best import BestCheckpoint
+from official_trainer.distributed.collective import Company
+from official_trainer.engine.evaluation import Evaluator
+from official_trainer.engine.feed import Feed, TrainingFeed
+from official_trainer.engine.input_wait import InputMark
+from official_trainer.engine.traces import Traces
+from official_trainer.engine.train_steps import Stepper
+from official_trainer.engine.validation_sets import ValidationSet
 from official_trainer.garden import run_experiment
-from official_trainer.input_mark import InputMark
 from official_trainer.lazy import tf
-from official_trainer.steps import Stepper
 from official_trainer.stopping import StopRequest
-from official_trainer.task import Task
-from official_trainer.together import Company
-from official_trainer.traces import Traces
-from official_trainer.validation_sets import ValidationSet
+from official_trainer.tasks import metrics
+from official_trainer.tasks.task import Task
 
 
 class Exporter(BestCheckpoint):

@@ -47,7 +47,7 @@ class Contract:
 
 
 def _trainer():
-    from official_trainer.trainer import Trainer
+    from official_trainer.engine.trainer import Trainer
 
     return {("official.core.base_trainer", "Trainer"): Trainer, **_exporter()}
 

@@ -48,8 +48,8 @@ def attempt(name, path):
 
 def _steps(name):
     from official_trainer import config as configuration
-    from official_trainer import registry, variables
     from official_trainer.garden.live import as_read
+    from official_trainer.tasks import registry, variables
 
     base = registry.get_config(name)
     needed = NEEDED.get(name, [])
@@ -132,7 +132,9 @@ def try_all(names):
     """Returns what came of each experiment."""
     from official_trainer.garden import index, snapshot
 
-    _context.set_forkserver_preload(["official.core.train_lib", "official_trainer.run", "official_trainer.training"])
+    _context.set_forkserver_preload(
+        ["official.core.train_lib", "official_trainer.runs.run", "official_trainer.runs.train"]
+    )
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(names):

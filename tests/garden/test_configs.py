@@ -15,10 +15,11 @@ from official.common import flags as garden_flags
 from official.core import config_definitions, exp_factory
 from official.modeling import hyperparams
 
-from official_trainer import cli, registry
+from official_trainer import cli
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError
 from official_trainer.garden import index, live, snapshot, spec
+from official_trainer.tasks import registry
 from tests.cli.test_process import LIGHT, ROOT
 
 COMMON = (

@@ -12,16 +12,17 @@ import tensorflow as tf
 from official.core import base_trainer, train_lib, train_utils
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from official_trainer import driver, files
+from official_trainer import files
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.config import ConfigError, DataConfig
-from official_trainer.driver import ArgumentError
+from official_trainer.config.modes import ModeError
+from official_trainer.engine.recovery import NonFiniteError
+from official_trainer.engine.trainer import Trainer
 from official_trainer.garden import run_experiment
 from official_trainer.lazy import keras
-from official_trainer.manifest import CheckpointError, committed_steps
-from official_trainer.modes import ModeError
-from official_trainer.recovery import NonFiniteError
+from official_trainer.runs import run_experiment as driver
+from official_trainer.runs.run_experiment import ArgumentError
 from official_trainer.tracking.jsonl import read_rows
-from official_trainer.trainer import Trainer
 from tests import toy
 from tests.test_model_garden import GardenTask, garden_config
 
@@ -439,7 +440,7 @@ def test_checkpoints_that_do_not_say_their_step_are_refused(tmp_path):
 
 def test_our_task_and_trainer_in_their_driver(tmp_path):
     """T1: OrbitExperimentRunner runs them, and our best checkpoint keeps what it evaluates."""
-    from official_trainer.best import BestCheckpoint
+    from official_trainer.checkpoints.best import BestCheckpoint
 
     keras.backend.clear_session()
     params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
@@ -456,7 +457,7 @@ def test_our_task_and_trainer_in_their_driver(tmp_path):
 
 def test_our_best_checkpoint_in_their_trainer(tmp_path):
     """T11: their Trainer asks it as it asks its own."""
-    from official_trainer.best import BestCheckpoint
+    from official_trainer.checkpoints.best import BestCheckpoint
 
     keras.backend.clear_session()
     params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from official_trainer.manifest import committed_steps
+from official_trainer.checkpoints.manifest import committed_steps
 from tests import runs
 from tests.forked import run_command
 from tests.garden import data

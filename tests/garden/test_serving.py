@@ -8,9 +8,9 @@ import tensorflow as tf
 from official.projects.video_ssl.tasks.pretrain import VideoSSLPretrainTask
 
 from official_trainer import config as configuration
-from official_trainer import registry
 from official_trainer.garden import serving
 from official_trainer.garden.live import as_read
+from official_trainer.tasks import registry
 
 PROJECTS = {
     "coco_yolov7_pico": (

@@ -12,13 +12,14 @@ from official.modeling import hyperparams
 from official.modeling.multitask import train_lib
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError
+from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.garden import index, live, snapshot
 from official_trainer.garden.differences import differences
 from official_trainer.lazy import keras
-from official_trainer.manifest import committed_steps
-from official_trainer.recovery import NonFiniteError
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import runs
 from tests.chaos.at_writes import check_kills

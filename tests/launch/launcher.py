@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from official_trainer.cli import launch as verb
-from official_trainer.launch import local
-from official_trainer.launch.attempt import Options
-from official_trainer.launch.output import Printer
+from official_trainer.launch.local import local
+from official_trainer.launch.local.attempt import Options
+from official_trainer.launch.local.output import Printer
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role
 
 FOLDER, WANTED = sys.argv[1], json.loads(sys.argv[2])

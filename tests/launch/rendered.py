@@ -9,10 +9,10 @@ from pathlib import Path
 import yaml
 
 from official_trainer import config
-from official_trainer.launch.kubernetes import Kubernetes
-from official_trainer.launch.kubernetes_profile import KubernetesProfile
-from official_trainer.launch.skypilot import SkyPilot, SkyPilotProfile
 from official_trainer.launch.spec import training_job
+from official_trainer.launch.targets.kubernetes import Kubernetes
+from official_trainer.launch.targets.kubernetes_profile import KubernetesProfile
+from official_trainer.launch.targets.skypilot import SkyPilot, SkyPilotProfile
 
 FOLDER = Path(__file__).parent / "golden"
 IMAGE = "image: registry.example.com/trainer:1\n"

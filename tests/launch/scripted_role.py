@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from official_trainer.cluster import process_name
+from official_trainer.distributed.cluster import process_name
 
 FOLDER, SOURCES = Path(sys.argv[1]), json.loads(sys.argv[2])
 if "SERVES" in os.environ:  # of a data service, whose processes are in no cluster

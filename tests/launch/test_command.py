@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer import cli, manifest
+from official_trainer import cli
+from official_trainer.checkpoints import manifest
 from official_trainer.cli import flags, terminal
 from official_trainer.cli import launch as verb
-from official_trainer.cluster import cluster_env
+from official_trainer.distributed.cluster import cluster_env
 from official_trainer.errors import ExitCode
-from official_trainer.launch import local
+from official_trainer.launch.local import local
 from official_trainer.launch.verdict import End, Outcome
 from tests import toy
 

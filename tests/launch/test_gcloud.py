@@ -14,8 +14,9 @@ import pytest
 from official_trainer import cli
 from official_trainer.cli import job as verb
 from official_trainer.errors import ExitCode
-from official_trainer.launch import targets, tpu_startup, vertex
+from official_trainer.launch import targets
 from official_trainer.launch.target import Submitted
+from official_trainer.launch.targets import tpu_startup, vertex
 from tests.launch import fake_google
 from tests.launch.rendered_google import NAME, PROFILES, TPU, VERTEX, profile_of, rendered
 

@@ -7,11 +7,12 @@ import pytest
 import yaml
 
 from official_trainer import config
-from official_trainer.cluster import cluster_env
 from official_trainer.config import ConfigError
-from official_trainer.launch import spec, targets, vertex
+from official_trainer.distributed.cluster import cluster_env
+from official_trainer.launch import spec, targets
 from official_trainer.launch.target import Submitted
-from official_trainer.launch.tpu import TpuProfile, state_of
+from official_trainer.launch.targets import vertex
+from official_trainer.launch.targets.tpu import TpuProfile, state_of
 from tests.launch import rendered_google as samples
 from tests.launch.rendered_google import TPU, VERTEX, job_for, profile_of, rendered
 

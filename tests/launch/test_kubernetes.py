@@ -19,10 +19,10 @@ from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
-from official_trainer.launch import yaml_text
-from official_trainer.launch.kubernetes import Kubernetes
-from official_trainer.launch.kubernetes_objects import FINAL_CODES
 from official_trainer.launch.target import Submitted
+from official_trainer.launch.targets import yaml_text
+from official_trainer.launch.targets.kubernetes import Kubernetes
+from official_trainer.launch.targets.kubernetes_objects import FINAL_CODES
 from tests.launch import admission, rendered
 from tests.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 

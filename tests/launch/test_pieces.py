@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from official_trainer.launch.output import Printer
-from official_trainer.launch.restarts import Restarts
+from official_trainer.launch.local.output import Printer
+from official_trainer.launch.local.restarts import Restarts
 from official_trainer.launch.verdict import End, exit_code, judge
 
 

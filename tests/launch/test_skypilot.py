@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from official_trainer import cli, config
-from official_trainer.cluster import cluster_env
 from official_trainer.config import ConfigError
+from official_trainer.distributed.cluster import cluster_env
 from official_trainer.errors import ExitCode
-from official_trainer.launch.skypilot import FILE, SkyPilot, SkyPilotProfile
+from official_trainer.launch.targets.skypilot import FILE, SkyPilot, SkyPilotProfile
 from tests.launch.rendered import SKYPILOT, job_for, profile_of
 
 ROOT = Path(__file__).parents[2]

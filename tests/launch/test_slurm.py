@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from official_trainer import cli
-from official_trainer.cluster import cluster_env
 from official_trainer.config import FrozenDict
+from official_trainer.distributed.cluster import cluster_env
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Resources
-from official_trainer.launch.slurm import Slurm, SlurmProfile
 from official_trainer.launch.spec import training_job
 from official_trainer.launch.target import Submitted
+from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
 from tests.launch.stand_ins import StandIns
 
 ROOT = Path(__file__).parents[2]

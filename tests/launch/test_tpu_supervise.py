@@ -12,8 +12,9 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
-from official_trainer.launch import targets, tpu_supervise
+from official_trainer.launch import targets
 from official_trainer.launch.target import Hands, Ran, Submitted
+from official_trainer.launch.targets import tpu_supervise
 from tests.launch.rendered_google import NAME, TPU, profile_of, rendered
 
 ROOT = Path(__file__).parents[2]

@@ -237,7 +237,7 @@ def test_a_sweep_is_an_array(slurm, capfd):
 
 
 def _experiment() -> ExperimentConfig:
-    from official_trainer import registry
+    from official_trainer.tasks import registry
 
     return registry.get_config("digits_mlp", registry.find_workspace())
 

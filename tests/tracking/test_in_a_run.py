@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from official_trainer import config as configuration
-from official_trainer import registry, run
-from official_trainer.build import trackers_of
 from official_trainer.config import TrackerConfig
-from official_trainer.job import Job
 from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.runs.build import trackers_of
+from official_trainer.runs.job import Job
+from official_trainer.tasks import registry
 from official_trainer.tracking import Tracker
 from official_trainer.tracking.csv import CsvConfig
 from official_trainer.tracking.jsonl import JsonlTracker

@@ -10,7 +10,7 @@ import pytest
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError, ExperimentConfig, TrackerConfig
 from official_trainer.errors import ExitCode
-from official_trainer.job import Job, check_ready
+from official_trainer.runs.job import Job, check_ready
 from official_trainer.tracking import Outcome
 from tests import toy
 from tests.tracking.readers import wandb_records
@@ -35,7 +35,7 @@ def test_a_library_that_is_not_installed_is_named_with_the_command_that_installs
     """B6: before anything is started, exit code 2."""
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda n: None if n in missing else n in ("mlflow",) or found(n))
-    monkeypatch.setattr("official_trainer.registry.get_task_cls", lambda *where: None)
+    monkeypatch.setattr("official_trainer.tasks.registry.get_task_cls", lambda *where: None)
     job = job_of(TrackerConfig.named(name)(), mode=mode)
     said = rf"trainer.trackers\[0\].type: '{name}' needs {', '.join(missing)}, which is not installed"
     with pytest.raises(ConfigError, match=said) as caught:
@@ -47,7 +47,7 @@ def test_a_library_that_is_not_installed_is_named_with_the_command_that_installs
 
 def test_the_same_tracker_twice_is_refused(monkeypatch):
     """B6: both would write the same file; with other fields there may be two of one type."""
-    monkeypatch.setattr("official_trainer.registry.get_task_cls", lambda *where: None)
+    monkeypatch.setattr("official_trainer.tasks.registry.get_task_cls", lambda *where: None)
     table = TrackerConfig.named("csv")
     check_ready(job_of(table(), table(file="other.csv")))
     with pytest.raises(ConfigError, match=r"trainer.trackers\[1\]: is there twice, as trainer.trackers\[0\] too"):

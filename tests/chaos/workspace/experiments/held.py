@@ -9,11 +9,11 @@ import os
 import pathlib
 import time
 
-from official_trainer import registry
 from official_trainer.config import DataConfig, ExperimentConfig, OptimizationConfig, TaskConfig, TrainerConfig
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.task import Task
+from official_trainer.tasks import registry
+from official_trainer.tasks.task import Task
 
 HOLD = os.environ.get("HOLD")
 SECONDS = float(os.environ.get("HOLD_SECONDS", "120"))
@@ -39,7 +39,7 @@ def hold(phase):
 
 
 def hold_save():
-    from official_trainer.snapshot import Snapshot
+    from official_trainer.checkpoints.snapshot import Snapshot
 
     write = Snapshot.write
 

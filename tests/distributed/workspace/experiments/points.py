@@ -9,14 +9,15 @@ import os
 
 import numpy as np
 
-from official_trainer import inputs, registry
+from official_trainer import inputs
 from official_trainer.config import DataConfig, ExperimentConfig, OptimizationConfig, TaskConfig, TrainerConfig
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.task import Task
+from official_trainer.tasks import registry
+from official_trainer.tasks.task import Task
 
 if os.environ.get("SHARES"):  # who did how much in each window, a line each
-    from official_trainer.coordinator import CoordinatedLoop
+    from official_trainer.engine.coordinator import CoordinatedLoop
 
     run_window = CoordinatedLoop.__call__
 

@@ -1,0 +1,222 @@
+"""Action: something that happens at a step. The contract between actions and the loop.
+
+Owns: what an action may do (`Action`), see (`Run`) and ask for (`Stop`, `Save`, `Rollback`, `CallAt`).
+Does not own: when and in which order actions are called (`schedule.py`), doing what they ask for (`engine/loop.py`),
+any action (`actions/`), or triggers (`triggers.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
+
+from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Trigger
+
+KEEPERS = "keepers of checkpoints"
+"""Where actions that keep checkpoints leave themselves for others, in `LoopState.shared`."""
+
+
+@dataclasses.dataclass
+class LoopState:
+    """Where a run stands.
+
+    Attributes:
+      step: global step.
+      start_step: step at which this process started.
+      end_step: step at which training ends; None until the first epoch of data of unknown size has ended.
+      epoch: passes over the data so far; None if the data does not say.
+      shared: a place for actions to leave things for each other; not saved.
+      step_seconds: how long a step took, of the last windows.
+      stop_reason: why training ends before its last step, if an action has asked for that.
+    """
+
+    step: int = 0
+    start_step: int = 0
+    end_step: int | None = None
+    epoch: float | None = None
+    shared: dict[str, Any] = dataclasses.field(default_factory=dict)
+    step_seconds: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=100))
+    stop_reason: str | None = None
+
+    @property
+    def median_step_seconds(self) -> float | None:
+        """Median over the last windows of the seconds a step took; None before the first window."""
+        return statistics.median(self.step_seconds) if self.step_seconds else None
+
+
+class Journal(Protocol):
+    """What actions need of the trackers."""
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        """Records numbers of `split` at `step`."""
+
+    def publish(self, split: str, step: int, media: Mapping[str, Any]) -> None:
+        """Records histograms, images and texts (`tracking.Histogram`, …) of `split` at `step`."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Run:
+    """What an action may see of a run.
+
+    Attributes:
+      state: where it stands.
+      trainer: has `model`, `optimizer`, `task`, `config`, `strategy`, `global_step`.
+      model_dir: the run directory.
+      tracker: where numbers and pictures go.
+      train_logs: the newest summary of training, flat, and the step of it.
+      outputs: what the trainer returned for the newest summary or evaluation, nested, as tensors; the flat numbers if
+        an earlier process made it.
+      saved_steps: waits until no checkpoint is being written, and returns the steps of those that are there.
+    """
+
+    state: LoopState
+    trainer: Any
+    model_dir: str
+    tracker: Journal
+    train_logs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    summary_step: int | None = None
+    outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    saved_steps: Callable[[], Sequence[int]] = lambda: ()
+
+    @property
+    def step(self) -> int:
+        """The global step."""
+        return self.state.step
+
+    @property
+    def model(self) -> Any:
+        """The model; to be looked at."""
+        return self.trainer.model
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Asks that training ends at this step, as if it were the last one: saved, evaluated, exported.
+
+    Attributes:
+      reason: why, for the console and the record.
+      weights: directory and step of a checkpoint whose weights are exported at the end, in place of the last ones.
+    """
+
+    reason: str
+    weights: tuple[str, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Save:
+    """Asks for a checkpoint of this step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rollback:
+    """Asks that the run goes back to an earlier checkpoint, as `trainer.recovery_…` says, or fails.
+
+    Attributes:
+      reason: what is wrong with this state.
+    """
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CallAt:
+    """Asks for a call of `on_step` at one more step, in this process.
+
+    Attributes:
+      step: which, after this one.
+    """
+
+    step: int
+
+
+Request = Stop | Save | Rollback | CallAt
+
+
+class Action:
+    """Something that happens at a step. Subclasses override the hooks they need; the others are never called.
+
+    A hook returns what it asks for: a request, several, or None. Nothing else may change the run: weights and
+    optimizer are only looked at.
+
+    Attributes:
+      name: tells it apart from others, in messages and in checkpoints; unset means the class's name.
+      priority: the lowest is called first; of equal ones the one that was given first.
+      when: when it is due: at these steps `on_step` is called, and `on_eval` after evaluations of these steps. By
+        default with every summary of training and after every evaluation.
+      on_error: what an exception in a hook means: `fail` ends the run, `warn` and `disable` go on.
+    """
+
+    name: str = ""
+    priority: int = 0
+    when: Trigger = AnyOf((AfterSummary(), AfterEval()))
+    on_error: Literal["fail", "warn", "disable"] = "fail"
+
+    publishes: ClassVar[bool] = False
+    """Whether what the model publishes from inside a step is wanted at the steps at which this is due."""
+
+    def monitored(self) -> tuple[str, ...]:
+        """Returns the names of the evaluation's metrics that this needs; a run without them is refused at its start."""
+        return ()
+
+    def needed_checkpoints(self, planned: Sequence[int]) -> Sequence[int]:
+        """Returns those of the run's checkpoints that `trainer.max_to_keep` must not delete yet.
+
+        Asked whenever checkpoints are deleted, also before `on_start`, by another thread: it has to follow from
+        `planned` alone.
+
+        Args:
+          planned: steps of the checkpoints that are there, rising, at multiples of `trainer.checkpoint_interval`.
+        """
+        return ()
+
+    def on_start(self, run: Run) -> Any:
+        """Called once per process, after the state is restored and before the first step."""
+
+    def on_step(self, run: Run) -> Any:
+        """Called when due, after the summary of that step and before its checkpoint."""
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> Any:
+        """Called when due, after an evaluation; after a restart again, if no later checkpoint knows of it.
+
+        Args:
+          run: the run.
+          logs: the evaluation's results, flat: `{"accuracy": 0.9, "dev/accuracy": 0.8}`.
+        """
+
+    def on_trace(self, run: Run, trace: Any) -> Any:
+        """Called after a function was traced (`traces.Trace`), once the window or the evaluation has ended."""
+
+    def on_end(self, run: Run, failure: BaseException | None) -> Any:
+        """Called when the run ends, after everything is saved; `failure` is what ended it, if something did."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Returns what has to survive a restart, as JSON takes it; it is saved in each checkpoint."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state` returned; `{}` for a run that begins, also when a run is rolled back to there."""
+
+
+class Callback(Action):
+    """A plain callable as an action, such as those in `orbit.actions`.
+
+    After an evaluation (`on="eval"`), or with each summary of training (`on="train"`), it gets the results as a flat
+    dictionary. What it returns is not looked at.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], *, on: Literal["eval", "train"] = "eval") -> None:
+        self._function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self._on = on
+        self.when = AfterEval() if on == "eval" else AfterSummary()
+
+    def on_step(self, run: Run) -> None:
+        if self._on == "train":
+            self._function(dict(run.train_logs))
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
+        if self._on == "eval":
+            self._function(dict(logs))

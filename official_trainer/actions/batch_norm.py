@@ -1,0 +1,176 @@
+"""Batch-norm statistics computed anew, over whole batches, with weights that stay as they are.
+
+Owns: which layers have such statistics, and the mean and variance over everything that a layer has seen.
+Does not own: which weights the model holds, or that it gets them back (`average_checkpoints.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import keras, tf
+from official_trainer.tasks.random_streams import RandomStreams
+from official_trainer.tasks.task import split_inputs
+
+
+class BatchNormError(UserError, ValueError):
+    """There are no batch-norm statistics to compute."""
+
+    exit_code = ExitCode.CONFIG
+
+
+def trained_layers(model: keras.Model) -> list[Any]:
+    """Returns the batch-norm layers of `model` whose statistics training moves: not those that are frozen."""
+    names = ("moving_mean", "moving_variance", "axis")
+    layers = [layer for layer in model.submodules if isinstance(layer, keras.layers.Layer) and layer.trainable]
+    return [layer for layer in layers if all(hasattr(layer, name) for name in names)]
+
+
+class BatchNormStatistics:
+    """The statistics that the batch-norm layers of a model would have, had they seen certain batches and no others.
+
+    Each layer normalises as in training, by the batch (and the replica) it sees. What is computed of its inputs is the
+    mean and the variance over all of them as one: over all batches and replicas, each example weighted alike. So it is
+    no moving average, and no mean of the variances of batches.
+    """
+
+    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy, seed: int) -> None:
+        """Takes the model; the layers are looked at once.
+
+        Args:
+          model: built under `strategy`.
+          strategy: how a batch is shared out.
+          seed: of the random streams of the layers that draw (dropout).
+
+        Raises:
+          BatchNormError: no layer has statistics that training moves.
+        """
+        layers = trained_layers(model)
+        if not layers:
+            raise BatchNormError(
+                f"the model {model.name} has no batch-norm layer that is trained, so there is nothing to recalibrate; "
+                "leave recalibrate_batch_norm out"
+            )
+        self._model, self._strategy = model, strategy
+        with strategy.scope():
+            self._pools = [_Pool(layer) for layer in layers]
+        self._streams = RandomStreams(model, seed)
+        self._run = tf.function(self._forward)
+
+    def measure(self, batches: Iterable[Any], step: int) -> int:
+        """Runs the model over `batches` in training mode; returns how many there were.
+
+        The model is called with the features of a batch and `training=True`, as `Task.train_step` does. It changes what
+        a layer changes by itself in training mode; give that back before `assign`.
+
+        Args:
+          batches: distributed.
+          step: random layers draw as in the steps after it.
+
+        Raises:
+          BatchNormError: no layer has seen anything.
+        """
+        for pool in self._pools:
+            pool.reset()
+        count = 0
+        with self._listening():
+            for batch in batches:
+                self._run(batch, tf.constant(step + count, tf.int64))
+                count += 1
+        if not any(pool.has_seen_something for pool in self._pools):
+            cause = "the training data holds no batch" if count == 0 else "none of them ran in training mode"
+            raise BatchNormError(f"the statistics of {len(self._pools)} batch-norm layers cannot be computed: {cause}")
+        return count
+
+    def assign(self) -> None:
+        """Gives the layers what was measured; one that has seen nothing keeps what it has."""
+        for pool in self._pools:
+            if pool.has_seen_something:
+                pool.assign()
+
+    def _forward(self, batch: Any, step: tf.Tensor) -> None:
+        self._strategy.run(self._replica_forward, args=(batch, step))
+
+    def _replica_forward(self, batch: Any, step: tf.Tensor) -> None:
+        self._streams.begin_step(step)
+        features, _ = split_inputs(batch)
+        self._model(features, training=True)
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Has the pools see what their layers see, while a `with` block lasts."""
+        for pool in self._pools:
+            pool.layer.call = _heard(pool.layer.call, pool)
+        try:
+            yield
+        finally:
+            for pool in self._pools:
+                del pool.layer.call  # the class's own is there again
+
+
+class _Pool:
+    """Sums over the inputs of one layer, in float64; each replica adds its own, and reading adds those up."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        shape = layer.moving_mean.shape
+        self._count, self._sum, self._squares = (_sum_variable(shape, name) for name in ("count", "sum", "squares"))
+
+    def reset(self) -> None:
+        for variable in (self._count, self._sum, self._squares):
+            variable.assign(tf.zeros(variable.shape, tf.float64))
+
+    def add(self, inputs: tf.Tensor, mask: tf.Tensor | None) -> None:
+        """Adds the inputs of one call, `[batch, …]`, of one replica; traced."""
+        values = tf.cast(inputs, tf.float64)
+        is_masked = mask is not None and not getattr(self.layer, "fused", False)  # the fused kernel ignores masks
+        weights = tf.cast(mask, tf.float64)[..., tf.newaxis] if is_masked else tf.ones([], tf.float64)
+        weights = tf.broadcast_to(weights, tf.shape(values))
+        axes = [axis for axis in range(values.shape.rank) if axis not in list(self.layer.axis)]
+        for variable, terms in (
+            (self._count, weights),
+            (self._sum, weights * values),
+            (self._squares, weights * values * values),
+        ):
+            variable.assign_add(tf.reshape(tf.reduce_sum(terms, axes), variable.shape))
+
+    @property
+    def has_seen_something(self) -> bool:
+        return bool(tf.reduce_all(_total(self._count) > 0))
+
+    def assign(self) -> None:
+        mean = _total(self._sum) / _total(self._count)
+        variance = tf.maximum(_total(self._squares) / _total(self._count) - mean * mean, 0)
+        for variable, value in ((self.layer.moving_mean, mean), (self.layer.moving_variance, variance)):
+            variable.assign(tf.cast(value, variable.dtype))
+
+
+def _sum_variable(shape: Any, name: str) -> tf.Variable:
+    return tf.Variable(
+        tf.zeros(shape, tf.float64),
+        trainable=False,
+        name=name,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+    )
+
+
+def _total(variable: tf.Variable) -> tf.Tensor:
+    return tf.identity(variable.read_value())
+
+
+def _heard(original: Callable[..., Any], pool: _Pool) -> Callable[..., Any]:
+    """Returns a layer's `call` that also shows `pool` what it is given in training mode."""
+    signature = inspect.signature(original)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("training"):
+            pool.add(next(iter(given.values())), given.get("mask"))
+        return original(*args, **kwargs)
+
+    return call

@@ -1,0 +1,229 @@
+"""The manifest of a checkpoint: the file written last, whose presence means that the checkpoint is whole.
+
+Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it. A
+manifest carries a checksum of itself (`sha256`; early ones have none), so that what it says can be trusted.
+Does not own: TensorFlow's own files, or which checkpoint is written, kept or restored (`store.py`).
+
+TensorFlow keeps a checksum of every value in the index, and compares it whenever the value is read. The manifest has
+the index's own checksum, so all values are covered without reading gigabytes back after every save.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+
+FORMAT_VERSION = 2
+
+_NAME = re.compile(
+    r"ckpt-(?P<step>0|[1-9]\d*)"
+    r"(?P<part>\.index|\.data-\d{5}-of-\d{5}|\.manifest\.json|\.saving|_temp|\.(?:manifest\.json|saving)\.tmp-\d+)"
+)
+
+
+class CheckpointError(UserError, ValueError):
+    """A checkpoint, or a directory of checkpoints, that cannot be used as asked."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class UnreadableManifestError(ValueError):
+    """A manifest that is not there, cut off or altered; its checkpoint does not count as committed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What one checkpoint holds.
+
+    Attributes:
+      step: global step.
+      created: when it was committed, ISO 8601 in UTC.
+      files: name → `{"size_bytes": …, "sha256": …}`; data files, whose values have checksums in the index, have no
+        `sha256`.
+      variables: key in the checkpoint → `{"shape": […], "dtype": …}`.
+      versions: of Python, TensorFlow, Keras and this package.
+      metadata: about the run; the same for all its checkpoints.
+      extra: state that the caller saved with this step, JSON.
+    """
+
+    step: int
+    created: str
+    files: Mapping[str, Mapping[str, Any]]
+    variables: Mapping[str, Mapping[str, Any]]
+    versions: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    extra: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """Returns the text of the manifest file."""
+        values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return json.dumps({**values, "sha256": _checksum(values)}, indent=1) + "\n"
+
+    def damage(self, directory: str, *, checksums: bool = True) -> str | None:
+        """Returns what is wrong with the files on disk, or None: sizes always, checksums if asked."""
+        for name, expected in self.files.items():
+            path = files.join(directory, name)
+            if not files.exists(path):
+                return f"{name} is missing"
+            if (size := files.size_bytes(path)) != expected["size_bytes"]:
+                return f"{name} has {size} bytes, not {expected['size_bytes']}"
+            try:
+                matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
+            except PermissionError as error:
+                raise _not_allowed(path) from error
+            if not matches:
+                return f"{name} does not match its checksum"
+        if checksums and any("sha256" not in expected for expected in self.files.values()):
+            return _damaged_value(prefix(directory, self.step))
+        return None
+
+
+def name(step: int) -> str:
+    """Returns the name of a manifest file."""
+    return f"ckpt-{step}.manifest.json"
+
+
+def saving_mark(step: int) -> str:
+    """Returns the name of the file that is there while a save is on its way."""
+    return f"ckpt-{step}.saving"
+
+
+def prefix(directory: str, step: int) -> str:
+    """Returns the path of a checkpoint as TensorFlow takes it: without suffix."""
+    return files.join(directory, f"ckpt-{step}")
+
+
+def parts(directory: str) -> dict[int, dict[str, str]]:
+    """Returns `{step: {file name: which part of a checkpoint it is}}` for files named as this package names them."""
+    found: dict[int, dict[str, str]] = {}
+    for file_name in files.list_dir(directory):
+        if match := _NAME.fullmatch(file_name):
+            found.setdefault(int(match["step"]), {})[file_name] = match["part"]
+    return found
+
+
+def is_leftover(part: str) -> bool:
+    """Tells whether a file of a whole checkpoint is none of it, but what a save or a deletion left that died."""
+    return part in (".saving", "_temp") or ".tmp-" in part
+
+
+def is_dead_save(parts: Mapping[str, str]) -> bool:
+    """Tells whether the files of one step are what a save leaves that died before it committed anything."""
+    kinds = parts.values()
+    return ".manifest.json" not in kinds and (".saving" in kinds or all(kind.startswith(".saving") for kind in kinds))
+
+
+def read(directory: str, step: int) -> Manifest:
+    """Returns the manifest of `step`.
+
+    Raises:
+      UnreadableManifestError: it is missing or damaged.
+      CheckpointError: it is in a format that only a later version of this package reads, or may not be read.
+      OSError: the disk or the file server fails, which says nothing about the manifest.
+    """
+    path = files.join(directory, name(step))
+    try:
+        return _parse(files.read_text(path), path, step)
+    except FileNotFoundError as error:
+        raise UnreadableManifestError(f"{name(step)} is missing") from error
+    except PermissionError as error:
+        raise _not_allowed(path) from error
+    except (CheckpointError, UnreadableManifestError):
+        raise
+    except (IsADirectoryError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableManifestError(f"{name(step)} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def committed_steps(directory: str) -> tuple[int, ...]:
+    """Returns the steps in `directory` whose manifest can be read, rising."""
+    steps = []
+    for step, found in sorted(parts(directory).items()):
+        if ".manifest.json" not in found.values():
+            continue
+        try:
+            read(directory, step)
+        except UnreadableManifestError:
+            continue
+        steps.append(step)
+    return tuple(steps)
+
+
+def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
+    """Returns what is wrong with the checkpoint of `step`, or None if it is whole."""
+    try:
+        return read(directory, step).damage(directory, checksums=checksums)
+    except UnreadableManifestError as error:
+        return str(error)
+
+
+def write(directory: str, manifest: Manifest) -> None:
+    """Commits a checkpoint whose other files are on disk already."""
+    files.write_text_atomically(files.join(directory, name(manifest.step)), manifest.to_json())
+
+
+def describe(directory: str, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Returns the size of each file, and the index's checksum, waiting until they are on the disk."""
+    described: dict[str, dict[str, Any]] = {}
+    for file_name in names:
+        path = files.join(directory, file_name)
+        files.sync(path)
+        described[file_name] = {"size_bytes": files.size_bytes(path)}
+        if file_name.endswith(".index"):
+            described[file_name]["sha256"] = files.sha256(path)
+    files.sync(directory)
+    return described
+
+
+def _damaged_value(checkpoint_prefix: str) -> str | None:
+    """Reads every value, which TensorFlow compares with its checksum; returns what is wrong with the first bad one."""
+    key = ""
+    try:
+        reader = tf.compat.v1.train.NewCheckpointReader(checkpoint_prefix)
+        for key in reader.get_variable_to_shape_map():
+            reader.get_tensor(key)
+    except tf.errors.PermissionDeniedError as error:
+        raise _not_allowed(checkpoint_prefix) from error
+    except (tf.errors.OpError, ValueError, IndexError) as error:
+        if (fault := files.as_storage_error(error, checkpoint_prefix)) is not None:
+            raise fault from error
+        return f"the data does not match its checksum at {key or 'its start'}"
+    return None
+
+
+def _parse(text: str, path: str, step: int) -> Manifest:
+    values = dict(json.loads(text))
+    checksum = values.pop("sha256", None)
+    if checksum is not None and checksum != _checksum(values):
+        raise UnreadableManifestError(f"{name(step)} does not match its own checksum")
+    if (version := values.pop("format_version")) > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format version is {version}, but this official-trainer reads up to {FORMAT_VERSION}. "
+            "Upgrade official-trainer to use this checkpoint."
+        )
+    manifest = Manifest(**values)
+    if manifest.step != step or not manifest.files:
+        raise UnreadableManifestError(f"{name(step)} is about step {manifest.step}, or names no files")
+    for expected in manifest.files.values():
+        if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
+            raise TypeError("files")
+    return manifest
+
+
+def _not_allowed(path: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} may not be read by this user, so it is unknown whether the checkpoint is whole. Allow it, or move the "
+        "files of this checkpoint away to use an older one."
+    )
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    """Of what a manifest says rather than of its text, which may be laid out anew."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -1,0 +1,230 @@
+"""Reading a checkpoint into live objects: all of it, exactly, or nothing.
+
+Owns: what is refused when variables do not match, and starting from another run's weights (`task.init_checkpoint`).
+Does not own: which checkpoint of a run is restored (`store.py`), or how variables are paired (`matching.py`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from collections.abc import Mapping, Sequence
+
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.matching import Matching, NoObjectGraphError, RestoreReport, Trackable, VariableSpec
+from official_trainer.lazy import tf
+
+_logger = logging.getLogger(__name__)
+
+REPLICA_VALUES = "training/replicas/"
+"""Where a checkpoint holds what each replica had; nothing is lost if a run goes on with another number of them."""
+
+
+def read_exactly(
+    prefix: str, items: Mapping[str, Trackable], *, step: int | None = None, allow_mismatch: Sequence[str] = ()
+) -> RestoreReport:
+    """Restores `items` from a checkpoint that holds just these.
+
+    Args:
+      prefix: of the checkpoint.
+      items: what is restored, by the name it has in the checkpoint.
+      step: for the report.
+      allow_mismatch: patterns of variables, as for `read_init_checkpoint`, that only one side may have, or in another
+        shape: those of the program then keep their fresh values, those of the checkpoint are left. The variables of an
+        optimizer are all named `optimizer/…`.
+
+    Raises:
+      CheckpointError: any other variable is missing, extra or of another shape. Nothing was assigned.
+    """
+    matching = _match(prefix, items)
+    report = matching.report(step=step)
+    differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
+    replica_values = f"{REPLICA_VALUES}*"
+    allowed = (*allow_mismatch, replica_values)
+    refused = [spec for spec in differing if not any(_allows(pattern, spec) for pattern in allowed)]
+    if refused:
+        raise CheckpointError(
+            f"checkpoint of another model; nothing was restored.\n{report}\n"
+            "Continue this run with the code and the config it was started with (params.yaml beside it), or start a "
+            f"new one from its weights: task.init_checkpoint={prefix} and another --model_dir. To continue all the "
+            f"same, name what may differ in trainer.restore_allow_mismatch, for example [{_suggestion(refused[0])}]."
+        )
+    if report.is_exact:
+        _read(prefix, items, is_complete=not report.deferred)
+    else:
+        _assign(matching)
+        if any(not _allows(replica_values, spec) for spec in differing):
+            _logger.warning("restored what matches; what was allowed to differ is as the program has it: %s", report)
+    return report
+
+
+def read_into(
+    checkpoint: tf.train.Checkpoint, prefix: str, step: int, allow_mismatch: Sequence[str] = ()
+) -> RestoreReport:
+    """Restores all that `checkpoint` holds, as `read_exactly` does."""
+    items = tf.train.TrackableView.children(checkpoint)
+    return read_exactly(prefix, items, step=step, allow_mismatch=allow_mismatch)
+
+
+def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
+    """Restores `items` out of a checkpoint that holds more, for evaluating or exporting it.
+
+    Raises:
+      CheckpointError: any variable of `items` is missing or of another shape, or the checkpoint has more of them.
+        Nothing was assigned.
+    """
+    report = _match(prefix, items).report(items_only=True)
+    if not report.is_exact:
+        raise CheckpointError(
+            f"checkpoint of another model; nothing was restored.\n{report}\n"
+            "Use the code and the config that the run was trained with (params.yaml beside it)."
+        )
+    _read(prefix, items, is_complete=not report.deferred)
+    return report
+
+
+def read_init_checkpoint(
+    path_or_dir: str, items: Mapping[str, Trackable], *, allow_missing: Sequence[str] = ()
+) -> RestoreReport:
+    """Gives `items` the weights of another run; what else its checkpoint holds is ignored.
+
+    Args:
+      path_or_dir: prefix of a checkpoint (`runs/a/ckpt-100`), or a directory: of this package, of Model Garden, or of
+        anything that writes TensorFlow checkpoints.
+      items: what is restored, by the name it has in the checkpoint; mostly `{"model": model}`.
+      allow_missing: patterns (shell style) of variables that may keep their fresh values because the checkpoint lacks
+        them or has them in another shape. They are matched with the path, with or without the item's name, and with
+        the variable's own name: `head/*`.
+
+    Raises:
+      CheckpointError: there is no checkpoint, or it does not restore every variable that must be. Nothing was assigned.
+    """
+    path_or_dir = str(path_or_dir)
+    prefix = _find(path_or_dir)
+    matching = _match(prefix, items)
+    report = matching.report(items_only=True)
+    _check_init(report, matching, items, allow_missing)
+    if report.wrong_shape:
+        _assign(matching)
+    elif matching.item_is_root:
+        _read(prefix, *items.values(), is_complete=not report.missing)
+    else:
+        _read(prefix, items, is_complete=not report.missing)
+    _logger.info("initial weights from %s", report)
+    return report
+
+
+def _check_init(
+    report: RestoreReport, matching: Matching, items: Mapping[str, Trackable], allow_missing: Sequence[str]
+) -> None:
+    place = f"task.init_checkpoint: {report.path}"
+    if not report.restored:
+        raise CheckpointError(
+            f"{place} restores no variable of {', '.join(items)}; "
+            f"it holds {', '.join(matching.root_names) or 'nothing'}.\n{report}"
+        )
+    lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
+    for pattern in allow_missing:
+        if not any(_allows(pattern, spec) for spec in (*lacking, *report.restored)):
+            raise CheckpointError(
+                f"task.init_checkpoint_allow_missing: {pattern!r} matches no variable of the model. Its variables are "
+                f"named like {lacking[0] if lacking else report.restored[0]}."
+            )
+    refused = [spec for spec in lacking if not any(_allows(pattern, spec) for pattern in allow_missing)]
+    if refused:
+        raise CheckpointError(
+            f"{place} does not fit the model: {len(refused)} of {len(lacking) + len(report.restored)} variables cannot "
+            f"be restored; nothing was.\n{report}\nIf they are to be trained from scratch, name them in "
+            f"task.init_checkpoint_allow_missing, for example [{_suggestion(refused[0])}]."
+        )
+
+
+def _names(spec: VariableSpec) -> tuple[str, ...]:
+    variable, is_slot, slot = spec.key.partition("/.OPTIMIZER_SLOT/")
+    return spec.key, spec.key.partition("/")[2], spec.name, f"{slot}/{variable}" if is_slot else ""
+
+
+def _allows(pattern: str, spec: VariableSpec) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in _names(spec))
+
+
+def _suggestion(spec: VariableSpec) -> str:
+    if "/.OPTIMIZER_SLOT/" in spec.key or spec.key.startswith("optimizer/"):
+        return "optimizer/*"
+    name = spec.name if "/" in spec.name else spec.key
+    return f"{name.rpartition('/')[0]}/*"
+
+
+def _assign(matching: Matching) -> None:
+    """Gives live variables their saved values one by one.
+
+    TensorFlow's own way cannot leave out those of another shape, and makes an optimizer create every slot that the
+    checkpoint has.
+    """
+    reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
+    for pair in matching.pairs:
+        pair.live.assign(reader.get_tensor(pair.checkpoint_key))
+
+
+def _find(path_or_dir: str) -> str:
+    """Returns the prefix of the checkpoint that a user names by path or by directory."""
+    place = f"task.init_checkpoint: {path_or_dir}"
+    path = path_or_dir.removesuffix(".index")
+    if files.exists(f"{path}.index"):
+        _check_manifest(path)
+        return path
+    if not files.exists(path_or_dir):
+        raise CheckpointError(f"{place} does not exist. Name a directory with checkpoints, or one such as …/ckpt-100.")
+    if not files.is_dir(path_or_dir):
+        raise CheckpointError(f"{place} is not a checkpoint. Name it without suffix, such as …/ckpt-100.")
+    if steps := manifest.committed_steps(path_or_dir):
+        for step in reversed(steps):
+            if (damage := manifest.damage(path_or_dir, step)) is None:
+                return manifest.prefix(path_or_dir, step)
+            _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path_or_dir, step, damage)
+        raise CheckpointError(f"{place} holds checkpoints, but none that is whole.")
+    if latest := tf.train.latest_checkpoint(path_or_dir):  # another tool's directory: its pointer is all there is
+        return latest
+    prefixes = [name.removesuffix(".index") for name in files.list_dir(path_or_dir) if name.endswith(".index")]
+    if len(prefixes) == 1:
+        return files.join(path_or_dir, prefixes[0])
+    if prefixes:
+        raise CheckpointError(f"{place} holds several checkpoints; name one of them: {', '.join(prefixes)}.")
+    raise CheckpointError(f"{place} holds no checkpoint.")
+
+
+def _check_manifest(prefix: str) -> None:
+    """Refuses a damaged checkpoint of ours; those of other tools have no manifest to compare with."""
+    directory, _, name = prefix.rpartition("/")
+    step = name.removeprefix("ckpt-")
+    if not step.isdecimal() or not files.exists(f"{prefix}.manifest.json"):
+        return
+    if damage := manifest.damage(directory or ".", int(step)):
+        raise CheckpointError(f"task.init_checkpoint: {prefix} is damaged: {damage}.")
+
+
+def _match(prefix: str, items: Mapping[str, Trackable]) -> Matching:
+    try:
+        return Matching(prefix, items)
+    except NoObjectGraphError as error:
+        raise CheckpointError(f"{error}. Convert it with TensorFlow 2 first.") from error
+    except (tf.errors.OpError, ValueError, IndexError) as error:
+        raise CheckpointError(f"{prefix} cannot be read: {error}") from error
+
+
+def _read(prefix: str, items: Mapping[str, Trackable] | Trackable, *, is_complete: bool) -> None:
+    # A new root leaves out the save counter that tf.train.Checkpoint may have; everything else is the same objects.
+    if isinstance(items, Mapping):
+        named = {name: item for name, item in items.items() if name != "save_counter"}
+        root = tf.train.Checkpoint(**named)
+    else:
+        root = tf.train.Checkpoint(items)
+    try:
+        status = root.read(prefix)
+    except (tf.errors.OpError, IndexError) as error:
+        raise CheckpointError(f"{prefix} is damaged: {error}") from error
+    status.expect_partial()
+    if is_complete:
+        status.assert_existing_objects_matched()  # TensorFlow must agree with our report

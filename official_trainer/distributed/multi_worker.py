@@ -1,0 +1,118 @@
+"""MultiWorkerMirroredStrategy: processes that train as one, each with its own part of every batch.
+
+Owns: connecting them, what travels between them beside gradients, and which errors mean that one of them is gone.
+Does not own: who decides what all of them do (`collective.py`), who takes part (`cluster.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from official_trainer.distributed import rendezvous, tcp_timeout
+from official_trainer.distributed.cluster import CHIEF, WORKER, Cluster, process_name
+from official_trainer.distributed.lost_peers import explained
+from official_trainer.distributed.peers import ALONE, Peers
+from official_trainer.lazy import tf
+
+_logger = logging.getLogger(__name__)
+
+_GROUP_KEY = 720_001  # of our collectives; TensorFlow counts its own up from 0
+_WORDS = 256  # 32 bits each: what most messages fit in
+_IMPLEMENTATIONS = {None: "AUTO", "nccl": "NCCL", "ring": "RING"}
+
+
+def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
+    """Returns the strategy over all workers, once all of them are there.
+
+    Raises:
+      RendezvousError: not all of them came within `runtime.rendezvous_timeout_seconds`.
+    """
+    if cluster is None or len(cluster.training) < 2:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
+    rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
+    # No timeout of TensorFlow's: for each sum of gradients it would start a thread that waits until it has passed.
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=getattr(
+            tf.distribute.experimental.CommunicationImplementation, _IMPLEMENTATIONS[runtime.all_reduce_alg]
+        ),
+    )
+    roles = {role: list(cluster.addresses[role]) for role in (CHIEF, WORKER) if role in cluster.addresses}
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(roles), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
+    )
+    what = f"{cluster.name}: connecting to {', '.join(members)}"
+    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, what):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    tcp_timeout.end_silent_connections(members.values())
+    _PEERS[strategy] = _Workers(cluster)
+    _logger.info("strategy multi_worker_mirrored: %s of %s", cluster.name, ", ".join(members))
+    return strategy
+
+
+def peers_of(strategy: tf.distribute.Strategy) -> Peers:
+    """Returns the processes that train under `strategy`, this one among them."""
+    return _PEERS.get(strategy, ALONE)
+
+
+_PEERS: dict[Any, Peers] = {}
+
+
+class _Workers:
+    """The processes of a cluster, which all-gather bytes on their CPUs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.index = cluster.training.index((cluster.role, cluster.index))
+        self.count = len(cluster.training)
+        self._addresses = {role: cluster.addresses[role] for role, _ in cluster.training}
+        self._gathers: dict[int, Any] = {}
+
+    @contextlib.contextmanager
+    def losses_explained(self) -> Iterator[None]:
+        """Turns TensorFlow's errors about processes that are gone into one that names them."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if (lost := explained(error, self._addresses)) is not None:
+                raise lost from error
+            raise
+
+    def exchange(self, value: Any) -> list[Any]:
+        data = pickle.dumps(value)
+        words = _WORDS
+        padded = len(data).to_bytes(8, "little") + data
+        rows = self._gather(padded, words)
+        longest = max(8 + int.from_bytes(row[:8], "little") for row in rows)
+        if longest > words * 4:  # everybody sees that, and comes again with room for it
+            words = 1 << (-(-longest // 4) - 1).bit_length()
+            rows = self._gather(padded, words)
+        return [pickle.loads(row[8 : 8 + int.from_bytes(row[:8], "little")]) for row in rows]
+
+    def _gather(self, data: bytes, words: int) -> list[bytes]:
+        size = words * 4
+        buffer = tf.io.decode_raw(tf.constant(data[:size].ljust(size, b"\0")), tf.int32)
+        with self.losses_explained():
+            gathered = self._gather_of(words)(buffer).numpy().tobytes()
+        return [gathered[start : start + size] for start in range(0, len(gathered), size)]
+
+    def _gather_of(self, words: int) -> Any:
+        if words not in self._gathers:
+
+            @tf.function(input_signature=[tf.TensorSpec([words], tf.int32)], autograph=False)
+            def gather(buffer: tf.Tensor) -> tf.Tensor:
+                with tf.device("CPU:0"):
+                    return tf.raw_ops.CollectiveGatherV2(
+                        input=buffer,
+                        group_size=self.count,
+                        group_key=_GROUP_KEY,
+                        instance_key=words,
+                        ordering_token=[],
+                        timeout_seconds=0.0,
+                    )
+
+            self._gathers[words] = gather
+        return self._gathers[words]

@@ -1,0 +1,241 @@
+"""Training under a coordinator: the strategy of the chief, and the servers that all others are.
+
+Owns: what of a config cannot be had there, connecting to the cluster, the life of a worker's or parameter server's
+process. Does not own: the windows of steps (`engine/coordinator.py`), the workers' data (`engine/worker_streams.py`).
+
+Workers and parameter servers run TensorFlow's server and nothing of the trainer: what they do is sent by the chief. So
+they learn of its end from the run directory alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.distributed import tcp_timeout
+from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster, process_name
+from official_trainer.distributed.rendezvous import bounded, wait_for
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+from official_trainer.lock import LEASE_SECONDS, lock_path
+from official_trainer.stopping import PreemptedError
+from official_trainer.tracking.record import STATUS_FILE
+
+_logger = logging.getLogger(__name__)
+
+SERVING = (WORKER, PS)
+"""Roles whose processes run a server of TensorFlow."""
+
+POLL_SECONDS = 0.5
+"""How often a server looks whether the chief is still there."""
+
+
+class CoordinatorError(UserError, ValueError):
+    """This process or config cannot take part in training under a coordinator."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class ChiefGoneError(UserError, RuntimeError):
+    """The chief has ended, or does not come; starting again helps once it does."""
+
+    exit_code = ExitCode.RETRY
+
+
+def problems(config: Any) -> Iterator[tuple[str, str, str]]:
+    """Yields what of a config cannot be had under a coordinator: its path, why not, and the fix."""
+    runtime, trainer = config.runtime, config.trainer
+    if runtime.mixed_precision_dtype == "float16":
+        why = "is float16, whose loss scale workers that update one after the other cannot agree on"
+        yield "runtime.mixed_precision_dtype", why, "use bfloat16, which needs none"
+    if runtime.enable_xla:
+        yield "runtime.enable_xla", "is true, but XLA cannot compile a step whose variables are elsewhere", "set it off"
+    if runtime.run_eagerly:
+        yield "runtime.run_eagerly", "is true, but only traced steps can be sent to workers", "set it off"
+    if getattr(getattr(config.task, "train_data", None), "enable_tf_data_service", False):
+        why = "is true, but workers under a coordinator read streams of their own"
+        yield "task.train_data.enable_tf_data_service", why, "leave it out"
+    for name in ("train_tf_function", "train_tf_while_loop"):
+        if not getattr(trainer, name):
+            yield f"trainer.{name}", "is false, but workers are sent traced loops of steps", "set it to true"
+    if trainer.on_data_end == "stop":
+        why = "is stop, but the workers come to the end of the data at different steps"
+        yield "trainer.on_data_end", why, "use repeat, and set trainer.train_steps or trainer.train_epochs"
+    if trainer.recovery_max_trials > 0 and trainer.recovery_data == "skip_batch":
+        why = "is skip_batch, but steps of several workers never come again in the same order, so none can be left out"
+        yield "trainer.recovery_data", why, "use skip or repeat"
+
+
+ORDER_OF_EXAMPLES = (
+    "not that of one device: worker w of W reads the global batches w, w + W, w + 2 W, … of the same order at its own "
+    "speed, and updates come as workers are done. After a restart at step S all go on from batch S, so batches that a "
+    "fast worker had before are read again, and those that a slow one had not are left out; a worker that comes back "
+    "goes on from its last finished closure. The number of steps is exact."
+)
+"""What a run under a coordinator has on record."""
+
+
+def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
+    """Returns the chief's strategy, once all workers and parameter servers answer.
+
+    Raises:
+      CoordinatorError: there is no such cluster, this process is not its chief, or a worker has several GPUs.
+      RendezvousError: not all have come in time.
+    """
+    _check_cluster(cluster)
+    assert cluster is not None
+    servers = _servers(cluster.addresses)
+    wait_for(servers, runtime.rendezvous_timeout_seconds)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        _cluster_spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
+    )
+    what = "chief: connecting to the workers and parameter servers"
+    with bounded(runtime.rendezvous_timeout_seconds, what):
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+    tcp_timeout.end_silent_connections(servers.values())
+    if strategy.num_replicas_in_sync > 1:
+        raise CoordinatorError(
+            f"runtime.num_gpus: each worker has {strategy.num_replicas_in_sync} GPUs, and under a coordinator a worker "
+            "uses one; set it to 1, and start a worker for each GPU"
+        )
+    # Evaluations run here, on purpose; TensorFlow warns of each call that is not sent to a worker.
+    strategy.extended._allow_run_without_coordinator = True
+    counts = ", ".join(f"{len(cluster.addresses[role])} {name}" for role, name in ((WORKER, "workers"), (PS, "ps")))
+    _logger.info("strategy parameter_server: %s", counts)
+    return strategy
+
+
+def addresses_of(strategy: Any) -> Mapping[str, tuple[str, ...]]:
+    """Returns `host:port` of the workers and parameter servers of a strategy, by role."""
+    listed = strategy._cluster_resolver.cluster_spec().as_dict()  # it has no public name
+    return {role: tuple(listed.get(role, ())) for role in SERVING}
+
+
+def missing_roles(cluster: Cluster) -> list[str]:
+    """Returns the roles that training under a coordinator needs and a cluster does not have."""
+    return [role for role in (CHIEF, *SERVING) if not cluster.addresses.get(role)]
+
+
+def _check_cluster(cluster: Cluster | None) -> None:
+    strategy = "runtime.distribution_strategy=parameter_server"
+    if cluster is None:
+        raise CoordinatorError(
+            f"{strategy}: nothing in the environment says who takes part. Set TF_CONFIG to a cluster with the roles "
+            "chief, worker and ps, or start all processes with `official-trainer launch`"
+        )
+    if missing := missing_roles(cluster):
+        raise CoordinatorError(f"{strategy}: the cluster of {cluster.source} has no {' and no '.join(missing)}")
+    if cluster.role != CHIEF:
+        raise CoordinatorError(f"{strategy}: {cluster.name} cannot train; the chief does")
+
+
+def _servers(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {
+        process_name(role, index): address for role in SERVING for index, address in enumerate(addresses.get(role, ()))
+    }
+
+
+def _cluster_spec(cluster: Cluster) -> tf.train.ClusterSpec:
+    known = (CHIEF, *SERVING)  # an evaluator is nobody's peer
+    return tf.train.ClusterSpec({role: list(cluster.addresses[role]) for role in known})
+
+
+def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Runs the server of a worker or parameter server until the chief's run is done.
+
+    Args:
+      cluster: says which process this is.
+      runtime: the section of the config.
+      model_dir: the run directory, in which the chief shows that it lives and how it ended.
+      sleep: waits; what it raises ends the server.
+
+    Raises:
+      PreemptedError: the chief was asked to stop and has saved.
+      ChiefGoneError: the chief has failed, or did not come (again) in time.
+      CoordinatorError: the address of this process is taken.
+    """
+    watch = ChiefWatch(model_dir, runtime.rendezvous_timeout_seconds)
+    settings = tf.compat.v1.ConfigProto()
+    settings.gpu_options.allow_growth = True
+    if _cores() == 1:
+        settings.inter_op_parallelism_threads = 2  # a thread that waits for a variable would keep the only one there is
+    if runtime.num_gpus is not None:
+        settings.device_count["GPU"] = runtime.num_gpus
+    try:
+        server = tf.distribute.Server(
+            _cluster_spec(cluster), cluster.role, cluster.index, protocol="grpc", config=settings, start=True
+        )
+    except tf.errors.OpError as error:
+        address = cluster.addresses[cluster.role][cluster.index]
+        raise CoordinatorError(f"{cluster.name} cannot serve at {address}: {error.message}") from error
+    tcp_timeout.end_silent_connections(_servers(cluster.addresses).values())
+    _logger.info("%s serves at %s", cluster.name, server.target)
+    while (code := watch.look(time.monotonic())) is None:
+        sleep(POLL_SECONDS)
+    if code == ExitCode.PREEMPTED:
+        raise PreemptedError(f"the chief was asked to stop; {cluster.name} has nothing to save")
+    if code != ExitCode.DONE:
+        raise ChiefGoneError(f"{cluster.name} ends: {watch.reason}; start all processes again to continue")
+
+
+def _cores() -> int:
+    """Returns how many cores this process may use, by which TensorFlow counts out its threads."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ChiefWatch:
+    """What the run directory tells others about the chief: that it lives, that it ended, that it may come back.
+
+    The chief holds the lock on the directory and renews it. A lock that is there but never changes is a dead chief's.
+    """
+
+    def __init__(self, model_dir: str, timeout_seconds: float) -> None:
+        """Takes the run directory, and how long a chief may be away before nobody waits for it any more."""
+        self.reason = ""
+        self._lock_path = lock_path(model_dir)
+        self._status_path = files.join(model_dir, STATUS_FILE)
+        self._timeout_seconds = timeout_seconds
+        self._before: tuple[bytes | None, bytes | None] | None = None
+        self._has_come = False
+        self._alive_seconds: float | None = None
+
+    def look(self, now: float) -> ExitCode | None:
+        """Returns with which code a server has to end at `now` (in seconds), or None while it is needed."""
+        lock, status = _read(self._lock_path), _read(self._status_path)
+        if self._alive_seconds is None:
+            self._alive_seconds = now
+        if self._before is not None and (lock, status) != self._before:
+            self._has_come, self._alive_seconds = True, now
+        self._before = lock, status
+        silent_seconds = now - self._alive_seconds
+        if lock is not None and self._has_come and silent_seconds < LEASE_SECONDS:
+            return None
+        ended = _exit_code(status) if self._has_come and lock is None else None
+        if ended is not None and ended != ExitCode.RETRY:
+            self.reason = f"the chief has ended with exit code {ended}"
+            return ExitCode(ended) if ended in (ExitCode.DONE, ExitCode.PREEMPTED) else ExitCode.RETRY
+        if silent_seconds < self._timeout_seconds + (LEASE_SECONDS if lock is not None else 0):
+            return None
+        self.reason = f"the chief {'is gone' if self._has_come else 'did not come'} for {silent_seconds:.0f} seconds"
+        return ExitCode.RETRY
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return files.read_bytes(path)
+    except Exception:  # TensorFlow's errors of URLs are no OSErrors; what cannot be read now may be at the next look
+        return None
+
+
+def _exit_code(status: bytes | None) -> int | None:
+    """Returns how the last process in the run directory ended; None if it has not, or nobody knows."""
+    try:
+        code = json.loads(status or b"null")["exit_code"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return code if isinstance(code, int) else None

@@ -1,0 +1,214 @@
+"""From `RuntimeConfig` to a `tf.distribute.Strategy`, and the process-wide settings a run needs.
+
+Owns: the table of strategies, which devices are used and how, precision, eager mode, seeds. Called once, before
+anything is built. Does not own: who takes part in a cluster (`cluster.py`), or how its processes, or a TPU (`tpu.py`),
+are connected.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from official_trainer.distributed import multi_worker, parameter_server, tpu
+from official_trainer.distributed.cluster import GIVEN_GPUS, PS, Cluster
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import keras, tf
+from official_trainer.tasks import random_streams
+
+_logger = logging.getLogger(__name__)
+
+
+class DeviceError(UserError, ValueError):
+    """The runtime section asks for devices that this machine does not have."""
+
+    exit_code = ExitCode.CONFIG
+
+
+def configure_process(runtime: Any) -> None:
+    """Applies what TensorFlow holds per process: logical devices, precision policy, eager mode, seeds.
+
+    Raises:
+      DeviceError: the devices cannot be set up, because there are none or TensorFlow has started already.
+    """
+    _choose_gpus(runtime.num_gpus)
+    _split_cpu(runtime.num_logical_cpus)
+    policy = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
+    keras.mixed_precision.set_global_policy(policy.get(runtime.mixed_precision_dtype or "", "float32"))
+    configure_steps(runtime)
+
+
+def configure_steps(runtime: Any) -> None:
+    """Applies what holds for steps on any devices: eager mode, seeds, operations that repeat themselves.
+
+    Before the model is built, or its random operations cannot be repeated.
+    """
+    tf.config.run_functions_eagerly(runtime.run_eagerly)
+    if runtime.enable_op_determinism:
+        tf.config.experimental.enable_op_determinism()
+    random_streams.enable(runtime.seed)
+
+
+def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool = True) -> tf.distribute.Strategy:
+    """Returns the strategy that `runtime.distribution_strategy` names.
+
+    One replica, under `auto` or `mirrored`, means TensorFlow's default strategy: MirroredStrategy over a single device
+    gives the same numbers and takes about twice as long for a step of a small model.
+
+    Args:
+      runtime: the section of the config.
+      cluster: the processes of the run; None for this one alone.
+      trains: whether it is for training. Coordinators and evaluators evaluate, and export, on their own devices.
+    """
+    name = strategy_name(runtime, cluster)
+    is_alone = cluster is None or len(cluster.training) < 2
+    if not trains and (name == "parameter_server" or (name == "multi_worker_mirrored" and is_alone)):
+        name = "auto"
+    if builder := _CLUSTER_BUILDERS.get(name):
+        return builder(runtime, cluster)
+    devices = _devices()
+    if name == "auto":
+        several_gpus = len(devices) > 1 and devices[0].startswith("GPU")
+        name = "mirrored" if several_gpus or (runtime.num_logical_cpus or 1) > 1 else "off"
+    _check_effects(name, devices, runtime)
+    if name == "mirrored" and len(devices) == 1:
+        _logger.info("mirrored over one device is the same as off")
+        name = "off"
+    strategy = _BUILDERS[name](devices, runtime)
+    is_default = name == "mirrored" and devices[0].startswith("GPU") and runtime.num_gpus is None
+    used = ", ".join(devices if name == "mirrored" else devices[:1])
+    _logger.info("strategy %s: %s%s", name, used, " (all that can be seen)" if is_default else "")
+    return strategy
+
+
+def strategy_name(runtime: Any, cluster: Cluster | None) -> str:
+    """Returns which strategy a process takes, as far as that is known before its devices are: `auto` may be left."""
+    if runtime.distribution_strategy != "auto":
+        return runtime.distribution_strategy
+    if cluster is not None and len(cluster.training) > 1:
+        return "parameter_server" if cluster.addresses.get(PS) else "multi_worker_mirrored"
+    return "auto" if tpu.address(runtime) is None else "tpu"
+
+
+def _off(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
+    return tf.distribute.get_strategy()
+
+
+def _one_device(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
+    return tf.distribute.OneDeviceStrategy(devices[0])
+
+
+def _check_effects(name: str, devices: list[str], runtime: Any) -> None:
+    """Refuses what has no effect on the devices that there are; what never has any, the config has refused."""
+    has_gpus = devices[0].startswith("GPU")
+    if has_gpus and runtime.num_logical_cpus is not None:
+        raise DeviceError("runtime.num_logical_cpus: has no effect beside GPUs; leave it out, or set num_gpus to 0")
+    if name != "mirrored" and (runtime.num_gpus or 0) > 1:
+        raise DeviceError(f"runtime.num_gpus: strategy {name} uses one of {runtime.num_gpus}; set it to 1, or mirrored")
+    if runtime.num_packs > 1 and (name != "mirrored" or not has_gpus):
+        raise DeviceError("runtime.num_packs: has no effect without GPUs; leave it at 1")
+    algorithm = runtime.all_reduce_alg
+    if algorithm is not None and name != "mirrored":
+        raise DeviceError(f"runtime.all_reduce_alg: {algorithm} has no effect on one device; leave it out")
+    if algorithm == "ring":
+        raise DeviceError("runtime.all_reduce_alg: ring is for multi_worker_mirrored; leave it out, or use nccl")
+    if algorithm == "nccl" and not has_gpus:
+        raise DeviceError("runtime.all_reduce_alg: nccl sums on GPUs, and there are none; use hierarchical_copy")
+
+
+def _mirrored(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
+    return _mirrored_over(tuple(devices), runtime.all_reduce_alg, runtime.num_packs)
+
+
+@functools.cache  # the collectives of two such strategies in one process get into each other's way, and hang
+def _mirrored_over(devices: tuple[str, ...], all_reduce_alg: str | None, num_packs: int) -> tf.distribute.Strategy:
+    if all_reduce_alg is None and num_packs == 1:
+        return tf.distribute.MirroredStrategy(devices)
+    hierarchical = all_reduce_alg == "hierarchical_copy"
+    operations = tf.distribute.HierarchicalCopyAllReduce if hierarchical else tf.distribute.NcclAllReduce
+    return tf.distribute.MirroredStrategy(devices, operations(num_packs=num_packs))
+
+
+_BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}
+
+_CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strategy]] = {
+    "multi_worker_mirrored": multi_worker.build,
+    "parameter_server": parameter_server.build,
+    "tpu": tpu.build_strategy,
+}
+
+
+def _devices() -> list[str]:
+    """Returns the GPUs that TensorFlow may use, else the logical CPUs."""
+    for kind in ("GPU", "CPU"):
+        if devices := tf.config.list_logical_devices(kind):
+            return [f"{kind}:{i}" for i in range(len(devices))]
+    raise AssertionError("TensorFlow always has a CPU")
+
+
+def _choose_gpus(num_gpus: int | None) -> None:
+    """Hides all but the first `num_gpus` GPUs (None: hides none); memory grows as it is needed."""
+    gpus = tf.config.list_physical_devices("GPU")
+    given = os.environ.get(GIVEN_GPUS, "0")
+    if num_gpus is None and given.isdecimal() and int(given) > len(gpus):
+        raise DeviceError(
+            f"{GIVEN_GPUS}: this process was given {given} GPUs, and TensorFlow sees {len(gpus)}; install "
+            "tensorflow[and-cuda], see with nvidia-smi that the driver is there, or leave resources.gpus out"
+        )
+    if num_gpus is not None and num_gpus > len(gpus):
+        raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this machine shows {len(gpus)}")
+    chosen = gpus if num_gpus is None else gpus[:num_gpus]
+    try:
+        tf.config.set_visible_devices(chosen, "GPU")
+        for gpu in chosen:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:  # TensorFlow has started: whoever started it decided
+        if len(tf.config.list_logical_devices("GPU")) != len(chosen):
+            raise DeviceError(f"runtime.num_gpus: asks for {num_gpus}, but TensorFlow has already started") from None
+
+
+def _split_cpu(num_logical_cpus: int | None) -> None:
+    if num_logical_cpus is None:
+        return
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    wanted = [tf.config.LogicalDeviceConfiguration()] * num_logical_cpus
+    try:
+        tf.config.set_logical_device_configuration(cpu, wanted)
+    except RuntimeError:  # TensorFlow has started: fine if the CPU is split that way already
+        have = len(tf.config.list_logical_devices("CPU"))
+        if have != num_logical_cpus:
+            raise DeviceError(
+                f"runtime.num_logical_cpus: asks for {num_logical_cpus}, but TensorFlow has already started with {have}"
+            ) from None
+
+
+def described(strategy: tf.distribute.Strategy) -> str:
+    """Returns what a strategy runs on, in words: `one device`, `8 replicas (GPU)`, `4 replicas on 2 workers (GPU)`."""
+    replicas, workers = strategy.num_replicas_in_sync, multi_worker.peers_of(strategy).count
+    if replicas == 1:
+        return "one device"
+    kinds = {tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices}
+    where = f" on {workers} workers" if workers > 1 else ""
+    return f"{replicas} replicas{where} ({' and '.join(sorted(kinds))})"
+
+
+def needs_xla(strategy: tf.distribute.Strategy, is_enabled: bool) -> bool:
+    """Returns whether XLA has to be asked to compile the steps; those of a TPU it compiles unasked.
+
+    Raises:
+      DeviceError: the strategy sums gradients over devices that are no GPUs.
+    """
+    if not is_enabled or isinstance(strategy, tf.distribute.TPUStrategy):
+        return False
+    if strategy.num_replicas_in_sync == 1:
+        return True
+    devices = strategy.extended.worker_devices
+    if not all("GPU" in device for device in devices):
+        raise DeviceError(
+            f"runtime.enable_xla: XLA cannot compile a step that sums gradients over {len(devices)} CPU devices; "
+            "set it to false, or use one device"
+        )
+    return True

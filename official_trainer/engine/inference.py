@@ -1,0 +1,220 @@
+"""Outputs of a model for whole datasets, as rows in the order of the examples, one for each.
+
+Owns: the traced inference step under the strategy in scope; putting the parts of all replicas together; what an output
+may be. Does not own: which model and data (`runs/predict.py`), files (`runs/predictions/shards.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from official_trainer.errors import UserError
+from official_trainer.inputs import DataError
+from official_trainer.lazy import tf
+from official_trainer.runs.predictions.shards import Columns, PredictionShards
+from official_trainer.tasks import export
+from official_trainer.tasks.autograph import as_written, rewritten
+from official_trainer.tasks.random_streams import NamedStreams
+from official_trainer.tasks.task import split_inputs
+
+_NUM_EXAMPLES = "number of examples"
+
+
+class OutputError(UserError, ValueError):
+    """What an inference step returns has no row for each example."""
+
+
+class Infers(Protocol):
+    """What is needed of a task, ours or Model Garden's."""
+
+    def inference_step(self, inputs: Any, model: Any) -> Any:
+        """Returns the model's outputs for features alone: nests of tensors `[batch, …]`."""
+
+
+class Inference:
+    """The inference step of a task, under the strategy in scope at construction.
+
+    Attributes:
+      strategy: that one.
+    """
+
+    def __init__(self, task: Infers, model: Any, *, seed: int = 0, use_tf_function: bool = True) -> None:
+        """Takes what is to be called.
+
+        Args:
+          task: whose `inference_step` is called, in replica context.
+          model: what it is called with.
+          seed: of what the step draws by `random_streams.seed`, or from TensorFlow; a batch draws the same each time.
+          use_tf_function: whether the step is traced.
+        """
+        self._task, self._model, self._seed = task, model, seed
+        self.strategy = tf.distribute.get_strategy()
+        self._step = tf.function(self._next_outputs) if use_tf_function else self._next_outputs
+
+    def batches(
+        self,
+        dataset: Any,
+        first: int = 0,
+        waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> Iterator[tuple[int, Columns]]:
+        """Yields the number of each batch and its rows: NumPy arrays `[rows, …]` by the names of the outputs.
+
+        Args:
+          dataset: batches `(features, labels)`, or of features alone; distributed if the strategy needs that.
+          first: number of the dataset's first batch.
+          waiting: gives a context for the time in which a batch is waited for and computed.
+
+        Raises:
+          OutputError: an output has no row for each example.
+        """
+        iterator, number = iter(dataset), first
+        while True:
+            try:
+                with waiting():
+                    outputs = self._step(iterator, tf.constant(number, tf.int64))
+            except (StopIteration, tf.errors.OutOfRangeError):
+                return
+            columns, rows = self._joined(outputs)
+            if rows:
+                yield number, columns
+            number += 1
+
+    @as_written
+    def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
+        step = functools.partial(self._replica_outputs, step_of_task=rewritten(self._task.inference_step))
+        outputs = self.strategy.run(step, args=(next(iterator), number))
+        return {name: self.strategy.experimental_local_results(value) for name, value in outputs.items()}
+
+    @as_written
+    def _replica_outputs(
+        self, inputs: Any, number: tf.Tensor, step_of_task: Callable[..., Any]
+    ) -> dict[str, tf.Tensor]:
+        num_examples = num_examples_of(inputs)
+
+        def infer() -> dict[str, tf.Tensor]:
+            with NamedStreams(self._seed, "prediction", number):
+                outputs = step_of_task(split_inputs(inputs)[0], self._model)
+            self._check_dense(outputs)
+            return export.by_name(outputs, self._model)
+
+        # The last batch may leave a replica without examples, which not every layer bears.
+        is_alone = self.strategy.num_replicas_in_sync == 1
+        outputs = infer() if is_alone else unless_idle(num_examples, infer)
+        return {**outputs, _NUM_EXAMPLES: num_examples}
+
+    def _check_dense(self, outputs: Any) -> None:
+        for value in tf.nest.flatten(outputs, expand_composites=False):
+            if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+                raise OutputError(
+                    f"{type(self._task).__name__}.inference_step returns a {type(value).__name__}; predictions are "
+                    "rows of dense tensors, so return its to_tensor(), or tf.sparse.to_dense of it"
+                )
+
+    def _joined(self, outputs: dict[str, Any]) -> tuple[Columns, int]:
+        """Returns the rows of all replicas, in their order, and how many there are."""
+        import numpy as np
+
+        counts = [int(count) for count in outputs.pop(_NUM_EXAMPLES)]
+        columns = {}
+        for name, parts in outputs.items():
+            busy = [_on_host(part) for part, count in zip(parts, counts, strict=True) if count]
+            for part, count in zip(busy, filter(None, counts), strict=True):
+                if part.shape[:1] != (count,):
+                    raise OutputError(
+                        f"{type(self._task).__name__}.inference_step: the output '{name}' has shape "
+                        f"{list(part.shape)} for {count} examples; it needs a row for each, [batch, …]"
+                    )
+            columns[name] = np.concatenate(busy) if busy else None
+        return columns, sum(counts)
+
+
+def predict_into(
+    shards: PredictionShards,
+    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
+    *,
+    max_rows: int | None = None,
+    on_batch: Callable[[], object] = lambda: None,
+) -> None:
+    """Writes predictions until they end: those that `shards` wants, of which an earlier process wrote none.
+
+        shards = PredictionShards("predictions", source={"weights": "…"}, format="npy")
+        inference = Inference(task, model)
+        predict_into(shards, lambda first: inference.batches(dataset.skip(first), first))
+
+    Args:
+      shards: where they go.
+      batches_from: gives what `Inference.batches` yields from a batch number on; later calls want later batches.
+      max_rows: how many there are, for data that does not end there; None for all.
+      on_batch: called after each batch.
+
+    Raises:
+      DataError: there is no example.
+    """
+    while not shards.is_done and _predict_from_there(shards, batches_from, max_rows, on_batch):
+        pass
+    if shards.is_empty:
+        raise DataError("there is nothing to predict: the data holds no example; check input_path")
+    shards.finish()
+
+
+def _predict_from_there(
+    shards: PredictionShards,
+    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
+    max_rows: int | None,
+    on_batch: Callable[[], object],
+) -> bool:
+    """Writes predictions from the row that is wanted next; returns whether others are wanted behind a gap."""
+    position = shards.position
+    batches = batches_from(position.batch)
+    for number, columns in _until(max_rows, batches, shards.next_row - position.row):
+        shards.add(number, columns)
+        on_batch()
+        if shards.is_done or shards.position.batch > number + 1:
+            return True
+    return False
+
+
+def _until(max_rows: int | None, batches: Iterator[tuple[int, Columns]], seen: int) -> Iterator[tuple[int, Columns]]:
+    """Yields batches up to row number `max_rows`; `seen` rows are in those before."""
+    while max_rows is None or seen < max_rows:
+        if (found := next(batches, None)) is None:
+            return
+        number, columns = found
+        left = None if max_rows is None else max_rows - seen
+        seen += len(next(iter(columns.values())))
+        yield number, {name: values[:left] for name, values in columns.items()}
+
+
+def num_examples_of(inputs: Any) -> tf.Tensor:
+    """Returns the size of a batch's first dimension, scalar int32; 1 for a batch of scalars."""
+    first = tf.nest.flatten(inputs)[0]
+    return tf.constant(1) if first.shape.rank == 0 else tf.shape(first)[0]
+
+
+@as_written
+def unless_idle(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns what `compute` returns, and for a replica without examples nothing, of the same structure; traced."""
+    found: dict[str, Any] = {}
+
+    def busy() -> dict[str, Any]:
+        found.update(compute())
+        return found
+
+    def idle() -> dict[str, Any]:  # traced after `busy`
+        return tf.nest.map_structure(_empty_like, found)
+
+    computed: dict[str, Any] = tf.cond(num_examples > 0, busy, idle)
+    return computed
+
+
+def _empty_like(value: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor of the same type with no elements where the shape leaves that open, else zeros."""
+    return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
+
+
+def _on_host(value: tf.Tensor) -> Any:
+    value = tf.convert_to_tensor(value)
+    return (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()

@@ -1,0 +1,102 @@
+"""Knowing, while a traced window runs, whether its step waits for data or computes.
+
+Owns: the mark that tells. A step that waits has changed nothing yet, so the state is that of the step before and may be
+saved, though the window cannot be ended. Does not own: who looks at the mark (`stopping.py`,
+`runs/health/time_account.py`), or saving (`loop.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+from official_trainer.lazy import tf
+from official_trainer.stopping import StopRequest
+
+
+class InputMark:
+    """A counter on the host, odd while a step waits for its data. It costs a step about a microsecond."""
+
+    def __init__(self) -> None:
+        with futures.ThreadPoolExecutor(1) as outside:  # of the strategy in scope, which would mirror the counter
+            self._count = outside.submit(_create_count).result()
+        self._is_used = self._is_in_window = False
+
+    def next(self, get_inputs: Callable[[], Any]) -> Any:
+        """Returns `get_inputs()`, marked; traced. Nothing that depends on the inputs runs before the mark is even."""
+        self._is_used = True
+        self._add_one()
+        inputs = get_inputs()
+        first = tf.nest.flatten(inputs, expand_composites=True)[:1]
+        with tf.control_dependencies(first), tf.control_dependencies([self._add_one()]):
+            return tf.nest.map_structure(tf.identity, inputs, expand_composites=True)
+
+    def _add_one(self) -> tf.Operation:
+        with tf.device("CPU:0"):
+            return self._count.assign_add(1, read_value=False)
+
+    def rescuer(self, stop: StopRequest) -> Callable[[], bool]:
+        """Returns a function that, called again and again, has the state saved once a step is stuck without data."""
+        seen: list[int] = []
+
+        def rescue() -> bool:
+            seen.append(self.count)
+            is_stuck = len(seen) > 1 and seen[-1] == seen[-2] and is_waiting(seen[-1])
+            return is_stuck and stop.save_state(lambda: self.count == seen[-1])
+
+        return rescue
+
+    @contextlib.contextmanager
+    def window(self) -> Iterator[None]:
+        """For a window: marks first that no step waits, whatever became of the last one."""
+        self._count.assign(0)
+        self._is_in_window = True
+        try:
+            yield
+        finally:
+            self._is_in_window = False
+
+    def waits(self) -> bool | None:
+        """Whether a step waits for data; None where no window runs or steps are not marked. Any thread may ask."""
+        return is_waiting(self.count) if self._is_in_window and self._is_used else None
+
+    @property
+    def count(self) -> int:
+        """How often steps have begun and ended to wait since the window began; any thread may ask."""
+        return int(self._count.numpy())
+
+
+def _create_count() -> tf.Variable:
+    with tf.device("CPU:0"):
+        return tf.Variable(0, dtype=tf.int64, trainable=False, name="input_mark")
+
+
+def is_waiting(count: int) -> bool:
+    """Whether a step waits for data while the mark is at `count`."""
+    return count % 2 == 1
+
+
+class NoInputMark(InputMark):
+    """For steps that run elsewhere, several at a time: nobody can tell whether they wait."""
+
+    def __init__(self) -> None:
+        """Makes no counter."""
+
+    def next(self, get_inputs: Callable[[], Any]) -> Any:
+        """Returns `get_inputs()`."""
+        return get_inputs()
+
+    @contextlib.contextmanager
+    def window(self) -> Iterator[None]:
+        """Does nothing."""
+        yield
+
+    def waits(self) -> None:
+        """Returns that nobody can tell."""
+
+    @property
+    def count(self) -> int:
+        """Is 0."""
+        return 0

@@ -1,0 +1,141 @@
+"""Validation sets: what is evaluated with the run's weights, the task's own set and others by name.
+
+Owns: what belongs to one set (task, model, data, metrics, loss, number of steps), names and directions of its metrics,
+the error about one that there is not.
+Does not own: the steps (`evaluation.py`), or which sets there are (`trainer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from official_trainer.config import nearest
+from official_trainer.engine.feed import Feed
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import keras, tf
+from official_trainer.tasks import metrics
+from official_trainer.tracking import monitored
+
+
+class MonitoredMetricError(UserError, LookupError):
+    """A metric that something depends on is none that evaluation produces."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self, name: str, wanted_by: str, produced: Sequence[str]) -> None:
+        near = nearest(name, produced)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(
+            f"{wanted_by}: evaluation does not produce {name!r}; it produces {', '.join(sorted(produced))}{hint}"
+        )
+
+
+class ValidationSet:
+    """One set of examples, and what tells of it.
+
+    Attributes:
+      name: under which its results are; empty for the task's own, whose results stand beside these.
+      task: whose `validation_step` and `aggregate_logs` are called.
+      model: what they are called with; the run's, or a part of it.
+      feed: builds the data.
+      steps: batches of an evaluation, -1 for all; None for as many as the evaluation is told.
+      loss: mean over the examples of the last evaluation.
+      metrics: the task's and the model's.
+      dataset: the distributed data, once it is built.
+      loop_fn: the evaluation loop, once it is traced.
+    """
+
+    dataset: Any = None
+    loop_fn: Callable[[Any, int, Any], Any] | None = None
+
+    def __init__(self, task: Any, model: keras.Model, feed: Feed, *, name: str = "", steps: int | None = None) -> None:
+        """Takes what it is about; metrics come by `build_metrics`."""
+        self.name, self.task, self.model, self.feed, self.steps = name, task, model, feed, steps
+        self.loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
+        self.metrics: list[Any] = []
+
+    def build_metrics(self) -> None:
+        """Builds the metrics; called under the strategy's scope.
+
+        Raises:
+          ValueError: two metrics share a name.
+        """
+        name = self.name
+        self.metrics = [*self.task.build_metrics(training=False), *getattr(self.model, "metrics", [])]
+        metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")
+
+    @property
+    def measures(self) -> list[Any]:
+        """All that an evaluation adds to: the metrics, and the loss."""
+        return [*self.metrics, self.loss]
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is anything to evaluate."""
+        return self.dataset is not None or self.feed.has_section
+
+    def metric_names(self) -> set[str]:
+        """Returns the names of its metrics among all results: `accuracy`, or `dev|accuracy` of the set `dev`."""
+        prefix = f"{self.name}|" if self.name else ""
+        return {prefix + metric.name for metric in self.measures}
+
+    def results(self, aggregated_logs: Any, global_step: tf.Variable) -> dict[str, Any]:
+        """Returns what came of an evaluation; called eagerly."""
+        logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
+        if self.loss.count.numpy() > 0:
+            logs[self.loss.name] = self.loss.result()
+        if aggregated_logs is not None:
+            logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step))
+        return logs
+
+    def direction(self, name: str) -> monitored.Direction | None:
+        """Returns which values of a metric, by its name in this set, are better; None if nobody says.
+
+        Raises:
+          MetricDirectionError: somebody says it in no word there is.
+        """
+        task = type(self.task).__name__
+        declared: Mapping[str, Any] = getattr(self.task, "metric_directions", {})  # Model Garden's tasks have none
+        for key in (name, name.rpartition("|")[2]):
+            if key in declared:
+                return metrics.checked_direction(declared[key], f"{task}.metric_directions[{key!r}]")
+        if name == self.loss.name:
+            return "min"
+        found = next((metric for metric in self.metrics if metric.name == name), None)
+        return None if found is None else metrics.direction_of(found)
+
+
+def direction_of(name: str, sets: Sequence[ValidationSet]) -> monitored.Direction:
+    """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.
+
+    It is never guessed by the name: a task says so (`metric_directions`), or the metric does, or its class is known. A
+    loss of the engine's own is better when it is lower.
+
+    Raises:
+      MetricDirectionError: nobody says so, or in no word there is.
+    """
+    found = next((each for each in sets if each.name and name.startswith(f"{each.name}|")), None)
+    inner = name if found is None else name.removeprefix(f"{found.name}|")
+    found = found or next((each for each in sets if not each.name), None)
+    if found is None:
+        known = ", ".join(each.name for each in sets)
+        raise metrics.MetricDirectionError(
+            f"it cannot be told whether a higher or a lower {name!r} is better: it is of no validation set; there are "
+            f"{known}, whose metrics are called {sets[0].name}|{name}"
+        )
+    if (direction := found.direction(inner)) is not None:
+        return direction
+    task = type(found.task).__name__
+    metric = next((each for each in found.metrics if each.name == inner), None)
+    who = f"it is no metric object of {task}" if metric is None else f"{type(metric).__name__} does not say"
+    raise metrics.MetricDirectionError(
+        f"it cannot be told whether a higher or a lower {name!r} is better: {who}; set mode to max or min, or "
+        f'declare it in the code: {task}.metric_directions = {{"{inner}": "max"}}'
+    )
+
+
+def overrides(task: Any, method: str) -> bool:
+    """Whether `task` defines `method` itself, beyond the base class (ours or Model Garden's) that declares it."""
+    owner = next(cls for cls in type(task).__mro__ if method in vars(cls))
+    return owner.__name__ != "Task"

@@ -1,0 +1,94 @@
+"""The training data of workers: one stream for each, all of them together the batches of one device.
+
+Owns: making the streams on the workers, and making one again on a worker that comes back. Does not own: what is in a
+stream (`feed.py`), who reads it (`coordinator.py`).
+
+TensorFlow traces one function for the data of all workers, in which nobody knows which worker it is for. So each worker
+gets a resource of its own here, by the calls that TensorFlow's own function is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from official_trainer.engine.feed import Feed
+from official_trainer.lazy import load, tf
+
+_values = load("tensorflow.python.distribute.coordinator.values")
+_input_lib = load("tensorflow.python.distribute.input_lib")
+
+
+class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[name-defined]
+    """The iterators of all workers, over batches with their numbers; `schedule` gives each worker its own.
+
+    Attributes:
+      next_numbers: number of the global batch that each worker reads next, as far as the chief knows.
+    """
+
+    next_numbers: list[int]
+
+    def reached(self, worker: int, number: int) -> None:
+        """Takes note that `worker` has trained on its batch `number`; any thread may call it."""
+        self.next_numbers[worker] = number + len(self.next_numbers)
+
+    @property
+    def iterator_spec(self) -> Any:
+        """What a function is traced for that takes one worker's iterator."""
+        return self._values[0]._type_spec
+
+
+class WorkerDatasets:
+    """The data of all workers from a batch on; `iter` makes the streams."""
+
+    def __init__(self, coordinator: Any, feed: Feed, start_step: int, *, repeats: bool) -> None:
+        """Takes whose data it is.
+
+        Args:
+          coordinator: of the workers.
+          feed: makes the data of one worker.
+          start_step: the first batch, of worker 0; that of worker 1 is the next one.
+          repeats: whether data that ends begins again.
+        """
+        self._coordinator, self._feed = coordinator, feed
+        self._start_step, self._repeats = start_step, repeats
+
+    def __iter__(self) -> WorkerStreams:
+        """Makes a stream on each worker; a worker that comes back gets its own again, from where it was."""
+        workers = self._coordinator._cluster.workers  # there is no public way to one worker
+        numbers = [self._start_step + index for index in range(len(workers))]
+        functions = [self._traced(number) for number in numbers]
+        made = [
+            worker.create_resource(self._creator(worker.worker_index, numbers, function))
+            for worker, function in zip(workers, functions, strict=True)
+        ]
+        spec = _input_lib.get_iterator_spec_from_dataset(self._coordinator.strategy, functions[0].structured_outputs)
+        for value in made:
+            value._type_spec = spec
+        streams = WorkerStreams(made)
+        streams.next_numbers = numbers
+        return streams
+
+    def _creator(self, worker: int, numbers: list[int], function: Any) -> Callable[[], Any]:
+        """Returns a function that makes the stream of a worker from its number on; called in the worker's thread."""
+        first: dict[int, Any] = {numbers[worker]: function}
+
+        def create() -> Any:
+            number = numbers[worker]
+            found = first.pop(number, None) or self._traced(number)
+            return iter(found())
+
+        return create
+
+    def _traced(self, number: int) -> Any:
+        """Returns the function that makes the dataset of the worker whose next batch has this number."""
+
+        def make() -> tf.data.Dataset:
+            return self._feed.of_worker(number, self._num_workers, repeats=self._repeats)
+
+        with tf.device(None):  # a worker's thread would have what is read now read by the worker
+            return tf.function(make, autograph=False).get_concrete_function()
+
+    @property
+    def _num_workers(self) -> int:
+        return len(self._coordinator._cluster.workers)

@@ -1,0 +1,269 @@
+"""tf.data service: training batches that processes of their own prepare, from a dispatcher and its data workers.
+
+Owns: what a process of these two roles runs, how a training dataset goes through the service, how long the start waits
+for it, and what is said when it does not deliver. Does not own: starting processes (`cli/`), stalls
+(`runs/health/watchdog.py`).
+
+Data workers share a dataset out as they ask for it, so batches come in no fixed order, and those that a dead worker
+held are lost. A finite dataset would wait for that worker for ever: what goes through the service has no end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from official_trainer import inputs
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+
+_logger = logging.getLogger(__name__)
+
+ROLES = ("dispatcher", "data_worker")
+
+WORK_DIR = ".data_service"
+"""Where in the run directory a dispatcher keeps its journal."""
+
+ALARM_SECONDS = 30.0
+"""A step that waits longer for its batch is reported."""
+
+_HEARTBEAT_MS = 2_000
+_PREFETCHED = 8  # batches that are on their way where the data section does not say: a worker is a network away
+_ADDRESS = re.compile(r"grpc://(?P<host>[^:/]+|\[[^]]+\]):(?P<port>\d+)")
+
+
+class DataServiceError(UserError, ConnectionError):
+    """A part of the service that cannot be reached, or cannot be started where it should be."""
+
+    exit_code = ExitCode.RETRY
+
+
+class DataServiceUseError(UserError, ValueError):
+    """Training data that cannot go through the service as it is configured."""
+
+    exit_code = ExitCode.CONFIG
+
+
+# The roles.
+
+
+def serve(
+    role: str,
+    *,
+    host: str = "localhost",
+    port: int,
+    dispatcher: str = "",
+    work_dir: str = "",
+    timeout_seconds: float = 60,
+) -> None:
+    """Runs a dispatcher or a data worker until SIGTERM or SIGINT.
+
+    Args:
+      role: `dispatcher` or `data_worker`.
+      host: name under which trainers reach this machine; a data worker tells it to the dispatcher.
+      port: where it listens; 0 lets a data worker take any.
+      dispatcher: `grpc://host:port` of the dispatcher, for a data worker.
+      work_dir: where the dispatcher keeps its journal, so that one that is started again knows what it has handed out.
+      timeout_seconds: how long a data worker waits at its start for the dispatcher.
+
+    Raises:
+      DataServiceError: the port is taken, or the dispatcher does not answer.
+      DataServiceUseError: an argument is missing or wrong.
+    """
+    stopped = threading.Event()
+    if role == "dispatcher":
+        server = _dispatcher(port, work_dir)
+    elif role == "data_worker":
+        server = _data_worker(host, port, dispatcher, timeout_seconds)
+    else:
+        raise DataServiceUseError(f"role {role!r}: there is no such role; one of {', '.join(ROLES)}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    _logger.info("%s listens at %s", role, getattr(server, "target", f"{host}:{port or 'a free port'}"))
+    while not stopped.wait(1.0):  # a wait without end would keep signals from Python
+        pass
+    del server
+
+
+def _dispatcher(port: int, work_dir: str) -> Any:
+    service = tf.data.experimental.service
+    if not port:
+        raise DataServiceUseError("port: a dispatcher needs one of its own, which trainers and data workers know")
+    _check_is_free(port)
+    if work_dir:
+        tf.io.gfile.makedirs(work_dir)
+    config = service.DispatcherConfig(port=port, work_dir=work_dir or None, fault_tolerant_mode=bool(work_dir))
+    return service.DispatchServer(config)
+
+
+def _data_worker(host: str, port: int, dispatcher: str, timeout_seconds: float) -> Any:
+    service = tf.data.experimental.service
+    if port:
+        _check_is_free(port)
+    wait_for(dispatcher, timeout_seconds)
+    config = service.WorkerConfig(
+        dispatcher_address=dispatcher.removeprefix("grpc://"),
+        worker_address=f"{host}:{port or '%port%'}",
+        port=port,
+        heartbeat_interval_ms=_HEARTBEAT_MS,
+        dispatcher_timeout_ms=int(timeout_seconds * 1000),
+    )
+    try:
+        return service.WorkerServer(config)
+    except tf.errors.OpError as error:
+        raise DataServiceError(
+            f"the dispatcher at {dispatcher} did not take this data worker: {error.message}"
+        ) from error
+
+
+def _check_is_free(port: int) -> None:
+    # The server's own error is a line of C++, and it may share a port with another one.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise DataServiceError(f"port {port}: {os.strerror(error.errno or 0)}; name another one") from error
+
+
+def wait_for(address: str, timeout_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    """Waits until something listens at `address`.
+
+    Args:
+      address: `grpc://host:port`.
+      timeout_seconds: how long at most.
+      clock: tells the time in seconds.
+
+    Raises:
+      DataServiceUseError: it is no such address.
+      DataServiceError: nothing does.
+    """
+    place = _ADDRESS.fullmatch(address)
+    if place is None:
+        raise DataServiceUseError(f"{address!r} is no address of a tf.data service; write grpc://HOST:PORT")
+    began = clock()
+    while True:
+        try:
+            socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=2.0).close()
+            return
+        except OSError as error:
+            if clock() - began >= timeout_seconds:
+                raise DataServiceError(
+                    f"the dispatcher of the tf.data service at {address} does not answer ({error.strerror or error}), "
+                    f"{timeout_seconds:.0f} s after the start. Start it, or correct "
+                    "task.train_data.tf_data_service_address; runtime.rendezvous_timeout_seconds is how long to wait"
+                ) from error
+        threading.Event().wait(0.2)
+
+
+# The trainer's side.
+
+
+def is_used(params: Any) -> bool:
+    """Whether the data of a section goes through a service."""
+    return bool(getattr(params, "enable_tf_data_service", False))
+
+
+def check_pipelines(params: Any, pipelines: int) -> None:
+    """Refuses several input pipelines that would each have the service go through all the data.
+
+    Raises:
+      DataServiceUseError: they share no job.
+    """
+    if pipelines > 1 and not params.tf_data_service_job_name:
+        raise DataServiceUseError(
+            f"task.train_data.tf_data_service_job_name is needed with {pipelines} input pipelines: without one name "
+            "for all, each of them would get all the data. Set it to a name that only this run has"
+        )
+
+
+def distribute(dataset: Any, params: Any, *, start: Any, timeout_seconds: float) -> Any:
+    """Returns training data as the service gives it: in no fixed order, and without end.
+
+    Args:
+      dataset: what one process would read: the data of all input pipelines.
+      params: the data section.
+      start: where the data begins, such as step and seed. A job that goes by the same name but begins elsewhere, or
+        reads other data, is another one: the dispatcher would silently go on with the data of the old one.
+      timeout_seconds: how long to wait for the dispatcher.
+
+    Raises:
+      DataServiceError: it does not answer.
+      DataServiceUseError: the dataset cannot be sent to another process.
+    """
+    address, name = params.tf_data_service_address, params.tf_data_service_job_name
+    wait_for(address, timeout_seconds)
+    if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
+        dataset = dataset.repeat()
+    service = tf.data.experimental.service
+    try:
+        served = dataset.apply(
+            service.distribute(
+                processing_mode=service.ShardingPolicy.DYNAMIC,
+                service=address,
+                job_name=f"{name}-{_digest(params, dataset.element_spec, start)}" if name else None,
+            )
+        )
+    except (tf.errors.OpError, ValueError) as error:
+        what = str(getattr(error, "message", error)).splitlines()[0]
+        raise DataServiceUseError(
+            f"the training data cannot go through the tf.data service at {address}: {what}. Python functions, "
+            "generators and resources of this process are not known to data workers"
+        ) from error
+    ahead = _PREFETCHED if params.prefetch_buffer_size is None else params.prefetch_buffer_size
+    return inputs.without_tuning(served.prefetch(ahead) if ahead else served)
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
+
+
+class Alarm:
+    """Says that a service does not deliver, while a step waits for it too long, and when it does again."""
+
+    def __init__(
+        self,
+        address: str,
+        progress: Callable[[], Mapping[str, Any]],
+        waits: Callable[[], bool | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepares.
+
+        Args:
+          address: of the dispatcher.
+          progress: what changes whenever a step has got its data.
+          waits: whether a step waits now; None if that cannot be told.
+          clock: tells the time in seconds.
+        """
+        self._address, self._progress, self._waits, self._clock = address, progress, waits, clock
+        self._seen: Mapping[str, Any] | None = None
+        self._since = clock()
+        self._is_rung = False
+
+    def __call__(self) -> bool | None:
+        """Looks, and returns what `waits` does: whoever looks at that anyway asks here instead."""
+        waits, now = self._waits(), self._clock()
+        seen = self._progress() if waits else None
+        if seen is None or seen != self._seen:
+            if self._is_rung:
+                _logger.warning("the tf.data service at %s delivers again", self._address)
+            self._seen, self._since, self._is_rung = seen, now, False
+        elif not self._is_rung and now - self._since > ALARM_SECONDS:
+            self._is_rung = True
+            _logger.warning(
+                "the tf.data service at %s does not deliver: a step has waited %.0f s for its batch. Look at its "
+                "dispatcher and at its data workers; the run goes on once they do, or ends as stalled",
+                self._address,
+                now - self._since,
+            )
+        return waits

@@ -1,0 +1,85 @@
+"""A job on this machine: its processes on loopback, watched until the last one has ended.
+
+Owns: addresses, and restarts of the whole job.
+Does not own: one round of processes (`attempt.py`), how the end is judged (`launch/verdict.py`), when it is tried again
+(`restarts.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import socket
+from collections.abc import Callable
+
+from official_trainer.checkpoints import manifest
+from official_trainer.errors import START_AGAIN, ExitCode
+from official_trainer.launch.local.attempt import Attempt, Options
+from official_trainer.launch.local.children import Starter, StarterError
+from official_trainer.launch.local.output import Printer
+from official_trainer.launch.local.signals import Signals
+from official_trainer.launch.spec import JobSpec, Member, members
+from official_trainer.launch.verdict import Outcome
+
+HOST = "127.0.0.1"
+_FIRST_PORT, _LAST_PORT = 12000, 32000
+"""Below those that the system gives to clients, of which one could take a port before its process does."""
+
+
+def launch(job: JobSpec, options: Options, printer: Printer, *, newest: Callable[[], int | None]) -> Outcome:
+    """Runs a job to its end, with restarts if they are asked for. No process is left.
+
+    Args:
+      job: what to run.
+      options: how.
+      printer: takes the output.
+      newest: says the step of the newest checkpoint; None for none.
+    """
+    restarts = options.restarts()
+    with Signals() as signals, contextlib.ExitStack() as stack:
+        starter = stack.enter_context(Starter(preload=options.preload))
+        while True:
+            try:
+                outcome = Attempt(job, options, printer, starter, signals, newest).run(place(job), os.environ)
+            except StarterError as error:
+                outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
+                starter = stack.enter_context(Starter(preload=options.preload))
+            if not options.supervise or outcome.was_asked or outcome.code not in START_AGAIN:
+                return outcome
+            step = newest()
+            seconds = restarts.next(step)
+            if isinstance(seconds, str):
+                code = ExitCode.FAILED if restarts.is_crash_loop else outcome.code
+                return dataclasses.replace(outcome, code=code, note=f"not started again: {seconds}")
+            why = f"{outcome.note}: " if outcome.note else ""
+            from_step = "from the start" if step is None else f"from step {step}"
+            printer.say(f"{why}restart {restarts.count}, {from_step}, in {seconds:g} s")
+            if signals.wait(seconds):
+                return dataclasses.replace(outcome, was_asked=True, note=f"not started again: {signals.asked}")
+
+
+def newest_step(model_dir: str) -> int | None:
+    """Returns the step of the newest whole checkpoint of a run; None for none."""
+    return max(manifest.committed_steps(model_dir), default=None)
+
+
+def place(job: JobSpec) -> tuple[Member, ...]:
+    """Returns the processes of a job, each at a free port of this machine."""
+    ports = iter(free_ports(sum(role.count for role in job.in_cluster)))
+    return members(job, {role.name: [f"{HOST}:{next(ports)}" for _ in range(role.count)] for role in job.in_cluster})
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports of loopback that nobody listens on."""
+    chance = random.SystemRandom()  # others with the same seed would look at the same ports at the same time
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = chance.randint(_FIRST_PORT, _LAST_PORT)
+            probe = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                ports.append(port)
+        return ports

@@ -1,0 +1,250 @@
+"""How a job is run on Kubernetes: the profile, and what the API server accepts in it.
+
+Owns: `KubernetesProfile` with its sections; the syntax of names and labels as the API server and its webhooks check it.
+Does not own: what a job asks of a profile, and commands (`kubernetes.py`), objects (`kubernetes_objects.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from official_trainer.config import Config, FrozenDict, NonNegative
+from official_trainer.distributed.cluster import LAYOUT
+from official_trainer.launch.profile import Profile
+
+LONGEST_LABEL = 63
+_LONGEST_SUBDOMAIN = 253
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OUR_VARIABLES = frozenset(
+    (LAYOUT, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
+)
+_TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
+
+_CHIPS_OF_A_HOST = {"tpu-v4-podslice": 4, "tpu-v5p-slice": 4, "tpu7x": 4}
+_MOST_CHIPS = 8  # of a host of any other accelerator: v5e, v6e
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SecretKey(Config):
+    """A value that stays in the cluster: one key of a Secret there.
+
+    Attributes:
+      secret: name of the Secret.
+      key: which of its keys.
+    """
+
+    secret: str = ""
+    key: str = ""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from subdomain_problem("secret", self.secret)
+        if not _SECRET_KEY.fullmatch(self.key):
+            yield "key", "is no key of a Secret; use letters, digits, `-`, `_` and `.`"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VolumeClaim(Config):
+    """A PersistentVolumeClaim that all pods see.
+
+    Attributes:
+      claim: its name; several pods on several nodes need access mode ReadWriteMany.
+      path: where pods see it.
+      read_only: whether they may only read.
+    """
+
+    claim: str = ""
+    path: str = ""
+    read_only: bool = False
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from subdomain_problem("claim", self.claim)
+        if not self.path.startswith("/") or ":" in self.path or ".." in self.path.split("/"):
+            yield "path", "is no place for a volume; expected an absolute path without `:` and `..`, such as /runs"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Toleration(Config):
+    """A taint of nodes that pods do not mind.
+
+    Attributes:
+      key: of the taint; empty, with operator Exists, for all.
+      operator: whether the value has to be equal.
+      value: of the taint.
+      effect: of the taint; empty for all.
+    """
+
+    key: str = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.key and self.operator == "Equal":
+            yield "key", "is empty, which only operator Exists may have; name the taint"
+        if self.value and self.operator == "Exists":
+            yield "value", "is never compared with operator Exists; leave it out, or set the operator to Equal"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TPUSlice(Config):
+    """The TPU of one host of GKE.
+
+    Attributes:
+      accelerator: GKE's name for it, such as tpu-v5-lite-podslice.
+      topology: chips along each side, such as 2x4.
+      spot: whether it may be taken away, which costs less.
+    """
+
+    accelerator: str = ""
+    topology: str = ""
+    spot: bool = False
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.accelerator:
+            yield "accelerator", "is not set; name it as GKE does, such as tpu-v5-lite-podslice or tpu-v6e-slice"
+        elif not is_label_value(self.accelerator):
+            yield "accelerator", "is no value of a label; name it as GKE does, such as tpu-v5-lite-podslice"
+        if not _TOPOLOGY.fullmatch(self.topology):
+            yield "topology", "is no topology; expected the chips along each side, such as 2x4 or 2x2x1"
+        elif self.chips > self.chips_of_a_host:
+            yield (
+                "topology",
+                f"is {self.chips} chips, and a host of {self.accelerator} has {self.chips_of_a_host}: no "
+                "way is known to run TensorFlow on several hosts of GKE; choose a smaller one, or a Cloud TPU without "
+                "Kubernetes",
+            )
+
+    @property
+    def chips(self) -> int:
+        """How many there are."""
+        return math.prod(map(int, self.topology.split("x")))
+
+    @property
+    def chips_of_a_host(self) -> int:
+        """How many one host has at most."""
+        return _CHIPS_OF_A_HOST.get(self.accelerator, _MOST_CHIPS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KubernetesProfile(Profile):
+    """How a job is run on Kubernetes.
+
+    Attributes:
+      kind: of the object: jobset (JobSet, of which Kueue and GKE know too) or tfjob (Kubeflow's training operator).
+      context: of kubectl's configuration; empty for the current one.
+      namespace: where the job is; empty for that of the context.
+      image: of the container; it has the workspace as its working directory.
+      image_pull_secrets: names of Secrets with which the image is pulled.
+      service_account: whose rights the pods have; empty for the namespace's default.
+      queue: Kueue's local queue; empty for none.
+      priority_class: of the pods; empty for none.
+      labels: of the job and its pods.
+      node_selector: labels that nodes have to have.
+      tolerations: taints of nodes that pods do not mind.
+      gpu_resource: what the cluster calls a GPU.
+      tpu: a TPU of GKE for the only worker; null for none.
+      volumes: what pods see beside the image.
+      secrets: variables with values that stay in the cluster, by name.
+      ttl_seconds: after how long the cluster forgets a job that has ended; null for never.
+    """
+
+    kind: Literal["jobset", "tfjob"] = "jobset"
+    context: str = ""
+    namespace: str = ""
+    image: str = ""
+    image_pull_secrets: tuple[str, ...] = ()
+    service_account: str = ""
+    queue: str = ""
+    priority_class: str = ""
+    labels: dict[str, str] = FrozenDict()
+    node_selector: dict[str, str] = FrozenDict()
+    tolerations: tuple[Toleration, ...] = ()
+    gpu_resource: str = "nvidia.com/gpu"
+    tpu: TPUSlice | None = None
+    volumes: tuple[VolumeClaim, ...] = ()
+    secrets: dict[str, SecretKey] = FrozenDict()
+    ttl_seconds: NonNegative | None = None
+
+    secrets_go = "put it into a Secret, and under secrets"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if not self.image or re.search(r"\s", self.image):
+            what = f"{self.image!r} is no image" if self.image else "is not set"
+            yield "image", f"{what}; build one with the Dockerfile, push it, and name it, such as REGISTRY/trainer:1"
+        if self.namespace and not is_namespace(self.namespace):
+            yield "namespace", "is no namespace; use at most 63 lower-case letters, digits and dashes"
+        for field in ("service_account", "queue", "priority_class"):
+            if text := getattr(self, field):
+                yield from subdomain_problem(field, text)
+        for name in self.image_pull_secrets:
+            yield from subdomain_problem("image_pull_secrets", name)
+        for field in ("labels", "node_selector"):
+            yield from label_problems(field, getattr(self, field))
+        yield from self._variable_problems()
+        paths = [volume.path.rstrip("/") for volume in self.volumes]
+        for path in sorted({path for path in paths if paths.count(path) > 1}):
+            yield "volumes", f"two are at {path}; give each a path of its own"
+        if self.tpu is not None:
+            yield from self._tpu_problems()
+
+    def _variable_problems(self) -> Iterator[tuple[str, str]]:
+        for name in self.secrets:
+            if not _VARIABLE.fullmatch(name):
+                yield "secrets", f"{name!r} is no name of a variable; use letters, digits and underscores"
+            if name in self.environ:
+                yield "secrets", f"{name} is in environ too; keep one of the two"
+        ours = _OUR_VARIABLES | ({"TPU_NAME"} if self.tpu is not None else set())
+        for field in ("environ", "secrets"):
+            for name in sorted(ours & set(getattr(self, field))):
+                yield field, f"{name} is set for each pod, from what it is; leave it out"
+
+    def _tpu_problems(self) -> Iterator[tuple[str, str]]:
+        if self.kind != "jobset":
+            yield "tpu", f"a TPU of GKE needs kind: jobset, not {self.kind}; set kind: jobset"
+        if sum(self.counts.values()) > 1:
+            yield "tpu", "one process drives all chips of the host; leave out workers, chief, ps and evaluator"
+        if self.resources.gpus:
+            yield "tpu", f"resources.gpus={self.resources.gpus} beside a TPU; keep one of the two"
+
+
+def is_namespace(text: str) -> bool:
+    """Tells whether a text may be the name of a namespace: one part of a DNS-1123 name."""
+    return len(text) <= LONGEST_LABEL and "." not in text and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_label(text: str) -> bool:
+    """Tells whether a text may be the name of what has an address: DNS-1035."""
+    return len(text) <= LONGEST_LABEL and _LABEL.fullmatch(text) is not None
+
+
+def is_label_value(text: str) -> bool:
+    """Tells whether a text may be the value of a label."""
+    return not text or (len(text) <= LONGEST_LABEL and _QUALIFIED.fullmatch(text) is not None)
+
+
+def subdomain_problem(field: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yields what is wrong with the name of an object: DNS-1123."""
+    if len(text) > _LONGEST_SUBDOMAIN or not _SUBDOMAIN.fullmatch(text):
+        what = f"{text!r} is no name of an object" if text else "is not set"
+        yield field, f"{what}; use lower-case letters, digits, `-` and `.`"
+
+
+def label_problems(field: str, labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields what is wrong with keys and values of labels."""
+    for key, value in labels.items():
+        prefix, slash, name = key.rpartition("/")
+        if slash and (len(prefix) > _LONGEST_SUBDOMAIN or not _SUBDOMAIN.fullmatch(prefix)):
+            yield field, f"{key!r} begins with no domain; use such as example.com/name"
+        elif len(name) > LONGEST_LABEL or not _QUALIFIED.fullmatch(name):
+            yield field, f"{key!r} is no name of a label; use at most 63 letters, digits, `-`, `_` and `.`"
+        if not is_label_value(value):
+            yield field, f"{key}: {value!r} is no value of a label; use at most 63 letters, digits, `-`, `_` and `.`"

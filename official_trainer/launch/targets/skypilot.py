@@ -1,0 +1,172 @@
+"""A job as YAML for SkyPilot, which finds machines for it; starting it is left to SkyPilot's own command.
+
+Owns: `SkyPilotProfile`, and the YAML. Does not own: anything that runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from official_trainer import files
+from official_trainer.config import FrozenDict, Positive
+from official_trainer.distributed.cluster import WORKER
+from official_trainer.errors import START_AGAIN
+from official_trainer.launch.profile import Profile
+from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
+from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.targets import yaml_text
+
+FILE = "skypilot.yaml"
+_PORT = 2222
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TELL_WHO = f"""\
+export TF_CONFIG="$(python3 - <<'END'
+import json, os
+hosts = os.environ["SKYPILOT_NODE_IPS"].split()
+task = {{"type": "worker", "index": int(os.environ["SKYPILOT_NODE_RANK"])}}
+print(json.dumps({{"cluster": {{"worker": [f"{{host}}:{_PORT}" for host in hosts]}}, "task": task}}))
+END
+)"
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkyPilotProfile(Profile):
+    """How a job is run by SkyPilot.
+
+    Attributes:
+      infra: where, such as gcp/us-central1 or k8s; empty leaves it to SkyPilot.
+      accelerator: kind of the GPUs, such as A100; how many is `resources.gpus`.
+      spot: whether machines may be taken away, which costs less.
+      disk_gib: of each machine; null leaves it to SkyPilot.
+      image: of a container that has this package; empty runs on the machine itself.
+      setup: shell commands that install this package, where no image has it.
+      workdir: the folder that machines get as their workspace, from where the command is given.
+      file_mounts: paths there, and what is copied to each: a path here, or a URL.
+      secrets: names of variables whose values `sky jobs launch` takes from its own environment.
+    """
+
+    infra: str = ""
+    accelerator: str = ""
+    spot: bool = False
+    disk_gib: Positive | None = None
+    image: str = ""
+    setup: str = ""
+    workdir: str = "."
+    file_mounts: dict[str, str] = FrozenDict()
+    secrets: tuple[str, ...] = ()
+
+    secrets_go = "name it under secrets"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if bool(self.accelerator) != bool(self.resources.gpus):
+            what = f"resources.gpus is {self.resources.gpus}, and accelerator {self.accelerator or 'is not set'}"
+            yield "accelerator", f"{what}; SkyPilot needs a kind, such as A100, and a number: set both, or none"
+        if not self.image and not self.setup.strip():
+            yield (
+                "setup",
+                "is not set, nor is image, so nothing would be installed; set one, such as "
+                "setup: python3 -m pip install --constraint requirements.lock .",
+            )
+        if sum(self.counts.values()) > self.workers:
+            yield "workers", "are all that SkyPilot starts, one on a machine; leave out chief, ps and evaluator"
+        if self.max_restarts not in (0, Profile().max_restarts):
+            yield (
+                "max_restarts",
+                "is not counted by SkyPilot, which starts again what ends with 75 or 143 as often as it does; use 0 "
+                "for never, or leave it out",
+            )
+        for name in self.secrets:
+            if not _VARIABLE.fullmatch(name) or name in self.environ:
+                yield "secrets", f"{name!r} is no name of a variable, or is in environ too; name each once"
+
+
+class SkyPilot(Target[SkyPilotProfile]):
+    """One task for as many machines as there are workers."""
+
+    name = "skypilot"
+    profile = SkyPilotProfile
+    needs = (
+        "the YAML is all that is made here; save what `launch skypilot … > job.yaml` prints, and start it with "
+        "`sky jobs launch job.yaml`"
+    )
+
+    def problems(self, job: JobSpec, profile: SkyPilotProfile) -> Iterator[str]:
+        if not files.is_url(job.model_dir):
+            yield (
+                f"--model_dir={job.model_dir} would be on a machine that is gone after the job; use a URL, such as "
+                "gs://BUCKET/RUN"
+            )
+        for word, path in files_of_this_machine(job).items():
+            if not any(is_in(path, place) for place in profile.file_mounts):
+                yield f"{word} is a file of this machine; name it as seen from workdir, or add it to file_mounts"
+
+    def render(self, job: JobSpec, profile: SkyPilotProfile) -> Rendered:
+        submitted = Submitted(name=job.name, id=job.name, profile=profile)
+        secrets = [f"--secret={name}" for name in profile.secrets]
+        commands = (
+            ("sky", "jobs", "launch", *secrets, "FILE"),
+            self.status(submitted),
+            self.logs(submitted, follow=True),
+            *self.cancel(submitted),
+        )
+        head = "".join(f"# {' '.join(command)}\n" for command in commands)
+        return Rendered(files={FILE: head + yaml_text.dump(_task(job, profile))}, submit=())
+
+    def restarts(self, profile: SkyPilotProfile) -> int | None:
+        return None if profile.max_restarts else 0
+
+    def status(self, job: Submitted[SkyPilotProfile]) -> Argv:
+        return ("sky", "jobs", "queue")
+
+    def logs(self, job: Submitted[SkyPilotProfile], *, follow: bool) -> Argv:
+        return ("sky", "jobs", "logs", f"--name={job.name}", *(() if follow else ("--no-follow",)))
+
+    def cancel(self, job: Submitted[SkyPilotProfile]) -> tuple[Argv, ...]:
+        return (("sky", "jobs", "cancel", f"--name={job.name}"),)
+
+
+def _task(job: JobSpec, profile: SkyPilotProfile) -> dict[str, Any]:
+    (role,) = job.roles
+    assert role.name == WORKER
+    workdir = os.path.normpath(os.path.join(job.cwd, os.path.expanduser(profile.workdir)))
+    command = f"exec python3 -m {shlex.join(role.argv)}\n"
+    task: dict[str, Any] = {"name": job.name, "resources": _resources(profile), "num_nodes": role.count}
+    task["workdir"] = workdir
+    if profile.file_mounts:
+        task["file_mounts"] = dict(profile.file_mounts)
+    task["envs"] = {"PYTHONUNBUFFERED": "1", **role.environ, **profile.environ}
+    if profile.secrets:
+        task["secrets"] = dict.fromkeys(profile.secrets)
+    if profile.setup.strip():
+        task["setup"] = profile.setup.strip() + "\n"
+    task["run"] = (_TELL_WHO if role.count > 1 else "") + command
+    return {key: value for key, value in task.items() if value != {}}
+
+
+def _resources(profile: SkyPilotProfile) -> dict[str, Any]:
+    wanted = profile.resources
+    found: dict[str, Any] = {}
+    if profile.infra:
+        found["infra"] = profile.infra
+    if wanted.gpus:
+        found["accelerators"] = f"{profile.accelerator}:{wanted.gpus}"
+    if wanted.cpus is not None:
+        found["cpus"] = f"{wanted.cpus}+"
+    if wanted.memory_gib is not None:
+        found["memory"] = f"{wanted.memory_gib:g}+"
+    if profile.spot:
+        found["use_spot"] = True
+    if profile.disk_gib is not None:
+        found["disk_size"] = profile.disk_gib
+    if profile.image:
+        found["image_id"] = f"docker:{profile.image}"
+    if profile.max_restarts:
+        found["job_recovery"] = {"recover_on_exit_codes": list(map(int, START_AGAIN))}
+    return found

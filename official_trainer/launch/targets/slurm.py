@@ -1,0 +1,227 @@
+"""Jobs on Slurm: one allocation for all processes, and a step of srun for each role.
+
+Owns: `SlurmProfile`; what Slurm would refuse; the commands of Slurm that submit a job and see to it.
+Does not own: the script that runs in the allocation (`slurm_script.py`), how processes find each other there
+(`distributed/slurm.py`, beside `distributed/cluster.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+from official_trainer.config import Between, Positive
+from official_trainer.launch.profile import Profile, Resources, command_problems
+from official_trainer.launch.spec import JobSpec, is_in
+from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.targets import slurm_script
+
+_SCRIPT = "job.sbatch"
+_WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a line of #SBATCH without quotes
+_LONGEST_LEAD = 65535  # seconds; sbatch takes no more
+_TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d(:\d\d)?)?", re.ASCII)
+_ID = re.compile(r"(?:.*\n)*(\d+)(?:;\S*)?\s*", re.ASCII)  # after the `;`: the cluster, where there are several
+_RUNNING = re.compile("PENDING|CONFIGURING|RUNNING|SUSPENDED|COMPLETING|SIGNALING|STAGE_OUT|STOPPED|REQUEUE|RESIZING")
+_OURS = {
+    "account": "set account",
+    "array": "set sweep",
+    "constraint": "set constraint",
+    "cpus-per-task": "set resources.cpus",
+    "gpus-per-task": "set resources.gpus",
+    "job-name": "set name",
+    "mem-per-cpu": "set resources.memory_gib",
+    "nodes": "set nodes",
+    "ntasks": "set workers, chief, ps and evaluator",
+    "ntasks-per-node": "set tasks_per_node",
+    "open-mode": "a job that comes back goes on in the same files",
+    "output": "`job logs` looks for its files, so leave it out",
+    "partition": "set partition",
+    "qos": "set qos",
+    "requeue": "set requeue",
+    "no-requeue": "set requeue",
+    "signal": "set signal_seconds",
+    "time": "set time_limit",
+}
+_COLUMNS = "JobArrayID:20,State:14,RestartCnt:14,TimeUsed:14,TimeLeft:16,NumNodes:8,ReasonList:40"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlurmProfile(Profile):
+    """A job on Slurm.
+
+    Attributes:
+      partition: where it runs; empty leaves it to Slurm, as do all other fields that are empty.
+      account: whose account it is charged to.
+      qos: its quality of service.
+      constraint: features that its nodes have to have.
+      time_limit: how long it may run, as sbatch takes it: minutes, or `days-hours:minutes:seconds`.
+      nodes: how many; None leaves it to Slurm.
+      tasks_per_node: processes on each node; None leaves it to Slurm.
+      signal_seconds: how long before the time limit processes are told to save; None for as long as they may take.
+      requeue: whether what ends with exit code 75 or 143 goes back to the queue, `max_restarts` times.
+      python: the interpreter on the nodes; empty is the one that submits.
+      setup_script: a file of shell that is read before anything starts.
+      setup: commands that run before anything starts, each as its words: `[[module, load, cuda]]`.
+      sweep: overrides for each of several runs, as an array: `[["task.hidden=[64]"], ["task.hidden=[128]"]]`. Run N
+        has the folder N of the run directory.
+      sweep_at_once: how many of them run at the same time; None for as many as fit.
+      node_local: folders of which every node has one of its own, where a job must not keep anything.
+      sbatch: other options of sbatch, such as `--reservation=night`.
+    """
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    time_limit: str = ""
+    nodes: Positive | None = None
+    tasks_per_node: Positive | None = None
+    signal_seconds: Annotated[int, Between(1, _LONGEST_LEAD)] | None = None
+    requeue: bool = True
+    python: str = ""
+    setup_script: str = ""
+    setup: tuple[tuple[str, ...], ...] = ()
+    sweep: tuple[tuple[str, ...], ...] = ()
+    sweep_at_once: Positive | None = None
+    node_local: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+    sbatch: tuple[str, ...] = ()
+
+    secrets_go = "set it in the shell that submits, which sbatch hands on"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        for name in ("partition", "account", "qos", "constraint"):
+            if (value := getattr(self, name)) and not _WORD.fullmatch(value):
+                yield name, f"{value!r} cannot stand on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
+        for option in self.sbatch:
+            if not (option.startswith("--") and _WORD.fullmatch(option)):
+                yield "sbatch", f"{option!r} is no option; write --name or --name=value, without blanks and quotes"
+            elif (name := option[2:].partition("=")[0]) in _OURS:
+                yield "sbatch", f"--{name} is made from other fields of the profile; {_OURS[name]}"
+        if self.time_limit and not _TIME.fullmatch(self.time_limit):
+            yield "time_limit", f"{self.time_limit!r} is no time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
+        if self.ps_resources not in (Resources(), self.resources):
+            yield (
+                "ps_resources",
+                "has no effect: all processes of an allocation get what `resources` says; leave it out",
+            )
+        if self.sweep_at_once and not self.sweep:
+            yield "sweep_at_once", "has no effect without sweep; leave it out"
+        yield from command_problems("setup", self.setup)
+
+    def resources_of(self, role: str) -> Resources:
+        del role
+        return self.resources
+
+    @property
+    def num_tasks(self) -> int:
+        """Processes of all roles."""
+        return sum(self.counts.values())
+
+
+class Slurm(Target[SlurmProfile]):
+    """Slurm, through sbatch, squeue and scancel."""
+
+    name = "slurm"
+    profile = SlurmProfile
+    needs = "run this on a machine from which jobs are submitted, or install Slurm's client there (slurm-client)"
+
+    def variants(self, profile: SlurmProfile) -> tuple[tuple[str, ...], ...]:
+        return profile.sweep
+
+    def problems(self, job: JobSpec, profile: SlurmProfile) -> Iterator[str]:
+        for what, path in (("--model_dir", job.model_dir), ("the current directory", job.cwd)):
+            if path.startswith("ram://"):
+                yield f"{what}={path} is in the memory of one process; name a directory that all nodes see"
+            for folder in profile.node_local:
+                if is_in(path, folder):
+                    yield (
+                        f"{what} is {path}, and every node has a {folder} of its own; use a directory that all nodes "
+                        "share, or take it out of node_local in the profile"
+                    )
+        tasks, nodes, tasks_per_node = profile.num_tasks, profile.nodes or 0, profile.tasks_per_node or 0
+        if nodes > tasks:
+            yield f"nodes: {nodes} for {tasks} processes leaves some without one; ask for fewer nodes"
+        if 0 < nodes * tasks_per_node < tasks:
+            yield (
+                f"nodes: {nodes} with {tasks_per_node} processes each (tasks_per_node) have no place for {tasks}; "
+                "raise one of the two"
+            )
+        has_roles = sum(map(bool, profile.counts.values())) > 1
+        if profile.resources.gpus and has_roles and nodes * tasks_per_node != tasks:
+            yield (
+                f"resources.gpus: {tasks} processes of several roles share the GPUs of their nodes, so each node needs "
+                f"as many of them; set nodes and tasks_per_node so that they multiply to {tasks}"
+            )
+
+    def render(self, job: JobSpec, profile: SlurmProfile) -> Rendered:
+        text = slurm_script.header(_options(job, profile)) + slurm_script.body(job, _settings(job, profile))
+        return Rendered(files={_SCRIPT: text}, submit=(("sbatch", "--parsable", _SCRIPT),))
+
+    def id_of(self, job: Submitted[SlurmProfile], output: str) -> str:
+        found = _ID.fullmatch(output)
+        return found[1] if found else ""
+
+    def restarts(self, profile: SlurmProfile) -> int:
+        return profile.max_restarts if profile.requeue else 0
+
+    def status(self, job: Submitted[SlurmProfile]) -> Argv:
+        return ("squeue", "--states=all", f"--jobs={job.id}", f"--Format={_COLUMNS}")
+
+    def is_running(self, code: int, output: str) -> bool:
+        return code == 0 and _RUNNING.search(output) is not None
+
+    def logs(self, job: Submitted[SlurmProfile], *, follow: bool) -> Argv:
+        return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files(job))
+
+    def log_files(self, job: Submitted[SlurmProfile]) -> tuple[str, ...]:
+        own = job.profile
+        roles = [role for role, count in own.counts.items() if count]
+        runs: list[int | None] = [*range(len(own.sweep))] if own.sweep else [None]
+        return tuple(slurm_script.log_name(role, roles[0], run) for run in runs for role in roles)
+
+    def cancel(self, job: Submitted[SlurmProfile]) -> tuple[Argv, ...]:
+        return (("scancel", job.id),)
+
+
+def _settings(job: JobSpec, own: SlurmProfile) -> slurm_script.Settings:
+    return slurm_script.Settings(
+        python=own.python,
+        environ={**job.roles[0].environ, **own.environ},  # all processes are given the same
+        setup_script=own.setup_script,
+        setup=own.setup,
+        sweep=own.sweep,
+        cpus=own.resources.cpus or 1,
+        gpus=own.resources.gpus,
+        gpus_per_node=own.resources.gpus * (own.tasks_per_node or 0),
+        max_restarts=Slurm().restarts(own),
+    )
+
+
+def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
+    """Yields the options of sbatch; every value is checked, or made of digits."""
+    yield f"--job-name={job.name}"
+    for name in ("partition", "account", "qos", "constraint"):
+        if value := getattr(own, name):
+            yield f"--{name}={value}"
+    if own.time_limit:
+        yield f"--time={own.time_limit}"
+    yield f"--signal=TERM@{min(own.signal_seconds or int(job.grace_seconds) + 1, _LONGEST_LEAD)}"
+    if own.nodes:
+        yield f"--nodes={own.nodes}"
+    yield f"--ntasks={own.num_tasks}"
+    if own.tasks_per_node:
+        yield f"--ntasks-per-node={own.tasks_per_node}"
+    yield f"--cpus-per-task={own.resources.cpus or 1}"
+    if own.resources.gpus:
+        yield f"--gpus-per-task={own.resources.gpus}"
+    if (memory := own.resources.memory_gib) is not None:
+        yield f"--mem-per-cpu={-int(-memory * 1024 // (own.resources.cpus or 1))}M"
+    if own.sweep:
+        yield f"--array=0-{len(own.sweep) - 1}" + (f"%{own.sweep_at_once}" if own.sweep_at_once else "")
+    yield "--requeue" if own.requeue else "--no-requeue"
+    yield "--open-mode=append"
+    yield f"--output={slurm_script.BATCH_LOG if own.sweep else slurm_script.log_name('', '', None)}"
+    yield from own.sbatch

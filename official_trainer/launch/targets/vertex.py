@@ -1,0 +1,226 @@
+"""A custom job on Vertex AI: its profile, the job as YAML, and gcloud's commands for it.
+
+Owns: those, and the names of the API's fields: gcloud passes on what it does not know, and the API drops it.
+Does not own: how a process there finds the others: Vertex AI sets `TF_CONFIG`, and `distributed/cluster.py` reads it.
+
+Nothing has run on Vertex AI. gcloud itself has, against a server that answers as the API does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from official_trainer.config import FrozenDict, Positive, nearest
+from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
+from official_trainer.launch.local import rerun
+from official_trainer.launch.profile import Profile, Resources
+from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
+from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.targets import yaml_text
+from official_trainer.launch.targets.tpu import NEEDS, label_problems, missing_fields, unseen_files
+
+JOB = "job.yaml"
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "": ("baseOutputDirectory", "enableDashboardAccess", "enableWebAccess", "experiment", "experimentRun", "models",
+         "network", "persistentResourceId", "protectedArtifactLocationId", "reservedIpRanges", "scheduling",
+         "serviceAccount", "tensorboard", "workerPoolSpecs"),
+    "baseOutputDirectory": ("outputUriPrefix",),
+    "scheduling": ("disableRetries", "maxWaitDuration", "restartJobOnWorkerRestart", "strategy", "timeout"),
+    "workerPoolSpecs": ("containerSpec", "diskSpec", "machineSpec", "nfsMounts", "pythonPackageSpec", "replicaCount"),
+    "containerSpec": ("args", "command", "env", "imageUri"),
+    "env": ("name", "value"),
+    "machineSpec": ("acceleratorCount", "acceleratorType", "machineType", "reservationAffinity", "tpuTopology"),
+    "diskSpec": ("bootDiskSizeGb", "bootDiskType"),
+}  # fmt: skip
+"""The API's names of fields, by the field that they are in; those of the job itself first."""
+
+_OURS = ("baseOutputDirectory", "network", "scheduling", "serviceAccount", "workerPoolSpecs")
+_POOLS = (CHIEF, WORKER, PS, EVALUATOR)
+_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+_ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VertexProfile(Profile):
+    """A custom job on Vertex AI. How many GPUs a machine has is `resources.gpus`.
+
+    Attributes:
+      project: Google Cloud project.
+      region: where, such as us-central1.
+      image_uri: container image that has the package, and the workspace as its working directory.
+      machine_type: of the processes that compute, such as n1-standard-8.
+      ps_machine_type: of parameter servers; empty takes the same.
+      accelerator_type: the API's name of the GPU, such as NVIDIA_TESLA_T4.
+      boot_disk_gb: size of the machines' disks; null leaves it to Vertex AI.
+      strategy: how machines are got, in the API's words; null leaves it to Vertex AI.
+      restart_job_on_worker_restart: whether all start again when Vertex AI replaces one machine.
+      timeout_hours: after which the job is ended; null leaves it to Vertex AI (7 days).
+      network: full name of a network that the machines are in; empty for none.
+      service_account: as whom the processes read and write; empty for Vertex AI's own.
+      base_output_directory: a gs:// URL that Vertex AI makes `AIP_MODEL_DIR` and the like from; empty for none.
+      labels: of the job.
+      spec: further fields of the API's CustomJobSpec, such as `tensorboard` or `enableWebAccess`.
+    """
+
+    project: str = ""
+    region: str = ""
+    image_uri: str = ""
+    machine_type: str = ""
+    ps_machine_type: str = ""
+    accelerator_type: str = ""
+    boot_disk_gb: Positive | None = None
+    strategy: Literal["STANDARD", "SPOT", "FLEX_START"] | None = None
+    restart_job_on_worker_restart: bool = False
+    timeout_hours: Positive | None = None
+    network: str = ""
+    service_account: str = ""
+    base_output_directory: str = ""
+    labels: dict[str, str] = FrozenDict()
+    spec: dict[str, Any] = FrozenDict()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if self.region and not _REGION.fullmatch(self.region):
+            yield "region", f"{self.region!r} is no region; a region has no letter at its end, such as us-central1"
+        if bool(self.accelerator_type) != bool(self.resources.gpus):
+            yield "accelerator_type", "and resources.gpus belong together: set both, or neither"
+        for section, resources in (("resources", self.resources), ("ps_resources", self.ps_resources)):
+            if resources != Resources(gpus=self.resources.gpus if section == "resources" else 0):
+                only = "cpus and memory_gib" if section == "resources" else "cpus, memory_gib and gpus"
+                yield section, f"machine_type and ps_machine_type say what machines have; leave {only} out"
+        if self.base_output_directory and not self.base_output_directory.startswith("gs://"):
+            yield "base_output_directory", f"{self.base_output_directory!r} is no gs:// URL"
+        for key in self.spec:
+            if key in _OURS:
+                yield "spec", f"{key} is made from other fields of the profile; set those"
+            elif key not in FIELDS[""]:
+                near = nearest(key, FIELDS[""])
+                yield "spec", f"{key} is no field of CustomJobSpec{f'; did you mean {near[0]}?' if near else ''}"
+        yield from label_problems(self.labels)
+
+
+class VertexTarget(Target[VertexProfile]):
+    """Vertex AI, by gcloud."""
+
+    name = "vertex"
+    profile = VertexProfile
+    needs = NEEDS
+
+    def problems(self, job: JobSpec, profile: VertexProfile) -> Iterator[str]:
+        yield from missing_fields(profile, _NEEDED)
+        for role in job.roles:
+            if role.name in DATA_ROLES:
+                yield f"{role.name}: Vertex AI runs chief, worker, ps and evaluator; start a tf.data service elsewhere"
+        counts = {role.name: role.count for role in job.roles}
+        if EVALUATOR in counts and PS not in counts:
+            yield (
+                "evaluator: gcloud takes no job in which only the pool of parameter servers is empty; leave it out, and"
+                " evaluate with --mode=train_and_eval"
+            )
+        if not job.model_dir.startswith(("gs://", "/gcs/")):
+            yield f"--model_dir={job.model_dir}: the machines cannot see it; name a gs:// URL"
+        yield from unseen_files(job)
+
+    def render(self, job: JobSpec, profile: VertexProfile) -> Rendered:
+        text = yaml_text.dump(_job_spec(job, profile))
+        labels = ",".join(f"{key}={value}" for key, value in profile.labels.items())
+        words = (f"--display-name={job.name}", f"--config={JOB}", *((f"--labels={labels}",) if labels else ()))
+        return Rendered(files={JOB: text}, submit=(_gcloud(profile, "create", *words, "--format=value(name)"),))
+
+    def id_of(self, job: Submitted[VertexProfile], output: str) -> str:
+        del job
+        return (output.split() or [""])[-1]
+
+    def status(self, job: Submitted[VertexProfile]) -> Argv:
+        return _gcloud(job.profile, "describe", job.id, "--format=json(state,createTime,startTime,endTime,error)")
+
+    def is_running(self, code: int, output: str) -> bool:
+        return code == 0 and json.loads(output).get("state") not in _ENDED
+
+    def logs(self, job: Submitted[VertexProfile], *, follow: bool) -> Argv:
+        if follow:
+            return _gcloud(job.profile, "stream-logs", job.id)
+        number = job.id.rpartition("/")[2]
+        project = job.profile.project
+        found = f'resource.type="ml_job" AND resource.labels.job_id="{number}"'
+        shown = "--format=value(timestamp,resource.labels.task_name,jsonPayload.message,textPayload)"
+        return ("gcloud", "logging", "read", found, f"--project={project}", "--freshness=30d", "--order=asc", shown)
+
+    def cancel(self, job: Submitted[VertexProfile]) -> tuple[Argv, ...]:
+        return (_gcloud(job.profile, "cancel", job.id),)
+
+
+_NEEDED = {
+    "project": "my-project",
+    "region": "us-central1",
+    "image_uri": "us-docker.pkg.dev/my-project/images/trainer:1",
+    "machine_type": "n1-standard-8",
+}
+
+
+def _gcloud(profile: VertexProfile, verb: str, *words: str) -> Argv:
+    place = (f"--project={profile.project}", f"--region={profile.region}")
+    return ("gcloud", "ai", "custom-jobs", verb, *words, *place)
+
+
+def _job_spec(job: JobSpec, vertex: VertexProfile) -> dict[str, Any]:
+    """Returns the job in the API's words."""
+    pools = [_pool(role, count, vertex) for role, count in _counts(job)]
+    while pools[-1] == {}:
+        pools.pop()
+    scheduling: dict[str, Any] = {
+        "strategy": vertex.strategy,
+        "timeout": vertex.timeout_hours and f"{vertex.timeout_hours * 3600}s",
+        "restartJobOnWorkerRestart": vertex.restart_job_on_worker_restart or None,
+        "disableRetries": vertex.max_restarts == 0 or None,
+    }
+    output = vertex.base_output_directory
+    spec = {
+        "workerPoolSpecs": pools,
+        "scheduling": _said(scheduling),
+        "serviceAccount": vertex.service_account,
+        "network": vertex.network,
+        "baseOutputDirectory": {"outputUriPrefix": output} if output else None,
+        **vertex.spec,
+    }
+    return _said(spec)
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, "", {})}
+
+
+def _counts(job: JobSpec) -> Iterator[tuple[Role | None, int]]:
+    """Yields the role and the number of machines of each pool: the first is one process, which leads the others.
+
+    Without a chief, that is worker 0, whom Vertex AI calls chief.
+    """
+    roles = {role.name: role for role in job.roles}
+    leads = CHIEF if CHIEF in roles else WORKER
+    for name in _POOLS:
+        role = roles.get(leads if name == CHIEF else name)
+        count = 1 if name == CHIEF else role.count - (name == leads) if role else 0
+        yield (role, count) if count else (None, 0)
+
+
+def _pool(role: Role | None, count: int, vertex: VertexProfile) -> dict[str, Any]:
+    if role is None:
+        return {}
+    is_server = role.name == PS
+    machine: dict[str, Any] = {"machineType": (is_server and vertex.ps_machine_type) or vertex.machine_type}
+    if vertex.resources.gpus and not is_server:
+        machine |= {"acceleratorType": vertex.accelerator_type, "acceleratorCount": vertex.resources.gpus}
+    environ = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1", **role.environ, **vertex.environ}
+    container = {
+        "imageUri": vertex.image_uri,
+        "command": ["python", *rerun.words(vertex.max_restarts), "python", "-m"],
+        "args": list(role.argv),
+        "env": [{"name": name, "value": literal(value)} for name, value in environ.items()],
+    }
+    disk = {"diskSpec": {"bootDiskSizeGb": vertex.boot_disk_gb}} if vertex.boot_disk_gb else {}
+    return {"machineSpec": machine, "replicaCount": count, **disk, "containerSpec": container}

@@ -1,0 +1,251 @@
+"""The parts of a run, built from a job in their order: devices, task, model, optimizer, trainer, store.
+
+Owns: that order, and what is exported from a trainer. With `train.py` it is the composition root: the rest of the
+package knows contracts only. Does not own: what happens with the parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from official_trainer.engine import audit
+from official_trainer.distributed import strategy as distribute, multi_worker
+from official_trainer.tasks import export, registry
+from official_trainer import files, tracking
+from official_trainer.tasks.multi_task import garden
+from official_trainer import config as configuration
+from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
+from official_trainer.checkpoints.best import BestCheckpoint
+from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.config import ConfigError
+from official_trainer.garden import live
+from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
+from official_trainer.runs.job import Job, batch_size_problems
+from official_trainer.runs.lease import LeasedSteps
+from official_trainer.tasks.multi_task.task import parts_of
+from official_trainer.actions.schedule import Schedule
+from official_trainer.stopping import StopRequest
+from official_trainer.tracking import Place, Tracker, Trackers
+from official_trainer.tracking.console import Console
+from official_trainer.tracking.jsonl import JsonlTracker
+from official_trainer.tracking.ledger import LedgerTrackers
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.threads import Threaded
+from official_trainer.engine.trainer import Trainer
+
+_logger = logging.getLogger(__name__)
+
+
+def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: StopRequest | None = None) -> Trainer:
+    """Returns the trainer of a job: strategy, task, model, optimizer, and the keeper of its best checkpoint.
+
+    Args:
+      job: what to build.
+      trains: whether an optimizer is needed.
+      keeps_best: whether evaluations may replace the best checkpoint.
+      stop: who tells when to stop.
+
+    Raises:
+      DisagreementError: other processes of the run have another config, or other versions.
+      PeerLostError: other processes of the run did not come.
+      ConfigError: a batch does not divide over the replicas.
+      DeviceError: the devices are not there.
+    """
+    if job.given is not None:
+        given = job.given.trainer
+        given.stop = stop or given.stop
+        return given
+    config = job.config
+    gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
+    distribute.configure_process(config.runtime)
+    strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
+    if stop is not None:
+        stop.take_back()
+    audit.check(
+        multi_worker.peers_of(strategy),
+        lambda: audit.of_run(job.experiment, job.mode, job.model_dir, {**configuration.flat(config), **gin}),
+    )
+    if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
+        raise ConfigError(problems)
+    with strategy.scope():
+        config = live.as_read(config)
+        task = _task_of(job, config)
+        model = task.build_model()
+        optimizer = _optimizer_of(task, config) if trains else None
+        best = best_checkpoint(job) if keeps_best and job.is_chief else None
+        named = parts_of(getattr(config, "eval_tasks", ()), job.model_dir)
+        if named and isinstance(config, GardenMultiEval):  # these alone are evaluated, as there
+            config = config.replace(task=config.task.replace(validation_data=None))
+        trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, eval_tasks=named)
+    if stop is not None:
+        trainer.stop = stop
+    return trainer
+
+
+def _task_of(job: Job, config: Any) -> Any:
+    """Returns the Task of a job; `config` is what it reads, live where it is of Model Garden."""
+    if isinstance(config, GardenMultiTask):
+        return garden.build(config.task, job.model_dir)
+    return registry.get_task_cls(job.config.task)(config.task, logging_dir=job.model_dir)
+
+
+def _optimizer_of(task: Any, config: Any) -> Any:
+    if isinstance(config, GardenExperiment):
+        return live.create_optimizer(task, config)
+    return task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+
+
+def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:
+    """Returns the store of the run directory; it keeps what an evaluator beside the run, or an action, still needs."""
+    settings = job.config.trainer
+    store = CheckpointStore(
+        job.model_dir,
+        trainer.checkpoint,
+        max_to_keep=settings.max_to_keep,
+        keep_every_steps=settings.keep_checkpoint_every_n_steps,
+        metadata=job.metadata,
+    )
+    store.allow_mismatch = settings.restore_allow_mismatch
+    store.read = trainer.read_checkpoint
+    if settings.async_checkpoint:
+        store.write_in_background()
+    leased = LeasedSteps(job.model_dir)
+
+    def in_use(steps: Collection[int]) -> Collection[int]:
+        planned = [step for step in store.steps() if step % settings.checkpoint_interval == 0]
+        return {*leased(steps), *(schedule.needed_checkpoints(planned) if schedule is not None else ())}
+
+    store.in_use = in_use
+    return store
+
+
+def best_checkpoint(job: Job) -> BestCheckpoint | None:
+    """Returns the keeper of the run's best checkpoint, or None if no metric decides it."""
+    trainer = job.config.trainer
+    if not trainer.best_checkpoint_eval_metric:
+        return None
+    return BestCheckpoint(
+        job.path(trainer.best_checkpoint_export_subdir),
+        metric=trainer.best_checkpoint_eval_metric,
+        comp=trainer.best_checkpoint_metric_comp,
+        max_to_keep=trainer.best_checkpoint_max_to_keep,
+        metadata=job.metadata,
+    )
+
+
+def best_of(trainer: Trainer) -> BestCheckpoint | None:
+    """Returns the keeper of the trainer's best checkpoint, if it is one of this package."""
+    exporter = trainer.checkpoint_exporter
+    return exporter if isinstance(exporter, BestCheckpoint) else None
+
+
+def schedule_of(job: Job, trainer: Trainer) -> Schedule:
+    """Returns the actions of a run: of the config, of the task, those put on the trainer, and the built-in one."""
+    actions = [*job.config.trainer.actions, *_of_task(trainer), *trainer.actions]
+    if not any(isinstance(action, PublishEnvironment | PublishEnvironmentConfig) for action in actions):
+        actions.insert(0, PublishEnvironmentConfig())
+    return Schedule(actions)
+
+
+def _of_task(trainer: Trainer) -> Sequence[Any]:
+    build_actions = getattr(trainer.task, "build_actions", None)  # Model Garden's tasks have none
+    return () if build_actions is None else build_actions(trainer)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunTrackers:
+    """Where the numbers of a process go: to `all`; of those, what shows progress, and the ledger."""
+
+    all: Tracker
+    console: Console
+    rows: JsonlTracker
+
+
+def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrackers:
+    """Returns the trackers of a process of a run; nothing is opened yet.
+
+    TensorBoard and those of the config have threads of their own. The console has none, nor has `metrics.jsonl`: its
+    row comes last and says that all else is done.
+
+    Args:
+      job: the run.
+      beside: for a process beside training, its folder in the run directory; TensorBoard's files are shared.
+      is_chief: whether this process speaks for the run. Others write and show nothing; they may read the rows.
+    """
+    settings = job.config.trainer
+    rows = JsonlTracker(job.path(*filter(None, [beside]), "metrics.jsonl"))
+    end_step = None if beside else settings.train_steps or None
+    console = Console(sys.stdout, end_step=end_step, quiet=job.quiet or not is_chief)
+    if not is_chief:
+        return RunTrackers(all=Trackers([]), console=console, rows=rows)
+    others = [summaries_of(job, owns_run=not beside), *_configured_trackers(job, beside), console]
+    return RunTrackers(all=LedgerTrackers(others, rows), console=console, rows=rows)
+
+
+def summaries_of(job: Job, *, owns_run: bool) -> Tracker:
+    """Returns what writes TensorBoard's files, or what the caller has in its place; nothing is opened yet."""
+    folders = {"validation": job.config.trainer.validation_summary_subdir}
+    board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=owns_run)
+    threaded = Threaded(board, name="tensorboard", on_error="fail")
+    return threaded if job.given is None else job.given.summaries(threaded)
+
+
+def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:
+    name = files.base_name(job.model_dir)
+    place = Place(
+        directory=job.path(*filter(None, [beside])),
+        experiment=job.experiment,
+        name=f"{name} {beside}" if beside else name,
+    )
+    return [
+        Threaded(
+            config.build(place),
+            name=f"{config.type} (trainer.trackers[{number}])",
+            on_error=config.on_error,
+            fix=f"with trainer.trackers[{number}].on_error=warn the run would go on",
+        )
+        for number, config in enumerate(job.config.trainer.trackers)
+    ]
+
+
+def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
+    """Returns the metrics that an evaluation has to produce, each with who wants it."""
+    best = job.config.trainer.best_checkpoint_eval_metric
+    wanted = {best: "trainer.best_checkpoint_eval_metric"} if best else {}
+    for metric, name in schedule.monitored().items() if schedule is not None else ():
+        wanted.setdefault(metric, f"action '{name}'")
+    return wanted
+
+
+def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
+    """Exports the weights that are in the model now, as those of a new best checkpoint."""
+    directory = job.path("export", "best")
+    export.save(files.join(directory, str(step)), trainer.task, trainer.model, step=step, metrics=logs)
+    export.keep_newest(directory, job.config.trainer.export.max_to_keep)
+
+
+def drop_best_after(job: Job, trainer: Trainer, step: int) -> tuple[int, ...]:
+    """Deletes best checkpoints, and their exports, of steps that the run has gone back from; returns the steps."""
+    export.delete_after(job.path("export", "best"), step)
+    best = best_of(trainer)
+    return () if best is None else best.drop_after(step)
+
+
+def export_last(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
+    """Exports the model, with averaged weights if the run averages, unless this step is exported already."""
+    directory = job.path("export", "saved_model")
+    if export.exported_step(directory) == step:
+        return
+    try:
+        with trainer.weights_averaged():
+            export.save(directory, trainer.task, trainer.model, step=step, metrics=tracking.flatten(logs))
+    except export.NoSignaturesError as error:
+        if hasattr(trainer.task, "build_signatures"):
+            raise
+        # Model Garden's tasks have none, nor its drivers an export at the end: nothing is missing for its users.
+        what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
+        _logger.warning("%s: %s", what, error)

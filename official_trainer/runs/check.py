@@ -1,0 +1,159 @@
+"""Preflight: everything a run will do, done once on the real config, so that nothing fails for the first time at night.
+
+Owns: the list of steps that `check` takes and how each reports. Does not own: any of the parts it tries.
+
+Nothing is left behind in `model_dir`: what has to be written goes to a folder of its own there, which is deleted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from official_trainer.tasks import export, variables
+from official_trainer import files
+from official_trainer.runs.build import build, monitored, schedule_of, store_of
+from official_trainer.errors import UserError
+from official_trainer.garden.differences import differences
+from official_trainer.garden.sections import garden_class
+from official_trainer.runs.job import Job, check_ready
+from official_trainer.tracking.record import claim
+from official_trainer.tracking import flatten
+
+if TYPE_CHECKING:
+    from official_trainer.engine.trainer import Trainer
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckStep:
+    """What came of one step: a short outcome, or the error that ended the check."""
+
+    name: str
+    outcome: str
+    seconds: float
+    error: BaseException | None = None
+
+
+def check(job: Job) -> Iterator[CheckStep]:
+    """Yields each step as it is done; the first that fails is the last."""
+    session = _Session(job)
+    try:
+        for name, step in session.steps():
+            start = time.monotonic()
+            try:
+                outcome = step()
+            except Exception as error:
+                yield CheckStep(name, "", time.monotonic() - start, error)
+                return
+            yield CheckStep(name, outcome, time.monotonic() - start)
+    finally:
+        session.clean_up()
+
+
+class _Session:
+    """The parts of a run, each built by the step that tries it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._trainer: Trainer | None = None
+        self._scratch = dataclasses.replace(job, model_dir=files.join(job.model_dir, ".check"))
+        self._made_model_dir = not files.exists(job.model_dir)
+
+    def steps(self) -> list[tuple[str, Callable[[], str]]]:
+        """Returns the steps in order."""
+        theirs = [("Model Garden", self._garden)] if garden_class(self._job.config) else []
+        return [
+            ("config", self._config),
+            *theirs,
+            ("model_dir", self._model_dir),
+            ("build", self._build),
+            ("train", self._train),
+            ("evaluate", self._evaluate),
+            ("monitored metric", self._monitored_metric),
+            ("save", self._save),
+            ("restore", self._restore),
+            ("export", self._export),
+        ]
+
+    def clean_up(self) -> None:
+        """Deletes everything the check wrote."""
+        files.remove(self._job.model_dir if self._made_model_dir else self._scratch.model_dir)
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer, once it is built."""
+        assert self._trainer is not None
+        return self._trainer
+
+    def _config(self) -> str:
+        check_ready(self._job)
+        return f"{self._job.experiment}, mode {self._job.mode}"
+
+    def _garden(self) -> str:
+        return "\n".join(["what differs from a run there:", *(f"  {said}" for said in differences(self._job.config))])
+
+    def _model_dir(self) -> str:
+        claim(self._job.model_dir, self._job.experiment)
+        return f"{self._job.model_dir} is writable, {_free_space(self._job.model_dir)} free"
+
+    def _build(self) -> str:
+        self._trainer = build(self._scratch, trains=True)
+        self._schedule = schedule_of(self._job, self._trainer)
+        count = variables.count(self.trainer.model).trainable
+        replicas = self.trainer.strategy.num_replicas_in_sync
+        return f"{count:,} trainable parameters on {replicas} replica{'s' if replicas > 1 else ''}"
+
+    def _train(self) -> str:
+        self.trainer.initialize()
+        logs = self.trainer.train(1)
+        if any(action.publishes for action in self._schedule.actions):
+            self.trainer.run_steps(1, publish=True)
+        return f"one step, loss {float(logs['training_loss']):.4g}"
+
+    def _evaluate(self) -> str:
+        logs = flatten(self.trainer.evaluate_aside(1, own_steps=False))
+        return "one step, " + ", ".join(sorted(logs))
+
+    def _monitored_metric(self) -> str:
+        wanted = monitored(self._job, self._schedule)
+        self.trainer.check_monitored(wanted)
+        return ", ".join(wanted) or "none is set"
+
+    def _save(self) -> str:
+        store = store_of(self._scratch, self.trainer)
+        store.save(1)
+        store.close()
+        manifest = store.manifest(1)
+        size = sum(file["size_bytes"] for file in manifest.files.values())
+        return f"{size / 1e6:.1f} MB a checkpoint"
+
+    def _restore(self) -> str:
+        before = _values(self.trainer)
+        for variable in self.trainer.model.trainable_variables:
+            variable.assign_add(variable * 0 + 1)
+        store_of(self._scratch, self.trainer).restore()
+        changed = [name for name, value in _values(self.trainer).items() if before[name] != value]
+        if changed:
+            raise CheckError(f"these variables came back with other values: {', '.join(changed[:5])}")
+        return f"{len(before)} variables, every bit"
+
+    def _export(self) -> str:
+        directory = self._scratch.path("saved_model")
+        with self.trainer.weights_averaged():
+            signatures = export.save(directory, self.trainer.task, self.trainer.model, step=1)
+        return "SavedModel with " + (", ".join(signatures) or "no signature")
+
+
+class CheckError(UserError, RuntimeError):
+    """A checkpoint does not give back what was saved."""
+
+
+def _values(trainer: Any) -> dict[str, bytes]:
+    return {f"{i} {v.name}": v.numpy().tobytes() for i, v in enumerate(trainer.model.variables)}
+
+
+def _free_space(directory: str) -> str:
+    return "unknown space" if files.is_url(directory) else f"{shutil.disk_usage(directory).free / 1e9:.0f} GB"

@@ -1,0 +1,302 @@
+"""Modes that follow checkpoints which somebody else writes: evaluate one, evaluate each, fine-tune from each.
+
+Owns: finding what to follow next, when to give up waiting, where results of an evaluator beside a training job go, and
+the phases of one that its watchdog knows. Does not own: evaluating (`engine/evaluation.py`), training (`train.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.runs.resume import config_changes
+from official_trainer.actions.action import LoopState, Run
+from official_trainer.runs.build import RunTrackers, best_checkpoint, best_of, build, export_best, monitored, trackers_of
+from official_trainer.runs.job import Job
+from official_trainer.runs.lease import EvaluatorLease
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.runs.resume.gin_record import OperativeConfig, bound_path
+from official_trainer.tracking.record import read_run
+from official_trainer.actions.schedule import as_action
+from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.tracking import Tracker, closing, flatten
+from official_trainer.tracking.console import Console
+from official_trainer.runs.train import lock_of, train
+from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
+
+if TYPE_CHECKING:
+    from official_trainer.engine.trainer import Trainer
+
+_logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""How long a follower sleeps before it looks for a new checkpoint again."""
+
+
+def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
+    """Evaluates one checkpoint of the run directory, changes nothing there, and returns the metrics.
+
+    Only a stall leaves something there: its report.
+
+    Args:
+      job: the run.
+      checkpoint: `latest`, `best` or a step.
+      stop: who tells when to stop.
+
+    Raises:
+      CheckpointError: there is no such checkpoint.
+    """
+    directory, step = find_checkpoint(job, checkpoint)
+    trainers: list[Trainer] = []
+    with _watchdog_of(job, trainers) as watchdog:
+        watchdog.enter("build")
+        trainers.append(trainer := build(job, stop=stop))
+        with trainer.company.leading():
+            watchdog.enter("restore", step)
+            trainer.load_weights(directory, step)
+            watchdog.enter("evaluate", step)
+            outputs = trainer.evaluate(job.config.trainer.validation_steps)
+            logs = flatten(outputs)
+            _call_actions(job, trainer, step, outputs)
+    console = Console(sys.stdout, end_step=None, quiet=job.quiet)
+    with contextlib.closing(console):
+        console.log("validation", step, logs)
+    return logs
+
+
+def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
+    """Returns directory and step of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
+
+    Raises:
+      CheckpointError: it is not there, or it is damaged.
+    """
+    directory, steps = job.model_dir, committed_steps(job.model_dir)
+    if checkpoint == "best":
+        best = best_checkpoint(job)
+        directory = job.path(job.config.trainer.best_checkpoint_export_subdir)
+        steps = () if best is None or best.step is None else (best.step,)
+    if not steps:
+        raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; train first")
+    step = steps[-1] if checkpoint in ("latest", "best") else int(checkpoint)
+    if step not in steps:
+        raise CheckpointError(
+            f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
+        )
+    if damage := manifest.damage(directory, step):
+        raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}")
+    _tell_of_gin(job, directory, step)
+    return directory, step
+
+
+def _tell_of_gin(job: Job, directory: str, step: int) -> None:
+    """Says that a checkpoint was saved under other gin bindings: its model may be another one."""
+    if not (changes := config_changes.gin_changes(manifest.read(directory, step).metadata, job.gin)):
+        return
+    kept = bound_path(job.model_dir, (read_run(job.model_dir) or {}).get("mode", ""))
+    fix = f"; --gin_file={kept} has them" if files.exists(kept) else ""
+    lines = "\n  ".join(map(str, changes))
+    _logger.warning("checkpoint %d was saved under other gin bindings%s:\n  %s", step, fix, lines)
+
+
+def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
+    """Evaluates every checkpoint that appears in the run directory, each once, until training has ended.
+
+    Its own rows go to `continuous_eval/metrics.jsonl`, because the training process rewrites the one in the run
+    directory when it restarts; TensorBoard files and the best checkpoint go where a training run puts them. The rows
+    are also the ledger: a checkpoint with a row is done, whoever restarts. A lease makes the trainer wait for it. It is
+    watched for stalls; to wait for a checkpoint is none.
+    """
+    trainers: list[Trainer] = []
+    with _watchdog_of(job, trainers) as watchdog:
+        watchdog.enter("build")
+        return _continuous_eval(job, stop, trainers, watchdog)
+
+
+def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watchdog: Watchdog) -> dict[str, float]:
+    directory = job.path("continuous_eval")
+    files.remove_temporaries(directory, "metrics.jsonl")
+    trackers = trackers_of(job, beside="continuous_eval")
+    with EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease:
+        with stop.interruptible():
+            trainer = build(job, keeps_best=True, stop=stop)
+        with trainer.company.leading():
+            with stop.interruptible():
+                trainer.check_monitored(monitored(job))
+            trainers.append(trainer)
+            best = best_of(trainer)
+            if best is not None:
+                best.tidy()
+                if job.config.trainer.export.best:
+                    best.on_new_best = functools.partial(export_best, job, trainer)
+            return _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
+
+
+def _evaluate_each(
+    job: Job, trainer: Trainer, trackers: RunTrackers, lease: EvaluatorLease, stop: StopRequest, watchdog: Watchdog
+) -> dict[str, float]:
+    settings, rows = job.config.trainer, trackers.rows
+    damaged: set[tuple[int, str]] = set()
+    results: dict[str, float] = {}
+
+    def is_done(step: int) -> bool:
+        return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
+
+    lock, has_lock = lock_of(job, name="continuous_eval"), False
+    operative = OperativeConfig(job.model_dir, job.mode, job.gin)
+    sleep = functools.partial(pause, watchdog)
+    steps = follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
+    with closing(trackers.all) as outcome, contextlib.ExitStack() as held:
+        for step in in_phases(steps, watchdog):
+            if not has_lock:  # not earlier: the run directory is the trainer's to make
+                held.enter_context(lock)
+                files.make_dirs(job.path("continuous_eval"))
+                held.enter_context(operative.kept())
+                has_lock = True
+            lease.reading(step)
+            version = _version(job.model_dir, step)
+            if damage := _load_or_damage(trainer, job.model_dir, step):
+                _logger.warning("checkpoint %d cannot be evaluated: %s", step, damage)
+                damaged.add(version)  # if it is written anew, it is evaluated
+                lease.reading(None)
+                continue
+            if not results:  # the first since the start: an earlier process may have died before its row
+                trackers.all.describe(job.experiment, configuration.flat(job.config))
+                trackers.all.resume("validation", step)
+                _tell_of_gin(job, job.model_dir, step)
+            outputs = trainer.evaluate(settings.validation_steps)
+            results = flatten(outputs)
+            _call_actions(job, trainer, step, outputs)
+            trackers.all.log("validation", step, results)
+            outcome.step, outcome.metrics = step, results
+            lease.done(step)
+            operative.save()
+            if step == _end_of_run(job):
+                break
+    return results
+
+
+def _call_actions(job: Job, trainer: Trainer, step: int, outputs: Mapping[str, Any]) -> None:
+    """Calls the actions that were put on the trainer; those of the config belong to training."""
+    run = Run(state=LoopState(step=step, start_step=step), trainer=trainer, model_dir=job.model_dir, tracker=Tracker())
+    run.outputs = outputs
+    for action in map(as_action, trainer.actions):
+        action.on_eval(run, flatten(outputs))
+
+
+def pause(watchdog: Watchdog, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Sleeps between two looks for a checkpoint; that is no stall, though there be nothing to do for days."""
+    sleep(seconds)
+    watchdog.beat()
+
+
+def in_phases(steps: Iterator[int], watchdog: Watchdog) -> Iterator[int]:
+    """Yields `steps`, and tells the watchdog whether the next one is waited for or worked on."""
+    watchdog.enter("follow")
+    for step in steps:
+        watchdog.enter("evaluate", step)
+        yield step
+        watchdog.enter("follow")
+
+
+def _watchdog_of(job: Job, trainers: Sequence[Trainer]) -> Watchdog:
+    """Returns the watchdog of an evaluator, which sees the trainer as soon as it is among `trainers`."""
+    return watchdog_of(job.config.runtime, job.model_dir, lambda: trainers[0].progress() if trainers else None)
+
+
+def _version(directory: str, step: int) -> tuple[int, str]:
+    """Returns what tells a checkpoint from another one of the same step that replaces it."""
+    try:
+        return step, manifest.read(directory, step).created
+    except manifest.UnreadableManifestError:
+        return step, ""
+
+
+def _load_or_damage(trainer: Trainer, directory: str, step: int) -> str | None:
+    """Loads a checkpoint, or returns what is wrong with its files, which may be gone by now."""
+    try:
+        trainer.load_weights(directory, step)
+    except (CheckpointError, manifest.UnreadableManifestError, OSError):
+        if damage := manifest.damage(directory, step):
+            return damage
+        raise
+    return None
+
+
+def _end_of_run(job: Job) -> int | None:
+    """Returns the step at which the training process will end, which may have been told otherwise than this one."""
+    run = read_run(job.model_dir) or {}
+    return run.get("steps", {}).get("end") or job.config.trainer.train_steps or None
+
+
+def follow(
+    directory: str,
+    timeout_seconds: float,
+    stop: StopRequest,
+    *,
+    is_done: Callable[[int], bool],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[int]:
+    """Yields the committed steps of `directory` that are not done, oldest first, as they appear.
+
+    A step that was yielded has to be done, or gone, when the next one is asked for. Ends when the run there is finished
+    and nothing is left to do, or when nothing new came for `timeout_seconds`. Says once that it waits.
+
+    Args:
+      directory: a run directory; it may not be there yet.
+      timeout_seconds: longest wait for the next checkpoint.
+      stop: looked at between checkpoints and while waiting.
+      is_done: whether a step has been dealt with.
+      clock: tells the time in seconds.
+      sleep: waits.
+    """
+    waiting_since = clock()
+    has_said = False
+    while True:
+        if stop.reason is not None:
+            raise PreemptedError(f"{stop.reason}; the same command continues with the next checkpoint")
+        finished = (read_run(directory) or {}).get("status") == "done"  # read before the steps, so that none is missed
+        new = [step for step in committed_steps(directory) if not is_done(step)]
+        for step in new[:1]:
+            yield step
+            waiting_since = clock()
+        if new:
+            continue
+        if finished:
+            return
+        if clock() - waiting_since > timeout_seconds:
+            _logger.warning("no new checkpoint in %s for %g seconds: giving up", directory, timeout_seconds)
+            return
+        if not has_said:
+            _logger.warning("waiting for a checkpoint in %s, for up to %g seconds", directory, timeout_seconds)
+            has_said = True
+        sleep(POLL_SECONDS)
+
+
+def continuous_train_and_eval(job: Job, stop: StopRequest) -> dict[str, float]:
+    """Trains and evaluates from every checkpoint that appears in `task.init_checkpoint`, each in a run of its own.
+
+    The run for checkpoint `N` is `model_dir/from-N`; `model_dir/continuous_train_and_eval.json` collects the results.
+    """
+    source = job.config.task.init_checkpoint
+    results_path = job.path("continuous_train_and_eval.json")
+    files.make_dirs(job.model_dir)
+    results: dict[str, Any] = json.loads(files.read_text(results_path)) if files.exists(results_path) else {}
+    timeout = job.config.trainer.continuous_eval_timeout
+    for step in follow(source, timeout, stop, is_done=lambda step: str(step) in results):
+        task = job.config.task.replace(init_checkpoint=manifest.prefix(source, step))
+        resolved = dataclasses.replace(job.resolved, config=job.config.replace(task=task))
+        one = dataclasses.replace(job, resolved=resolved, mode="train_and_eval", model_dir=job.path(f"from-{step}"))
+        results[str(step)] = train(one, stop, is_alone=False)
+        files.write_text_atomically(results_path, json.dumps(results, indent=1) + "\n")
+    return results[max(results, key=int)] if results else {}

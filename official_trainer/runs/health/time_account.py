@@ -1,0 +1,351 @@
+"""Where the time of a run goes: its start, steps, waiting for data, evaluations, saves, actions.
+
+Owns: the split of a process's wall time into parts that sum to it, how long steps take, and the verdict on the input.
+Does not own: when phases begin (`engine/loop.py`), whether a step waits (`input_sampler.py`), or where the numbers
+go (`tracking/record.py`, `tracking/`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from official_trainer.runs.health.input_sampler import InputSampler
+
+PARTS = {
+    "start": "start",
+    "tracing": "tracing",
+    "steps": "steps",
+    "input": "input",
+    "evaluation": "evaluation",
+    "save": "saves",
+    "export": "export",
+    "actions": "actions",
+    "trackers": "trackers",
+    "other": "other",
+}
+"""The parts of the time, each with its word for the console.
+
+`start` lasts from the process's start to the first step, `tracing` is what windows that traced took beyond their steps
+(compiling included), `input` is what steps wait for data, `save` what training waits for a save, `trackers` what it
+waits for where numbers go.
+"""
+
+INPUT_BOUND_FRACTION = 0.5
+"""Steps that wait for data longer than they compute are input-bound: a faster device would change less than faster
+input. Below that, small models pay for each call of an iterator, which is no fault of the data."""
+
+MIN_SEEN_SECONDS = 1.0
+"""There is no verdict on less: a pipeline has to fill its buffers first."""
+
+_PART_OF_PHASE = {
+    "start": "start",
+    "build": "start",
+    "restore": "start",
+    "evaluate": "evaluation",
+    "save": "save",
+    "export": "export",
+}
+_KEPT_ATTEMPTS = 20
+_BUCKET = math.log(1.01)
+
+
+@dataclasses.dataclass
+class _Tally:
+    """What a stretch of a run took; windows apart from the rest, because only looks tell what they are made of."""
+
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    window_seconds: float = 0.0
+    tracing_seconds: float = 0.0
+    seen_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    steps: int = 0
+    examples: int = 0
+    timed_seconds: float = 0.0  # of windows that did not trace, with their examples and steps
+    timed_examples: int = 0
+    timed_steps: dict[int, int] = dataclasses.field(default_factory=dict)  # by the logarithm of what each took
+
+    def __add__(self, other: _Tally) -> _Tally:
+        fields = [field.name for field in dataclasses.fields(self)]
+        return _Tally(**{name: _sum(getattr(self, name), getattr(other, name)) for name in fields})
+
+    def add(self, part: str, seconds: float) -> None:
+        """Adds to what is no window."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+    def parts(self) -> dict[str, float | None]:
+        """Returns the seconds of each part; those of `input` are None if nobody could tell, and then among `steps`."""
+        waited = None if self.steps else 0.0
+        if self.seen_seconds > 0:
+            waited = self.window_seconds * min(1.0, self.waited_seconds / self.seen_seconds)
+        of_windows = {
+            "tracing": self.tracing_seconds,
+            "steps": self.window_seconds - (waited or 0.0),
+            "input": waited,
+        }
+        return {part: of_windows.get(part, self.seconds.get(part, 0.0)) for part in PARTS}
+
+    def input_fraction(self) -> float | None:
+        """Returns how much of the time in steps waits for data; None if nobody could tell."""
+        parts = self.parts()
+        waited, computed = parts["input"], parts["steps"] or 0.0
+        return None if waited is None or waited + computed == 0 else waited / (waited + computed)
+
+    def speed(self) -> dict[str, float]:
+        """Returns examples per second and percentiles of the step time, of the windows that did not trace."""
+        if not self.timed_steps:
+            return {}
+        return {
+            "examples_per_second": self.timed_examples / max(self.timed_seconds, 1e-9),
+            "step_seconds_p50": self.percentile(0.5),
+            "step_seconds_p95": self.percentile(0.95),
+        }
+
+    def percentile(self, share: float) -> float:
+        """Returns the seconds that `share` of the steps take at most, to 1 %; 0 without steps.
+
+        Only windows can be timed, so a step counts as long as the mean of its window.
+        """
+        needed = share * sum(self.timed_steps.values())
+        for bucket in sorted(self.timed_steps):
+            needed -= self.timed_steps[bucket]
+            if needed <= 0:
+                return math.exp((bucket + 0.5) * _BUCKET)
+        return 0.0
+
+
+def _sum(left: Any, right: Any) -> Any:
+    """Returns the sum of two numbers, or of two dictionaries of them."""
+    if not isinstance(left, dict):
+        return left + right
+    return {key: left.get(key, 0) + right.get(key, 0) for key in left.keys() | right.keys()}
+
+
+class TimeAccount:
+    """Accounts the time of one process of a run, from phases and windows as they are announced; a context manager.
+
+    Attributes:
+      actions_seconds: tells how long actions took so far, within whichever phase.
+      trackers_seconds: the same of trackers.
+      sampler: looks at the input while the phase `train` lasts.
+    """
+
+    def __init__(
+        self,
+        *,
+        began_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begins.
+
+        Args:
+          began_seconds: when the first part began, on the scale of `clock`; None for now.
+          clock: tells the time in seconds.
+        """
+        self.actions_seconds: Callable[[], float] = lambda: 0.0
+        self.trackers_seconds: Callable[[], float] = lambda: 0.0
+        self.sampler = InputSampler(clock=clock)
+        self._clock = clock
+        self._since = self._began = clock() if began_seconds is None else began_seconds
+        self._phase = "start"
+        self._before, self._stretch = _Tally(), _Tally()
+        self._stretch_began = self._began
+        self._seen = self._waited = self._of_actions = self._of_trackers = 0.0
+        self._lock = threading.RLock()  # a process that hangs is reported by another thread
+
+    def __enter__(self) -> TimeAccount:
+        self.sampler.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sampler.stop()
+
+    def enter(self, phase: str) -> None:
+        """A phase of the loop begins, and the one before ends."""
+        with self._lock:
+            self._settle()
+            self._phase = phase
+        self.sampler.wake(phase == "train")
+
+    def window(self, steps: int, seconds: float, *, examples: int, has_traced: bool) -> None:
+        """A window has ended.
+
+        Args:
+          steps: how many it ran.
+          seconds: how long it took.
+          examples: how many it trained on.
+          has_traced: whether TensorFlow traced in it, so that it says little about the time of a step.
+        """
+        with self._lock:
+            tally = self._stretch
+            seen, waited = self._looks()
+            seconds = min(seconds, self._settle(within_window=seconds))
+            tally.steps += steps
+            tally.examples += examples
+            if has_traced:
+                waited_here = seconds * waited / seen if seen else 0.0
+                usual = steps * (self._before + tally).percentile(0.5)
+                tracing = max(0.0, seconds - waited_here - usual)
+                tally.tracing_seconds += tracing
+                tally.window_seconds -= tracing
+                tally.seen_seconds -= min(seen, tracing)
+            elif steps:
+                tally.timed_seconds += seconds
+                tally.timed_examples += examples
+                bucket = math.floor(math.log(max(seconds / steps, 1e-9)) / _BUCKET)
+                tally.timed_steps[bucket] = tally.timed_steps.get(bucket, 0) + steps
+
+    def end_stretch(self) -> dict[str, float]:
+        """Returns the numbers of the time since the last call, for trackers; what is unknown is left out."""
+        with self._lock:
+            self._settle()
+            self._looks()
+            tally, wall = self._stretch, self._since - self._stretch_began
+            self._before, self._stretch = self._before + tally, _Tally()
+            self._stretch_began = self._since
+        fraction = tally.input_fraction()
+        known = {} if fraction is None else {"input_fraction": fraction}
+        parts = {f"{part}_seconds": value for part, value in tally.parts().items() if value is not None}
+        return {**tally.speed(), **known, "wall_seconds": wall, **parts}
+
+    def report(self) -> dict[str, Any]:
+        """Returns what this process did with its time so far, as JSON takes it; any thread may ask."""
+        with self._lock:
+            self._settle(within_window=math.inf if self._phase == "train" else 0.0)
+            self._looks()
+            tally = self._before + self._stretch
+            wall = self._since - self._began
+        speed, fraction = tally.speed(), tally.input_fraction()
+        return {
+            "wall_seconds": round(wall, 6),
+            **_parts(tally.parts(), wall),
+            "steps": tally.steps,
+            "examples": tally.examples,
+            "examples_per_second": _rounded(speed.get("examples_per_second"), 2),
+            "step_seconds_p50": _rounded(speed.get("step_seconds_p50"), 9),
+            "step_seconds_p95": _rounded(speed.get("step_seconds_p95"), 9),
+            "input_fraction": _rounded(fraction, 4),
+            "verdict": None if tally.seen_seconds < MIN_SEEN_SECONDS else verdict(fraction),
+        }
+
+    def _settle(self, within_window: float = 0.0) -> float:
+        """Accounts the time since it was last done; returns how much of it was in a window, `within_window` at most."""
+        now, of_actions, of_trackers = self._clock(), self.actions_seconds(), self.trackers_seconds()
+        elapsed = max(0.0, now - self._since)
+        acted = min(elapsed, of_actions - self._of_actions)
+        tracked = min(elapsed - acted, of_trackers - self._of_trackers)
+        self._since, self._of_actions, self._of_trackers = now, of_actions, of_trackers
+        in_window = min(within_window, elapsed - acted - tracked)
+        tally = self._stretch
+        tally.window_seconds += in_window
+        tally.add("actions", acted)
+        tally.add("trackers", tracked)
+        tally.add(_PART_OF_PHASE.get(self._phase, "other"), elapsed - acted - tracked - in_window)
+        return in_window
+
+    def _looks(self) -> tuple[float, float]:
+        """Takes over what was seen since it was last done; returns the seconds seen, and those waited of them."""
+        seen, waited = self.sampler.seen_seconds - self._seen, self.sampler.waited_seconds - self._waited
+        self._seen, self._waited = self._seen + seen, self._waited + waited
+        self._stretch.seen_seconds += seen
+        self._stretch.waited_seconds += waited
+        return seen, waited
+
+
+def verdict(input_fraction: float | None) -> str | None:
+    """Returns what there is to say of the input, if it is what a run waits for; and where to look."""
+    if input_fraction is None or input_fraction < INPUT_BOUND_FRACTION:
+        return None
+    return (
+        f"input-bound: {input_fraction:.0%} of the time in steps waits for data; in task.train_data look at cache, "
+        "prefetch_buffer_size and, for files, cycle_length; in build_inputs at map() without num_parallel_calls"
+    ).replace("%", " %")
+
+
+def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the record of a run's time: its newest attempts, one a process, and the sum over all of them.
+
+    Args:
+      before: what this returned at the end of the attempt before; None for the first attempt.
+      attempt: `TimeAccount.report()` of this one, and what its traces were.
+    """
+    if not before:
+        return {"attempts": [dict(attempt)], "total": _total(None, attempt)}
+    attempts = [*before["attempts"], dict(attempt)][-_KEPT_ATTEMPTS:]
+    return {"attempts": attempts, "total": _total(before["total"], attempt)}
+
+
+def _total(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> dict[str, Any]:
+    was = before or {}
+    parts: dict[str, float | None] = {
+        part: _plus(was.get("seconds", {}).get(part), attempt["seconds"][part]) for part in PARTS
+    }
+    wall = was.get("wall_seconds", 0.0) + attempt["wall_seconds"]
+    return {
+        "restarts": 0 if before is None else was["restarts"] + 1,
+        "restart_seconds": 0.0 if before is None else round(was["restart_seconds"] + attempt["seconds"]["start"], 6),
+        "wall_seconds": round(wall, 6),
+        **_parts(parts, wall),
+        "steps": was.get("steps", 0) + attempt["steps"],
+        "examples": was.get("examples", 0) + attempt["examples"],
+        "traces": {kind: was.get("traces", {}).get(kind, 0) + count for kind, count in attempt["traces"].items()},
+        "trace_seconds": round(was.get("trace_seconds", 0.0) + attempt["trace_seconds"], 4),
+    }
+
+
+def _parts(parts: Mapping[str, float | None], wall_seconds: float) -> dict[str, dict[str, float | None]]:
+    """Returns the parts for the record, in seconds and as fractions."""
+    fractions = {
+        part: None if seconds is None else seconds / max(wall_seconds, 1e-9) for part, seconds in parts.items()
+    }
+    return {
+        "seconds": {part: _rounded(seconds, 6) for part, seconds in parts.items()},
+        "fractions": {part: _rounded(fraction, 6) for part, fraction in fractions.items()},
+    }
+
+
+def _plus(left: float | None, right: float | None) -> float | None:
+    """Returns the sum of what is known."""
+    return right if left is None else left if right is None else left + right
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def process_start_seconds() -> float | None:
+    """Returns when this process began, on the scale of `time.monotonic`; None where the system does not say."""
+    try:
+        with open("/proc/self/stat", encoding="utf-8") as file:
+            of_process = file.read().rpartition(")")[2].split()  # what stands before may hold spaces
+        ticks = int(of_process[_STARTTIME])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    return time.monotonic() - max(0.0, age)
+
+
+_STARTTIME = 19  # `man proc_pid_stat`: field 22, where 3 is the first after the name
+
+
+def in_one_line(report: Mapping[str, Any]) -> str:
+    """Returns what a `TimeAccount.report()` says in short, for the console; parts below half a percent are left out."""
+    percents = {part: round(100 * (fraction or 0)) for part, fraction in report["fractions"].items()}
+    words = PARTS if report["input_fraction"] is not None else {**PARTS, "steps": "steps and input"}
+    parts = [f"{words[part]} {percents[part]} %" for part in _ORDER if percents[part]]
+    speed = ""
+    if report["step_seconds_p50"] is not None:
+        p50, p95 = (f"{report[f'step_seconds_{name}'] * 1000:.3g} ms" for name in ("p50", "p95"))
+        speed = f"; {report['examples_per_second']:.0f} examples/s, step p50 {p50}, p95 {p95}"
+    return f"time: {', '.join(parts)}{speed}"
+
+
+_ORDER = ("steps", "input", "tracing", "evaluation", "save", "export", "actions", "trackers", "start", "other")

@@ -1,0 +1,373 @@
+"""The stall watchdog: notices that a run makes no progress, and never takes a slow one for a stalled one.
+
+Owns: what counts as progress, and how long a gap is healthy, which it learns from the run itself.
+Does not own: when phases begin (`engine/loop.py`), or what is done about a stall (`stalls.py`). It runs in a thread, so a hang
+in C code that never lets go of Python's global lock stops it too, and is not noticed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from types import TracebackType
+from typing import Any
+
+from official_trainer.runs.health.late import Notes
+from official_trainer.runs.health.stalls import PEERS, SHARED, Stall, dump_and_exit
+
+_logger = logging.getLogger(__name__)
+
+FACTOR = 10
+"""A gap is a stall when it is this many times as long as the longest one that was healthy."""
+
+_MAX_POLL_SECONDS = 1.0
+_POLLS_IN_FLOOR = 20
+_TRAIN = (*SHARED, "input")
+
+
+WAITING = "wait"
+"""The phase of a process that waits for another one to tell it what to do, which may take any time."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long no progress is still healthy.
+
+    Attributes:
+      floor_seconds: no gap shorter than this is a stall.
+      startup_seconds: limit of an activity of which nothing was seen yet: tracing, compiling and the filling of
+        shuffle buffers take long the first time.
+    """
+
+    floor_seconds: float
+    startup_seconds: float
+
+    def seconds(self, longest_gap_seconds: float | None) -> float:
+        """Returns the limit after gaps of at most `longest_gap_seconds`; None if there were none."""
+        if longest_gap_seconds is None:
+            return max(self.floor_seconds, self.startup_seconds)
+        return max(self.floor_seconds, FACTOR * longest_gap_seconds)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a probe sees of a run from outside; one that differs from the last is progress.
+
+    Attributes:
+      step: global step, if it can be read.
+      waiting_for_input: in the phase `train`, whether the next batch is waited for; None if that cannot be told.
+      waiting_for_peers: whether other processes are waited for, to do the same.
+      detail: anything else that changes while work goes on, such as a count of batches or bytes.
+    """
+
+    step: int | None = None
+    waiting_for_input: bool | None = None
+    waiting_for_peers: bool = False
+    detail: Hashable = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Others:
+    """The processes that do each step together with this one.
+
+    Attributes:
+      patience_seconds: how long they wait for each other within a step; at half of it, or of what is a stall, one is
+        late.
+      on_late: called in the watching thread with the gap when this process is late, and with None when it goes on. It
+        must not block.
+    """
+
+    patience_seconds: float = math.inf
+    on_late: Callable[[Stall | None], object] = lambda gap: None
+
+
+class Progress:
+    """What was seen of a run, and whether it stalls: a function of the calls and of the times given with them.
+
+    A gap is the time between two signs of progress. It counts for every activity that was going on in it, and the most
+    generous of their limits holds. Until a phase has moved (a beat, a step, or its end), the startup limit holds:
+    batches that arrive say nothing about how long it takes to compile.
+    """
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self.entries = 0
+        self._limits = limits
+        self._phase = self._activity = "start"
+        self._step: int | None = None
+        self._reading: Reading | None = None
+        self._since = now
+        self._activities = {"start"}
+        self._moved: set[str] = set()
+        self._longest_seconds: dict[str, float] = {}
+        self._is_reported = False
+
+    def enter(self, phase: str, step: int | None, now: float) -> None:
+        """The run begins `phase`; what was read before says nothing about it."""
+        self._moved.add(self._phase)
+        self.entries += 1
+        self._reading = None
+        self._phase = self._activity = phase
+        self._end_gap(step, now)
+
+    def beat(self, step: int | None, now: float) -> None:
+        """A piece of the phase's work is done."""
+        self._moved.add(self._phase)
+        self._end_gap(step, now)
+
+    def read(self, reading: Reading | None, now: float) -> None:
+        """Takes what the probe saw since the phase began; None if it had no answer."""
+        self._activity = self._activity_in(reading)
+        before = self._reading
+        if reading is not None:
+            self._reading = reading
+            self._step = self._step if reading.step is None else reading.step
+            if before is not None and reading != before:
+                if reading.step != before.step:
+                    self._moved.add(self._phase)
+                self._end_gap(reading.step, now)
+        self._activities.add(self._activity)
+
+    def stall(self, now: float, patience_seconds: float = math.inf) -> Stall | None:
+        """Returns the stall that there is at `now`, once; None if all is well or it was returned before.
+
+        Args:
+          now: the time.
+          patience_seconds: with other processes, in a step that does what was done before.
+        """
+        gap = self.gap(now)
+        if self._is_reported or gap is None:
+            return None
+        if gap.activity in SHARED and gap.longest_gap_seconds is not None and gap.waited_seconds > patience_seconds:
+            gap = dataclasses.replace(gap, limit_seconds=patience_seconds, is_patience_over=True)
+        elif gap.waited_seconds <= gap.limit_seconds:
+            return None
+        self._is_reported = True
+        return gap
+
+    def gap(self, now: float) -> Stall | None:
+        """Returns the gap that there is at `now`, however short; None if it may take any time."""
+        if self._phase == WAITING:
+            return None
+        longest = max(map(self._longest_gap_seconds, self._activities), key=self._limits.seconds)
+        return Stall(
+            phase=self._phase,
+            activity=self._activity,
+            waited_seconds=now - self._since,
+            limit_seconds=self._limits.seconds(longest),
+            longest_gap_seconds=longest,
+            step=self._step,
+        )
+
+    def _activity_in(self, reading: Reading | None) -> str:
+        if reading is not None and reading.waiting_for_peers:
+            return PEERS
+        if self._phase != "train" or reading is None or reading.waiting_for_input is None:
+            return self._phase
+        return "input" if reading.waiting_for_input else "window"
+
+    def _end_gap(self, step: int | None, now: float) -> None:
+        for activity in self._activities:
+            self._longest_seconds[activity] = max(self._longest_seconds.get(activity, 0), now - self._since)
+        self._activities = {self._activity}
+        self._since = now
+        self._is_reported = False
+        self._step = self._step if step is None else step
+
+    def _longest_gap_seconds(self, activity: str) -> float | None:
+        if self._phase not in self._moved:
+            return None
+        known = self._longest_seconds
+        if activity in _TRAIN and (activity == "train" or activity not in known):
+            # Nobody can tell which it is, or it was over too soon to be seen: what is healthy in any of them is.
+            return max((known[name] for name in _TRAIN if name in known), default=None)
+        return known.get(self._phase if activity == PEERS else activity)
+
+
+class Watchdog:
+    """Watches a run from a thread of its own inside its `with` block, or between `start` and `stop`.
+
+    All calls may come from any thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        floor_seconds: float,
+        startup_seconds: float,
+        on_stall: Callable[[Stall], object],
+        probe: Callable[[], Reading | None] | None = None,
+        others: Others | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepares; `start` starts.
+
+        Args:
+          floor_seconds: see `Limits`.
+          startup_seconds: see `Limits`.
+          on_stall: called in the watching thread, once a stall; `stalls.dump_and_exit` with a directory, as a rule.
+          probe: looks at the run from another thread. It may fail and it may block: then there is no information.
+          others: the run's other processes, which do each step together with this one.
+          clock: tells the time in seconds.
+        """
+        self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
+        self._on_stall = on_stall
+        self._others, self._is_late = others or Others(), False
+        self._prober = _Prober(probe)
+        self._clock = clock
+        self._polled_at = clock()
+        self._watched_seconds = 0.0
+        self._progress = Progress(Limits(floor_seconds=floor_seconds, startup_seconds=startup_seconds), 0.0)
+        self._lock = threading.RLock()  # a signal handler may interrupt a call and make another
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Watchdog:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts to watch."""
+        threading.Thread(target=self._watch, name="stall-watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stops for good; no stall is reported from now on."""
+        with self._lock:
+            self._stopped.set()
+        self._prober.stop()
+
+    def enter(self, phase: str, step: int | None = None) -> None:
+        """Says which phase the run begins; that is progress. A loop's `on_phase` hook fits.
+
+        Code that waits for batches itself may enter `input` and `window` as it does so, instead of a probe.
+        """
+        with self._lock:
+            self._progress.enter(phase, step, self._now())
+
+    def beat(self, step: int | None = None) -> None:
+        """Says that a piece of work is done: a window, a step of an evaluation, a file. After the work, not before."""
+        with self._lock:
+            self._progress.beat(step, self._now())
+
+    def poll(self) -> None:
+        """Looks at the run once, as the thread does every `poll_seconds`."""
+        with self._lock:
+            self._watched_seconds = self._now()
+            self._polled_at = self._clock()
+            entry = self._progress.entries
+            self._progress.read(self._prober.ask(entry), self._watched_seconds)
+            gap = None if self._stopped.is_set() else self._progress.gap(self._watched_seconds)
+            stall = None if gap is None else self._progress.stall(self._watched_seconds, self._others.patience_seconds)
+        self._tell_lateness(gap)
+        if stall is not None:
+            try:
+                self._on_stall(stall)
+            except Exception:
+                _logger.exception("a stall could not be reported: %s", stall)
+
+    def _tell_lateness(self, gap: Stall | None) -> None:
+        is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, self._others.patience_seconds) / 2
+        if is_late != self._is_late:
+            self._is_late = is_late
+            self._others.on_late(gap if is_late else None)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self.poll_seconds):
+            self.poll()
+
+    def _now(self) -> float:
+        """Returns the seconds for which this process was seen to run.
+
+        A poll that comes late means that the whole process was stopped, suspended or starved: the run could not move
+        either, so the excess counts neither as a stall nor as a gap that was healthy.
+        """
+        return self._watched_seconds + min(self._clock() - self._polled_at, 2 * self.poll_seconds)
+
+
+def watchdog_of(
+    runtime: Any,
+    model_dir: str,
+    progress: Callable[[], Mapping[str, Any] | None],
+    *,
+    record: Callable[[Stall], object] | None = None,
+    notes: Notes | None = None,
+) -> Watchdog:
+    """Returns the watchdog of a run, which ends the process when the run stalls.
+
+    Args:
+      runtime: the config's section; without `stall_floor_seconds` nothing is ever a stall.
+      model_dir: where the stacks are written; the run directory, or the folder of this process in it.
+      progress: what a `Reading` holds, or None while there is nothing to read.
+      record: puts a stall on record.
+      notes: tells the run's other processes when this one is late, and knows which of them are.
+    """
+
+    def end(stall: Stall) -> None:
+        if notes is not None:
+            stall = dataclasses.replace(stall, others=tuple(notes.of_others()))
+        dump_and_exit(stall, model_dir, record)
+
+    others = None
+    if notes is not None and notes.has_others:
+        others = Others(patience_seconds=runtime.collective_timeout_seconds, on_late=notes.tell)
+
+    def probe() -> Reading | None:
+        values = progress()
+        return None if values is None else Reading(**values)
+
+    return Watchdog(
+        floor_seconds=runtime.stall_floor_seconds or math.inf,
+        startup_seconds=runtime.stall_startup_seconds,
+        on_stall=end,
+        probe=probe,
+        others=others,
+    )
+
+
+class _Prober:
+    """Asks a probe in a thread of its own, so that one that blocks holds up nobody."""
+
+    def __init__(self, probe: Callable[[], Reading | None] | None) -> None:
+        self._probe = probe
+        self._questions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, Reading | None]] = queue.SimpleQueue()
+        self._is_started = False
+        self._is_asked = False
+
+    def ask(self, entry: int) -> Reading | None:
+        """Asks what the probe sees now, and returns the answer to the question before if it was about `entry` too."""
+        if self._probe is None:
+            return None
+        if not self._is_started:
+            self._is_started = True
+            threading.Thread(target=self._answer, args=(self._probe,), name="stall-probe", daemon=True).start()
+        asked_about, reading = entry, None
+        if self._is_asked:
+            try:
+                asked_about, reading = self._answers.get_nowait()
+            except queue.Empty:
+                return None
+        self._is_asked = True
+        self._questions.put(entry)
+        return reading if asked_about == entry else None
+
+    def stop(self) -> None:
+        """Ends the thread, once the probe lets go of it."""
+        self._questions.put(None)
+
+    def _answer(self, probe: Callable[[], Reading | None]) -> None:
+        while (entry := self._questions.get()) is not None:
+            try:
+                reading = probe()
+            except Exception as error:
+                _logger.debug("the probe of the stall watchdog failed: %s", error)
+                reading = None
+            self._answers.put((entry, reading))

@@ -1,0 +1,288 @@
+"""What is to be run: an experiment, its config, a mode and a run directory; and what can be refused at once.
+
+Owns: every check of a job that needs no TensorFlow.
+Does not own: building or running anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.config import modes
+from official_trainer.distributed import parameter_server
+from official_trainer.tasks import registry
+from official_trainer.runs.resume import config_changes
+from official_trainer.distributed.cluster import Cluster
+from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.distributed.strategy import strategy_name
+from official_trainer.garden.gin_bindings import Bindings
+from official_trainer.inputs import BatchSizeError, InputContext
+from official_trainer.tracking.record import Launch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a program brings along that calls the engine, and writes to the run directory too.
+
+    Attributes:
+      trainer: a Trainer with the config of the job; nothing else is built.
+      summaries: given the tracker of TensorBoard's files, returns the one to use.
+      hooks: what it has to say to the loop, by the names that `hooks.Hooks` has.
+    """
+
+    trainer: Any
+    hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    summaries: Callable[[Any], Any] = lambda board: board
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run to do: an experiment, its config, and where it leaves what it makes.
+
+    Attributes:
+      experiment: registered name.
+      resolved: its config, and who set what.
+      model_dir: the run directory.
+      mode: one of `modes.MODES`.
+      quiet: whether nothing is printed while it runs.
+      argv: the command line, for the record.
+      allow_config_change: whether a run may go on with a config that is not its checkpoint's.
+      cluster: the processes that take part; None for this one alone.
+      gin: what the gin flags bind; None if they are not given.
+      given: what the caller has built; None for a job that is described by its config.
+      gpus: how many GPUs each process is going to be given, as far as that is known before it runs.
+    """
+
+    experiment: str
+    resolved: Resolved
+    model_dir: str
+    mode: str
+    quiet: bool = False
+    argv: Sequence[str] = ()
+    allow_config_change: bool = False
+    cluster: Cluster | None = None
+    gin: Bindings | None = None
+    given: Given | None = None
+    gpus: int = 0
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process speaks for the run: it alone writes to the run directory."""
+        return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process does nothing but what a coordinator sends it."""
+        cluster = self.cluster
+        has_coordinator = strategy_name(self.config.runtime, cluster) == "parameter_server"
+        return cluster is not None and has_coordinator and cluster.role in parameter_server.SERVING
+
+    @property
+    def config_digest(self) -> str:
+        """A checksum of the config, the same in all processes of a run."""
+        return configuration.digest(self.config.replace(runtime=self.config.runtime.replace(task_index=None)))
+
+    @property
+    def config(self) -> Any:
+        """The resolved config."""
+        return self.resolved.config
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What every checkpoint's manifest says about the run."""
+        return {
+            "experiment": self.experiment,
+            "config_digest": self.config_digest,
+            config_changes.CONFIG_KEY: configuration.dump(self.config, shared=True),
+            **({config_changes.GIN_KEY: self.gin.plain} if self.gin is not None else {}),
+        }
+
+    @property
+    def launch(self) -> Launch:
+        """How this process was started, for the record."""
+        workspace = registry.find_workspace()
+        return Launch(
+            experiment=self.experiment,
+            mode=self.mode,
+            argv=self.argv,
+            config_digest=self.config_digest,
+            workspace=None if workspace is None else str(workspace),
+        )
+
+    def check_changes(self, step: int | None = None) -> tuple[config_changes.Change, ...]:
+        """Returns what has changed since the checkpoint of `step`, or the newest, from which training goes on.
+
+        Raises:
+          ConfigError: a change is not safe, and changes are not allowed.
+        """
+        allow = self.allow_config_change
+        return config_changes.check(self.model_dir, self.resolved, self.gin, allow_config_change=allow, step=step)
+
+    def write_params(self) -> None:
+        """Writes `params.yaml`, unless the calling program has put its own there."""
+        path = self.path(config_changes.PARAMS_FILE)
+        is_callers = self.given is not None and files.exists(path) and not config_changes.is_ours(files.read_text(path))
+        if not is_callers:
+            config_changes.write_params(self.model_dir, self.resolved)
+
+    def path(self, *names: str) -> str:
+        """Returns a path inside the run directory."""
+        return files.join(self.model_dir, *names)
+
+
+def check_ready(job: Job) -> None:
+    """Refuses, before TensorFlow is imported, what could only fail later.
+
+    Raises:
+      UserError: the mode is unknown, or the config lacks what the mode needs.
+    """
+    modes.check(job.mode)
+    for path, task in _tasks(job.config):
+        registry.get_task_cls(task, path)
+    problems = [*_cluster_problems(job), *_gpu_problems(job), *_least_batch_size_problems(job)]
+    problems += list(_training_problems(job)) if job.mode in _LEADS_TO_TRAINING else []
+    if job.mode not in ("eval", "predict"):
+        problems += _tracker_problems(job)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _cluster_problems(job: Job) -> Iterator[Problem]:
+    """Refuses a strategy that does not go with the processes that take part."""
+    path, cluster = "runtime.distribution_strategy", job.cluster
+    name = strategy_name(job.config.runtime, cluster)
+    what, fix = "", ""
+    if cluster is None or len(cluster.training) < 2:
+        if name == "multi_worker_mirrored" and job.mode in modes.TRAINING_MODES:
+            what = f"{name} needs several workers, and nothing says who they are"
+            fix = "set TF_CONFIG, or runtime.worker_hosts and runtime.task_index, or start it with a launcher"
+    else:
+        if name in ("off", "one_device", "mirrored"):
+            what = f"{name} is for one process, and by {cluster.source} this is {cluster.name} of {_members(cluster)}"
+            fix = f"use auto, or start it without {cluster.source}"
+        elif job.mode == "continuous_train_and_eval" or (job.serves and job.mode not in modes.TRAINING_MODES):
+            what, fix = f"mode {job.mode} runs in one process, and this is {cluster.name}", "start it alone"
+        elif name == "parameter_server" and (missing := parameter_server.missing_roles(cluster)):
+            what = f"{name} needs a chief, workers and parameter servers, and {cluster.source} has no"
+            what, fix = f"{what} {' and no '.join(missing)}", "add them, or use multi_worker_mirrored"
+    if what:
+        yield _problem(job, path, what, fix)
+    elif cluster is not None:
+        for field, unset in (("num_logical_cpus", (None, 1)), ("tpu", (None,))):
+            if getattr(job.config.runtime, field) not in unset:
+                what = f"has no effect in the cluster of {cluster.source}"
+                yield _problem(job, f"runtime.{field}", what, "leave it out")
+
+
+def _problem(job: Job, path: str, what: str, fix: str) -> Problem:
+    return Problem(what, path, fix=fix, origin=job.resolved.origin(path))
+
+
+def _members(cluster: Cluster) -> str:
+    return " and ".join(f"{len(addresses)} × {role}" for role, addresses in cluster.addresses.items())
+
+
+def _gpu_problems(job: Job) -> Iterator[Problem]:
+    """Refuses a use of GPUs that the processes are not given, or cannot make."""
+    path, wanted = "runtime.num_gpus", job.config.runtime.num_gpus
+    is_coordinated = strategy_name(job.config.runtime, job.cluster) == "parameter_server"
+    if job.gpus and (wanted or 0) > job.gpus:
+        what = f"asks for {wanted} GPUs, and each process is given {job.gpus}"
+        yield _problem(job, path, what, f"leave it out, or set resources.gpus to {wanted}")
+    elif is_coordinated and _gpus_used(job) > 1:
+        what = f"is {_gpus_used(job)} in each worker, and under a coordinator a worker uses one"
+        yield _problem(job, path, what, "set resources.gpus to 1, and start a worker for each GPU")
+
+
+def _gpus_used(job: Job) -> int:
+    """Returns how many GPUs each process uses; 0 where that is not known before it runs."""
+    wanted = job.config.runtime.num_gpus
+    return job.gpus if wanted is None else min(wanted, job.gpus)
+
+
+def _least_batch_size_problems(job: Job) -> Iterator[Problem]:
+    """Refuses batches that do not divide over what is known to share them: workers, and GPUs that they are given."""
+    name = strategy_name(job.config.runtime, job.cluster)
+    is_shared = name == "multi_worker_mirrored"
+    count = len(job.cluster.training) if is_shared and job.cluster is not None else 1
+    if name in ("multi_worker_mirrored", "mirrored", "auto") and (gpus := _gpus_used(job)) > 1:
+        return batch_size_problems(job, count * gpus, "GPUs")
+    return batch_size_problems(job, count, "workers")
+
+
+def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
+    """Yields what is wrong with batches that are shared by `count` replicas, or whatever `what` calls them."""
+    context = InputContext(num_replicas_in_sync=count)
+    micro_batches = job.config.trainer.gradient_accumulation_steps
+    for path, section in _data_sections(job.config):
+        try:
+            each = context.get_per_replica_batch_size(section.global_batch_size)
+        except BatchSizeError as error:
+            said = f"{error.global_batch_size} does not divide over {count} {what}"
+            yield _problem(job, f"{path}.global_batch_size", said, f"use {error.choices}")
+            continue
+        if path.endswith("train_data") and each % micro_batches:
+            said = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
+            fix = f"use a global_batch_size that divides by {micro_batches * count}"
+            yield _problem(job, "trainer.gradient_accumulation_steps", said, fix)
+
+
+def _tasks(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the sections that a Task is built from, each with its path: the task, or several and those inside."""
+    yield "task", config.task
+    for path, routines in (("task.task_routines", config.task), ("eval_tasks", config)):
+        for number, routine in enumerate(getattr(routines, path.rpartition(".")[2], ())):
+            yield f"{path}[{number}].task_config", routine.task_config
+
+
+def _data_sections(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the sections of the data that is read, each with its path."""
+    for path, task in _tasks(config):
+        names = ["validation_data"] if path.startswith("eval_tasks") else ["train_data", "validation_data"]
+        found = ((f"{path}.{name}", getattr(task, name, None)) for name in names)
+        yield from ((place, section) for place, section in found if section is not None)
+
+
+def _training_problems(job: Job) -> Iterator[Problem]:
+    trainer = job.config.trainer
+    if not trainer.train_steps and trainer.train_epochs is None:
+        what, fix = "is 0, so there is nothing to train", "set it, or trainer.train_epochs"
+        yield _problem(job, "trainer.train_steps", what, fix)
+    if job.mode == "continuous_train_and_eval" and not job.config.task.init_checkpoint:
+        fix = f"{job.mode} starts from the checkpoints of that directory"
+        yield _problem(job, "task.init_checkpoint", "is not set", fix)
+    optimization = trainer.optimizer_config
+    for section in ("optimizer", "learning_rate"):
+        found = getattr(optimization, section, None)  # the ranking experiments of Model Garden have other sections
+        if found is not None and found.type is None:
+            path = f"trainer.optimizer_config.{section}.type"
+            fix = f"for example {path}={_EXAMPLES[section]}"
+            yield _problem(job, path, "is not set, and training needs one", fix)
+    if strategy_name(job.config.runtime, job.cluster) == "parameter_server":
+        for path, what, fix in parameter_server.problems(job.config):
+            yield _problem(job, path, what, fix)
+
+
+def _tracker_problems(job: Job) -> Iterator[Problem]:
+    trackers = job.config.trainer.trackers
+    for number, tracker in enumerate(trackers):
+        path = f"trainer.trackers[{number}]"
+        missing = [name for name in tracker.NEEDS if importlib.util.find_spec(name) is None]
+        if missing:
+            what = f"'{tracker.type}' needs {', '.join(missing)}, which is not installed"
+            fix = f"pip install '{tracker.INSTALL or ' '.join(missing)}'"
+            yield _problem(job, f"{path}.type", what, fix)
+        same = [other for other in trackers[:number] if other.replace(on_error=tracker.on_error) == tracker]
+        if same:
+            what = f"is there twice, as trainer.trackers[{trackers.index(same[0])}] too: both would write the same"
+            yield Problem(what, path, fix="remove one", origin=job.resolved.origin(f"{path}.type"))
+
+
+_LEADS_TO_TRAINING = (*modes.TRAINING_MODES, "continuous_train_and_eval")
+
+_EXAMPLES = {"optimizer": "adam", "learning_rate": "constant"}

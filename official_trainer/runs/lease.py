@@ -1,0 +1,221 @@
+"""The evaluator's lease: while an evaluator lives, the trainer keeps the checkpoints that it has not evaluated yet.
+
+Owns: `continuous_eval/lease.json`, how it is kept alive, and when it is dead.
+Does not own: which checkpoints are evaluated (`evaluate.py`), what is deleted (`checkpoints/store.py`). No TensorFlow.
+
+The file says when its writer last renewed it, by the writer's clock. A reader takes it for alive while that is less
+than `LEASE_SECONDS` away from its own time, before or after, so clocks of two hosts may differ by much less than that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from types import TracebackType
+from typing import Any
+
+from official_trainer import files
+from official_trainer.tracking.record import RUN_FILE
+
+_logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 120.0
+"""How long a lease lasts after it was last renewed: long enough to start a dead evaluator again."""
+
+RENEW_SECONDS = 5.0
+"""How often a lease is renewed."""
+
+WAIT_SECONDS = 1.0
+"""How often an evaluator that came first looks for the run directory."""
+
+MANY_HELD = 10
+"""More checkpoints than this that are only kept for an evaluator are worth a warning."""
+
+_FOLDER, _NAME = "continuous_eval", "lease.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lease:
+    """What one evaluator says about itself.
+
+    Attributes:
+      host: where it runs.
+      pid: its process there.
+      renewed: when it was last alive, Unix seconds by its own clock.
+      reading: step that it evaluates now; None while it waits.
+      done: steps that it needs no more.
+    """
+
+    host: str
+    pid: int
+    renewed: float
+    reading: int | None
+    done: Collection[int]
+
+    def __str__(self) -> str:
+        at = "waiting" if self.reading is None else f"at step {self.reading}"
+        return f"the evaluator on {self.host}, process {self.pid}, {at}"
+
+    def is_alive(self, now_seconds: float) -> bool:
+        """Tells whether the evaluator renewed its lease not long before `now_seconds`."""
+        return abs(now_seconds - self.renewed) <= LEASE_SECONDS
+
+
+def read(model_dir: str) -> Lease | None:
+    """Returns the lease in a run directory, alive or dead; None if there is none.
+
+    Raises:
+      ValueError: the file is not a lease.
+    """
+    try:
+        values = json.loads(files.read_text(_path(model_dir)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        lease = Lease(**values)
+        return dataclasses.replace(lease, renewed=float(lease.renewed), done=frozenset(lease.done))
+    except TypeError as error:
+        raise ValueError(f"not a lease: {error}") from error
+
+
+class EvaluatorLease:
+    """The evaluator's side: a lease that is renewed by a thread inside its `with` block.
+
+    It is given back at a normal end only. After an error or a stop it lasts until it is dead, so that an evaluator that
+    is started again soon finds every checkpoint. It is written once the run directory is there, which is the trainer's
+    to make.
+
+    Args:
+      model_dir: the run directory.
+      done: steps that need no evaluation any more.
+      clock: tells the time in Unix seconds.
+    """
+
+    def __init__(self, model_dir: str, *, done: Iterable[int] = (), clock: Callable[[], float] = time.time) -> None:
+        self._model_dir = model_dir
+        self._done = set(done)
+        self._reading: int | None = None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._is_written = False
+        self._has_failed = False
+
+    def __enter__(self) -> EvaluatorLease:
+        self.renew()
+        threading.Thread(target=self._keep_alive, name="lease", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:  # not while it is written
+            self._ended.set()
+            if kind is None:
+                files.remove(_path(self._model_dir))
+
+    def reading(self, step: int | None) -> None:
+        """Says which checkpoint is evaluated now, if any."""
+        self._reading = step
+        self.renew()
+
+    def done(self, step: int) -> None:
+        """Leaves the checkpoint of `step` to retention; called once its results are on record."""
+        self._reading = None
+        self._done = self._done | {step}  # a new set, because the thread may be writing the old one
+        self.renew()
+
+    def renew(self) -> None:
+        """Writes the lease. What goes wrong is logged and tried again, because it must not end an evaluation."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            try:
+                self._write()
+            except Exception as error:
+                if not self._has_failed:
+                    _logger.warning("%s cannot be written: %s; trying again", _path(self._model_dir), error)
+                self._has_failed = True
+
+    def _write(self) -> None:
+        if not files.exists(files.join(self._model_dir, RUN_FILE)):
+            return
+        if not self._is_written:
+            files.make_dirs(files.join(self._model_dir, _FOLDER))
+            files.remove_temporaries(files.join(self._model_dir, _FOLDER), _NAME)
+        lease = Lease(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            renewed=round(self._clock(), 3),
+            reading=self._reading,
+            done=sorted(self._done),
+        )
+        text = json.dumps(dataclasses.asdict(lease)) + "\n"
+        files.write_text_atomically(_path(self._model_dir), text, durable=False)
+        self._is_written, self._has_failed = True, False
+
+    def _keep_alive(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS if self._is_written else WAIT_SECONDS):
+            self.renew()
+
+
+class LeasedSteps:
+    """The trainer's side: what retention asks before it deletes.
+
+    Args:
+      model_dir: the run directory.
+      clock: tells the time in Unix seconds.
+    """
+
+    def __init__(self, model_dir: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._model_dir = model_dir
+        self._clock = clock
+        self._has_warned: set[str] = set()
+
+    def __call__(self, steps: Collection[int]) -> Collection[int]:
+        """Returns those of `steps`, which would be deleted now, that a live evaluator still needs.
+
+        A lease that is dead, or is none, is collected. One that cannot be read now keeps everything.
+        """
+        now = self._clock()
+        try:
+            lease = read(self._model_dir)
+        except OSError as error:
+            self._warn_once("unreadable", "%s: checkpoints are kept for its evaluator until it can be read", error)
+            return steps
+        except ValueError as error:
+            _logger.warning("%s is removed: %s", _path(self._model_dir), error)
+            files.remove(_path(self._model_dir))
+            return ()
+        if lease is None:
+            return ()
+        age_seconds = now - lease.renewed
+        if not lease.is_alive(now):
+            message = "%s has not renewed its lease for %.0f s: checkpoints are no longer kept for it"
+            _logger.warning(message, lease, age_seconds)
+            files.remove(_path(self._model_dir))
+            return ()
+        held = [step for step in steps if step not in lease.done]
+        if len(held) > MANY_HELD:
+            self._warn_once(
+                "many",
+                "%d checkpoints beyond trainer.max_to_keep are kept for %s, which renewed its lease %.0f s ago: it is "
+                "slower than training. Set trainer.checkpoint_interval higher, or stop it: %.0f s later they may go.",
+                len(held), lease, age_seconds, LEASE_SECONDS,
+            )  # fmt: skip
+        return held
+
+    def _warn_once(self, kind: str, message: str, *arguments: Any) -> None:
+        if kind not in self._has_warned:
+            self._has_warned.add(kind)
+            _logger.warning(message, *arguments)
+
+
+def _path(model_dir: str) -> str:
+    return files.join(model_dir, _FOLDER, _NAME)

@@ -1,0 +1,273 @@
+"""Mode `predict`: the outputs of a checkpoint for all of a task's examples, in files; killed, it goes on where it was.
+
+Owns: what predictions are made from and what of that has to stay the same to go on; data as it is read for them.
+Does not own: the step (`engine/inference.py`), the files (`runs/predictions/shards.py`), finding a checkpoint (`evaluate.py`).
+
+What needs TensorFlow is imported by the functions that do, so that a refusal costs no import of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.runs.predictions import manifest as prediction_manifest
+from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
+from official_trainer.config import ConfigError, Problem
+from official_trainer.distributed.strategy import strategy_name
+from official_trainer.errors import ExitCode
+from official_trainer.inputs import DataError
+from official_trainer.runs.job import Job
+from official_trainer.lazy import tf
+from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.runs.predictions.manifest import ALL, Share
+from official_trainer.runs.predictions.shards import DATA_SECTIONS, Columns, PredictionSettings, PredictionShards
+from official_trainer.runs.resume.config_changes import kind_of
+from official_trainer.stopping import StopRequest
+from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
+
+if TYPE_CHECKING:
+    from official_trainer.engine.feed import Feed
+    from official_trainer.engine.inference import Inference
+    from official_trainer.engine.trainer import Trainer
+
+_logger = logging.getLogger(__name__)
+
+_NEAR_BATCHES = 16
+"""To read over so few is quicker than to build a pipeline again."""
+
+_SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow_missing")
+
+
+def share_of(cluster: Cluster | None) -> Share | None:
+    """Returns which shards a process of a cluster predicts; None for a parameter server, which has nothing to do.
+
+    The processes need nothing of each other, so they are not connected: each predicts on its own devices.
+
+    Raises:
+      ClusterError: the process is to evaluate.
+    """
+    if cluster is None:
+        return ALL
+    if cluster.role == EVALUATOR:
+        raise ClusterError(
+            f"mode predict has no evaluator, and by {cluster.source} this is one; make it a worker, or leave it out"
+        )
+    if cluster.role == PS:
+        _logger.info("%s: predictions need no parameter server, so this process ends", cluster.name)
+        return None
+    return Share(index=cluster.training.index((cluster.role, cluster.index)), count=len(cluster.training))
+
+
+def check(job: Job, settings: PredictionSettings) -> None:
+    """Refuses, before TensorFlow is imported, what could only fail later.
+
+    Raises:
+      ConfigError: the task has no such data, or there are several tasks.
+      PredictionsError: the directory holds something else, or predictions that were made in another way.
+    """
+    if hasattr(job.config.task, "task_routines"):
+        fix = "predict with an experiment that has one"
+        raise ConfigError([Problem("holds several tasks, and predictions are of one", "task", fix=fix)])
+    if getattr(job.config.task, settings.data, None) is None:
+        path = f"task.{settings.data}"
+        others = [name for name in DATA_SECTIONS if getattr(job.config.task, name, None) is not None]
+        fix = f"set it, or use --data={' or --data='.join(others)}" if others else "set it"
+        raise ConfigError([Problem("is not there, so there is nothing to predict", path, fix=fix)])
+    if settings.share.count > 1 and strategy_name(job.config.runtime, None) == "tpu":
+        what = f"{settings.share.count} processes predict, each on devices of its own, and a TPU has one that uses it"
+        raise ConfigError([Problem(what, "runtime.tpu", fix="start one process")])
+    source = _source(job, settings.data)
+    prediction_manifest.check(
+        _directory(job, settings), source=source, format=settings.format, shard_size=settings.shard_size, is_whole=False
+    )
+
+
+def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopRequest) -> dict[str, float]:
+    """Writes the predictions of one checkpoint, those that are not there yet; returns how many rows and shards.
+
+    Args:
+      job: the run; nothing in its directory is changed.
+      checkpoint: `latest`, `best` or a step.
+      settings: what is predicted, and where it goes.
+      stop: who tells when to stop; whole shards stay.
+
+    Raises:
+      CheckpointError: there is no such checkpoint.
+      DataError: there is no example, or no end of them.
+      LockedError: another process writes there.
+      PredictionsError: as `check`, and for another checkpoint too.
+    """
+    from official_trainer.runs import evaluate
+
+    directory, step = evaluate.find_checkpoint(job, checkpoint)
+    output_dir = _directory(job, settings)
+    digest = files.sha256(files.join(directory, manifest.name(step)))
+    source = {**_source(job, settings.data), "checkpoint": step, "checkpoint_digest": digest}
+    if job.gin is not None:
+        source |= {f"gin {name}": value for name, value in job.gin.plain.items()}
+    prediction_manifest.read(output_dir)  # before a lock is left in a directory of somebody else
+    files.make_dirs(output_dir)
+    batch_size = getattr(job.config.task, settings.data).global_batch_size
+    share = settings.share if settings.share.count == 1 else dataclasses.replace(settings.share, batch_size=batch_size)
+    locked = functools.partial(
+        DirectoryLock, output_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, flag="--output"
+    )
+    with locked(name=share.lock):
+        shards = PredictionShards(
+            output_dir, source=source, format=settings.format, shard_size=settings.shard_size, share=share
+        )
+        if shards.is_done:
+            _logger.info("all is there already; another --output predicts anew")
+        else:
+            _predict(job, (directory, step), settings, shards, stop)
+        _logger.info("%d predictions of ckpt-%d in %d files: %s", shards.rows, step, shards.count, output_dir)
+        _gather(output_dir, locked)
+    return {"rows": float(shards.rows), "shards": float(shards.count)}
+
+
+def _gather(output_dir: str, locked: Callable[..., DirectoryLock]) -> None:
+    """Says that all is there, if this process is the one that finds it so."""
+    if not prediction_manifest.is_to_gather(output_dir):
+        return
+    # Whoever holds this lock has found all there too; if it dies, the same command again does it.
+    with contextlib.suppress(LockedError), locked(name="gather"):
+        prediction_manifest.gather(output_dir)
+        _logger.info("the predictions of all processes are there: %s", output_dir)
+
+
+def _predict(
+    job: Job, checkpoint: tuple[str, int], settings: PredictionSettings, shards: PredictionShards, stop: StopRequest
+) -> None:
+    from official_trainer.runs.build import build
+    from official_trainer.engine.inference import Inference, predict_into
+
+    if shards.count:
+        _logger.info("going on after %d rows in %d shards", shards.rows, shards.count)
+    stop.on_leave = lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED)
+    with _watchdog(job, shards) as watchdog:
+        watchdog.enter("build")
+        trainer = build(job, stop=stop)
+        watchdog.enter("restore", checkpoint[1])
+        trainer.load_weights(*checkpoint)
+        watchdog.enter("predict", checkpoint[1])
+        runtime, first = job.config.runtime, shards.position.batch
+        with trainer.strategy.scope():
+            traced = job.config.trainer.eval_tf_function
+            inference = Inference(trainer.task, trainer.model, seed=runtime.seed, use_tf_function=traced)
+            feed, max_rows, dataset = _data(trainer, settings.data, runtime.seed, first)
+        waiting = functools.partial(stop.leaving, lambda: True)  # whole shards are all there is to save
+        with trainer.weights_averaged(), feed.errors_explained():
+            reader = Reader(feed, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
+            predict_into(shards, reader, max_rows=max_rows, on_batch=watchdog.beat)
+
+
+class Reader:
+    """The outputs for a data section from any batch on; call it with ever later ones.
+
+    A pipeline that can start at a batch is built there; any other is read over, once.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        inference: Inference,
+        start: tuple[int, Iterator[Any]],
+        *,
+        waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        on_batch: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Takes what is read.
+
+        Args:
+          feed: builds the data.
+          inference: gives the outputs; its strategy is that of the data.
+          start: number of a batch, and an iterator over the data from there on.
+          waiting: gives a context for the time in which a batch is waited for.
+          on_batch: called after each batch that is read over.
+        """
+        self._feed, self._inference = feed, inference
+        self._number, self._iterator = start
+        self._waiting, self._on_batch = waiting, on_batch
+
+    def __call__(self, first: int) -> Iterator[tuple[int, Columns]]:
+        """Yields what `Inference.batches` does, from batch number `first` on."""
+        if first - self._number > _NEAR_BATCHES and self._feed.has_started_there:
+            with self._waiting(), self._inference.strategy.scope():
+                self._number, self._iterator = first, iter(self._feed.build(first))
+        with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
+            while self._number < first:
+                with self._waiting():
+                    next(self._iterator)
+                self._number += 1
+                self._on_batch()
+        for number, columns in self._inference.batches(self._iterator, self._number, self._waiting):
+            self._number = number + 1
+            yield number, columns
+
+
+def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:
+    """Returns the feed of a data section, how many examples to read (None: all), and the data from batch `first`.
+
+    Each example comes once, in order: nothing is shuffled and no last batch left out. Data for training is read as
+    such, because tasks choose by `is_training` which examples they give, and cut where it begins again.
+
+    Raises:
+      DataError: it has no end, and does not say how long an epoch is.
+    """
+    from official_trainer.engine.feed import Feed
+
+    section = getattr(trainer.config.task, name)
+    is_training = getattr(section, "is_training", None)
+    if is_training is None:
+        is_training = name == "train_data"
+    wanted = {
+        "is_training": is_training,
+        "shuffle": False,
+        "drop_remainder": False,
+        "enable_tf_data_service": False,
+    }
+    section = section.replace(**{field: value for field, value in wanted.items() if hasattr(section, field)})
+    # Apart: what a pipeline shuffles by itself comes in the same order after a restart.
+    feed = Feed(trainer.task, section, training=False, seed=seed).apart()
+    dataset = feed.build(first)
+    steps = feed.steps_per_epoch() if is_training else None
+    if steps == math.inf:
+        raise DataError(
+            f"{feed.source}: task.{name} repeats for ever and does not say how many examples it has, so predictions of "
+            f"it would never end; set task.{name}.is_training=false, or input_context.examples_per_epoch in "
+            "build_inputs"
+        )
+    return feed, (None if feed.context is None or not is_training else feed.context.examples_per_epoch), dataset
+
+
+def _watchdog(job: Job, shards: PredictionShards) -> contextlib.AbstractContextManager[Watchdog]:
+    return watchdog_of(job.config.runtime, job.model_dir, lambda: {"detail": shards.rows})
+
+
+def _directory(job: Job, settings: PredictionSettings) -> str:
+    return settings.output_dir or job.path("predictions")
+
+
+def _source(job: Job, data: str) -> Mapping[str, Any]:
+    """Returns what the config says that makes a difference to predictions."""
+    values = configuration.flat(job.config).items()
+    return {"experiment": job.experiment, "data": data, **{path: v for path, v in values if _matters(path, data)}}
+
+
+def _matters(path: str, data: str) -> bool:
+    section, _, field = path.partition(".")
+    if section == "task":
+        name, _, field = field.partition(".")
+        return not (name in DATA_SECTIONS and name != data) and (field or name) not in _SPEED_ONLY
+    is_averaged = path.startswith("trainer.optimizer_config.ema")
+    return is_averaged or (section == "runtime" and kind_of(path) != "safe")

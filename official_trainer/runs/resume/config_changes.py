@@ -1,0 +1,368 @@
+"""With which config a run goes on: what has changed since its checkpoint, and what of that is refused.
+
+Owns: the class of each change, the refusal and the notice of changes, `params.yaml` and its history.
+Does not own: comparing configs (`config/compare.py`), whether the checkpoint's variables fit (`checkpoints/restore.py`).
+
+A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
+next checkpoint still sees that change when it starts again. `params.yaml` answers for checkpoints without one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import itertools
+import logging
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import yaml
+
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.config.compare import Difference, differences
+from official_trainer.config.errors import shorten
+from official_trainer.garden.gin_bindings import Bindings
+from official_trainer.garden.gin_syntax import PARAMS_FLAG
+
+_logger = logging.getLogger(__name__)
+
+PARAMS_FILE = "params.yaml"
+
+GIN_KEY = "gin"
+"""Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
+
+CONFIG_KEY = "config"
+"""Where a manifest's metadata holds the config, as `configuration.dump` writes it."""
+
+Kind = Literal["safe", "guarded", "variables"]
+"""What a change means for a run that goes on.
+
+`safe`: the weights after each step stay what they would have been. `guarded`: they do not. `variables`: nor may the
+variables, and a checkpoint of other variables cannot be continued.
+"""
+
+KINDS: Mapping[str, Kind] = {
+    # How long, how often, what is kept, what is written.
+    "trainer.train_steps": "safe",
+    "trainer.train_epochs": "safe",
+    "trainer.on_data_end": "safe",
+    "trainer.steps_per_loop": "safe",
+    "trainer.summary_interval": "safe",
+    "trainer.checkpoint_interval": "safe",
+    "trainer.async_checkpoint": "safe",
+    "trainer.restore_allow_mismatch": "safe",
+    "trainer.max_to_keep": "safe",
+    "trainer.keep_checkpoint_every_n_steps": "safe",
+    "trainer.best_checkpoint_*": "safe",
+    "trainer.export.*": "safe",
+    "trainer.max_traces": "safe",
+    "trainer.actions*": "safe",
+    "trainer.trackers*": "safe",
+    # When a run gives up.
+    "trainer.loss_upper_bound": "safe",
+    "trainer.recovery_*": "safe",
+    "runtime.stop_grace_seconds": "safe",
+    "runtime.max_wall_seconds": "safe",
+    "runtime.stall_*": "safe",
+    # Evaluation reads the weights, and never changes them.
+    "trainer.validation_*": "safe",
+    "trainer.continuous_eval_timeout": "safe",
+    "task.validation_data.*": "safe",
+    "task.task_routines*.eval_steps": "safe",
+    "eval_tasks*": "safe",
+    # The same steps, traced or not.
+    "trainer.train_tf_*": "safe",
+    "trainer.eval_tf_*": "safe",
+    # Only a fresh run reads it.
+    "task.init_checkpoint": "safe",
+    "task.init_checkpoint_allow_missing": "safe",
+    # How early a batch is ready, not what is in it.
+    "task.train_data.prefetch_buffer_size": "safe",
+    "task.train_data.tf_data_service_*": "safe",
+    # Which variables there are: the model's, the optimizer's slots, averages, the loss scale.
+    "task.task_routines": "variables",
+    "task.task_routines*.task_name": "variables",
+    "task.model": "variables",
+    "task.model.*": "variables",
+    "trainer.optimizer_config.optimizer.type": "variables",
+    "trainer.optimizer_config.optimizer.*.amsgrad": "variables",
+    "trainer.optimizer_config.optimizer.*.centered": "variables",
+    "trainer.optimizer_config.optimizer.sgd.momentum": "variables",
+    "trainer.optimizer_config.optimizer.rmsprop.momentum": "variables",
+    "trainer.optimizer_config.ema": "variables",
+    "trainer.optimizer_config.ema.trainable_weights_only": "variables",
+    "runtime.mixed_precision_dtype": "variables",
+    "runtime.loss_scale": "variables",
+    # How the weights are updated.
+    "trainer.optimizer_config.*": "guarded",
+    "trainer.gradient_accumulation_steps": "guarded",
+    "task.task_routines*.task_weight": "guarded",
+    "trainer.trainer_type": "guarded",
+    "trainer.task_sampler*": "guarded",
+    # Which examples, in which order, in which batches.
+    "task.train_data.input_path": "guarded",
+    "task.train_data.tfds_*": "guarded",
+    "task.train_data.global_batch_size": "guarded",
+    "task.train_data.is_training": "guarded",
+    "task.train_data.shuffle": "guarded",
+    "task.train_data.shuffle_buffer_size": "guarded",
+    "task.train_data.drop_remainder": "guarded",
+    "task.train_data.cache": "guarded",
+    "task.train_data.cycle_length": "guarded",
+    "task.train_data.block_length": "guarded",
+    "task.train_data.sharding": "guarded",
+    "task.train_data.seed": "guarded",
+    "task.train_data.enable_tf_data_service": "guarded",
+    # Every random stream; how sums are rounded.
+    "runtime.seed": "guarded",
+    "runtime.distribution_strategy": "guarded",
+    "runtime.num_gpus": "guarded",
+    "runtime.num_logical_cpus": "guarded",
+    "runtime.all_reduce_alg": "guarded",
+    "runtime.num_packs": "guarded",
+    "runtime.enable_xla": "guarded",
+    "runtime.enable_op_determinism": "guarded",
+    "runtime.run_eagerly": "guarded",
+    "runtime.tpu": "safe",
+    "runtime.worker_hosts": "safe",
+    "runtime.task_index": "safe",
+    "runtime.*_timeout_seconds": "safe",
+}
+"""The class of each field of the engine's own sections, the first pattern that fits. All others, which are a task's
+own, are guarded. A new field of the engine gets its line here; `*` stands for sections and names of one purpose."""
+
+
+def pattern_of(path: str) -> str | None:
+    """Returns the line of the table for the field at `path`; fields of one of several tasks count as those of one."""
+    path = _OF_ONE_TASK.sub("task.", path)
+    return next((pattern for pattern in KINDS if fnmatch.fnmatchcase(path, pattern)), None)
+
+
+def kind_of(path: str) -> Kind:
+    """Returns the class of a change of the field at `path`."""
+    pattern = pattern_of(path)
+    return "guarded" if pattern is None else KINDS[pattern]
+
+
+_OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change(Difference):
+    """A field with another value than the checkpoint was saved with, and what that means for going on."""
+
+    kind: Kind
+
+    def __str__(self) -> str:
+        before, after = (
+            "nothing" if value is Ellipsis else shorten(configuration.flow(value))
+            for value in (self.before, self.after)
+        )
+        if self.after is Ellipsis:
+            return f"{self.path}: {before} -> removed; there is no such field any more"
+        return f"{self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
+
+    @property
+    def undo_flags(self) -> list[str]:
+        """The flags that bring the old value back."""
+        return [f"--set {shlex.quote(text)}" for text in self.undo]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GinChange(Change):
+    """A gin binding that is another one, or new, or no more; a value is text, `Ellipsis` is none."""
+
+    kind: Kind = "variables"  # of what a function does nothing is known
+
+    def __str__(self) -> str:
+        before, after = ("not bound" if value is Ellipsis else shorten(value) for value in (self.before, self.after))
+        return f"gin {self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
+
+    @property
+    def undo_flags(self) -> list[str]:
+        return [] if self.before is Ellipsis else [f"{PARAMS_FLAG} {shlex.quote(f'{self.path} = {self.before}')}"]
+
+    @property
+    def way_out(self) -> str:
+        """What to do about a binding that is new, which no flag takes back; "" for others."""
+        return f"leave out the binding of {self.path}" if self.before is Ellipsis else ""
+
+
+_HEADINGS: Mapping[Kind, str] = {
+    "guarded": "Changes what the run computes from here on",
+    "variables": "May change which variables there are, or their shapes; then the checkpoint cannot be continued",
+    "safe": "Safe",
+}
+
+
+class ConfigChangeError(ConfigError):
+    """A run that would go on with another config, which nobody has asked for in so many words.
+
+    Attributes:
+      changes: all of them, safe ones too.
+    """
+
+    def __init__(self, model_dir: str, step: int, changes: Sequence[Change]) -> None:
+        self.changes = tuple(changes)
+        self._model_dir, self._step = model_dir, step
+        super().__init__(Problem("has changed", c.path, origin=c.origin) for c in changes if c.kind != "safe")
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"--model_dir={self._model_dir}: the config is not the one that ckpt-{self._step} was saved with"
+        for kind, heading in _HEADINGS.items():
+            if found := [change for change in self.changes if change.kind == kind]:
+                yield f"{heading}:"
+                yield from (f"  {change}" for change in found)
+        yield "To go on with the new values, add --allow_config_change"
+        undo = [flag for c in self.changes if c.kind != "safe" for flag in c.undo_flags]
+        ways = [" ".join(["add", *undo])] if undo else []
+        ways += [c.way_out for c in self.changes if isinstance(c, GinChange) and c.way_out]
+        if ways:
+            yield f"To go on with the old ones, {'; '.join(ways)}"
+        start = shlex.quote(f"task.init_checkpoint={self._model_dir}")
+        yield f"To start a new run, name another --model_dir; --set {start} gives it the weights of this one"
+
+
+def check(
+    model_dir: str,
+    resolved: Resolved,
+    bindings: Bindings | None = None,
+    *,
+    allow_config_change: bool,
+    step: int | None = None,
+) -> tuple[Change, ...]:
+    """Returns what has changed since the checkpoint that the run in `model_dir` goes on from; nothing for a new run.
+
+    Args:
+      model_dir: the run directory.
+      resolved: the config in force.
+      bindings: those of gin; they are not compared before they are in force.
+      allow_config_change: whether changes that are not safe are accepted.
+      step: of the checkpoint; None if it is not restored yet.
+
+    Raises:
+      ConfigChangeError: changes are not safe, and not allowed.
+      ConfigError: it cannot be told what has changed, which is not allowed either.
+    """
+    step = _newest_step(model_dir) if step is None else step
+    if step is None:
+        return ()
+    changes: tuple[Change, ...] = gin_changes(manifest.read(model_dir, step).metadata, bindings)
+    try:
+        changes += changes_since(saved_config(model_dir, step), resolved)
+    except ConfigError as error:
+        if not allow_config_change:
+            raise
+        _logger.warning("going on without knowing what has changed: %s", error)
+        return changes
+    if not allow_config_change and any(change.kind != "safe" for change in changes):
+        raise ConfigChangeError(model_dir, step, changes)
+    return changes
+
+
+def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change, ...]:
+    """Returns the fields that differ, by path.
+
+    Args:
+      before: a config as plain data: nested dicts, lists and scalars.
+      resolved: the config in force.
+    """
+    return tuple(Change(**vars(found), kind=kind_of(found.path)) for found in differences(before, resolved))
+
+
+def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple[GinChange, ...]:
+    """Returns the gin bindings that differ from those of a checkpoint, by name; none before they are in force.
+
+    Args:
+      metadata: of the checkpoint's manifest.
+      bindings: those of this process.
+    """
+    before = metadata.get(GIN_KEY, {})
+    if bindings is not None and bindings.bound is None:
+        return ()
+    bound = {} if bindings is None or bindings.bound is None else {each.name: each for each in bindings.bound.values()}
+    after = {name: binding.value for name, binding in bound.items()}
+    return tuple(
+        GinChange(
+            path=name,
+            before=before.get(name, Ellipsis),
+            after=after.get(name, Ellipsis),
+            origin=bound[name].origin if name in bound else None,
+        )
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+
+
+def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
+    """Returns the config that a checkpoint was saved with, or else what `params.yaml` says.
+
+    Raises:
+      ConfigError: it is there and cannot be read.
+    """
+    text = manifest.read(model_dir, step).metadata.get(CONFIG_KEY)
+    place = files.join(model_dir, manifest.name(step) if text is not None else PARAMS_FILE)
+    try:
+        found = parse(files.read_text(place) if text is None else text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise _unreadable(place, f"cannot be read ({reason})") from error
+    if not isinstance(found, dict):
+        raise _unreadable(place, "holds no configuration")
+    return found
+
+
+def parse(text: str) -> Any:
+    """Returns a config that was written down as plain data."""
+    return yaml.load(text, Loader=_Loader)
+
+
+def notice(changes: Sequence[Change], step: int) -> str:
+    """Returns what is said about changes that were accepted by a run that goes on from `step`."""
+    lines = [f"{c}" if c.kind == "safe" else f"{c}, by --allow_config_change" for c in changes]
+    return "\n  ".join([f"config changed since step {step}:", *lines])
+
+
+def is_ours(params: str) -> bool:
+    """Whether the text of a `params.yaml` is one that `write_params` wrote."""
+    return params.startswith("# experiment: ")
+
+
+def write_params(model_dir: str, resolved: Resolved) -> None:
+    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
+    path = files.join(model_dir, PARAMS_FILE)
+    content = configuration.dump(resolved, origins=True, shared=True).encode()
+    before = files.read_bytes(path) if files.exists(path) else content
+    if before != content:
+        kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
+        files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
+    files.write_bytes_atomically(path, content)
+
+
+def _newest_step(model_dir: str) -> int | None:
+    """Returns the checkpoint that will be restored, as far as can be told without reading all of it."""
+    steps = reversed(manifest.committed_steps(model_dir))
+    return next((step for step in steps if manifest.damage(model_dir, step, checksums=False) is None), None)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads `1e-4`, as people write it, as a number; YAML 1.1 asks for a point."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+"), list("-+0123456789")
+)
+
+
+def _unreadable(place: str, reason: str) -> ConfigError:
+    what = f"{place} {reason}, so it cannot be told what has changed since the checkpoints here were saved"
+    fix = "put a good copy back, or go on as you are with --allow_config_change, or name another --model_dir"
+    return ConfigError([Problem(what, fix=fix)])

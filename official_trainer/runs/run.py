@@ -1,0 +1,203 @@
+"""What can be done with an experiment: run it in a mode, check it, export from it.
+
+Owns: the public functions behind the command line. Importing this does not import TensorFlow, so everything that can be
+refused without it is refused first.
+Does not own: how any of it is done (`train.py`, `evaluate.py`, `predict.py`, `check.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from official_trainer.garden import gin_bindings
+from official_trainer.distributed import parameter_server, slurm
+from official_trainer.runs import predict
+from official_trainer.tasks import registry
+from official_trainer.distributed.cluster import EVALUATOR, Cluster, cluster_env
+from official_trainer.config import Resolved
+from official_trainer.garden.gin_bindings import Bindings
+from official_trainer.runs.job import Job, check_ready
+from official_trainer.lazy import load
+from official_trainer.config.modes import TRAINING_MODES
+from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.tracking.record import claim
+from official_trainer.stopping import StopRequest
+
+if TYPE_CHECKING:
+    from official_trainer.runs.check import CheckStep
+
+_DEFAULT_PREDICTION = PredictionSettings()
+
+
+def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and who stops it
+    experiment: str,
+    resolved: Resolved,
+    *,
+    mode: str,
+    model_dir: str,
+    quiet: bool = False,
+    checkpoint: str = "latest",
+    argv: Sequence[str] = (),
+    allow_config_change: bool = False,
+    gin: Bindings | None = None,
+    stop: StopRequest | None = None,
+    prediction: PredictionSettings = _DEFAULT_PREDICTION,
+) -> dict[str, float]:
+    """Does what `mode` says and returns the metrics.
+
+    Args:
+      experiment: registered name.
+      resolved: its config.
+      mode: one of `modes.MODES`.
+      model_dir: the run directory.
+      quiet: whether nothing is printed while it runs.
+      checkpoint: for `eval` and `predict`: `latest`, `best` or a step.
+      argv: the command line, for the record.
+      allow_config_change: whether a run may go on with a config that is not its checkpoint's.
+      gin: what the gin flags bind; None leaves gin alone.
+      stop: who tells when to stop; None handles signals from here on.
+      prediction: for `predict`: what is predicted, and where it goes.
+
+    Raises:
+      UserError: with the exit code that says what kind of failure it was.
+    """
+    place = _place_of(mode, resolved, prediction)
+    if place is None:
+        return {}
+    mode, cluster, prediction = place
+    job = Job(
+        experiment=experiment,
+        resolved=resolved,
+        model_dir=model_dir,
+        mode=mode,
+        quiet=quiet,
+        argv=tuple(argv),
+        allow_config_change=allow_config_change,
+        cluster=cluster,
+        gin=gin,
+    )
+    check_startable(job, prediction)
+    runtime = resolved.config.runtime
+    with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
+        stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
+        with stop.interruptible():
+            load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
+            from official_trainer.runs import evaluate, train, worker  # noqa: F401 - here, so that it can be left
+
+            if not job.serves:  # what serves builds nothing
+                held.enter_context(_gin_in_force(job))
+        return _run_in_mode(job, stop, checkpoint, prediction)
+
+
+def _place_of(
+    mode: str, resolved: Resolved, prediction: PredictionSettings
+) -> tuple[str, Cluster | None, PredictionSettings] | None:
+    """Returns what this process does in the cluster that it was started in, and with whom; None if it has no part."""
+    cluster = cluster_env(os.environ, resolved.config.runtime)
+    if mode == "predict":
+        share = predict.share_of(cluster)
+        return None if share is None else (mode, None, dataclasses.replace(prediction, share=share))
+    if cluster is not None and cluster.role == EVALUATOR:
+        return "continuous_eval", None, prediction  # it follows the run, and takes no part in it
+    return mode, cluster, prediction
+
+
+def _gin_in_force(job: Job) -> AbstractContextManager[None]:
+    """Binds what the gin flags say, once everything is imported that the task may call."""
+    return gin_bindings.in_force(job.gin, registry.gin_modules(job.config.task), reports=job.is_chief)
+
+
+def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: PredictionSettings) -> dict[str, float]:
+    from official_trainer.runs import evaluate, train, worker
+
+    if job.cluster is not None and job.serves:
+        # Slurm tells all processes of a job at the same time. The chief saves what servers hold, so these stay until it
+        # has ended, or until the grace period is over.
+        is_told_with_chief = job.cluster.source == slurm.SOURCE
+        with contextlib.nullcontext() if is_told_with_chief else stop.interruptible():
+            parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
+        return {}
+    if not job.is_chief:
+        return worker.work(job, stop, trains=job.mode in TRAINING_MODES)
+    if job.mode in TRAINING_MODES:
+        return train.train(job, stop)
+    if job.mode == "eval":
+        with stop.interruptible():
+            return evaluate.evaluate(job, checkpoint, stop)
+    if job.mode == "predict":
+        with stop.interruptible():
+            return predict.predict(job, checkpoint, prediction, stop)
+    if job.mode == "continuous_eval":
+        return evaluate.continuous_eval(job, stop)
+    return evaluate.continuous_train_and_eval(job, stop)
+
+
+def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTION) -> None:
+    """Refuses what can be refused without TensorFlow: a job that is not ready, a directory that is not this run's.
+
+    Args:
+      job: the run.
+      prediction: for mode `predict`: what is predicted, and where it goes.
+
+    Raises:
+      UserError: as `run` would.
+    """
+    check_ready(job)
+    if job.mode in TRAINING_MODES and not job.serves:
+        claim(job.model_dir, job.experiment)  # training does both again; here they cost no import of TensorFlow
+        job.check_changes()
+    if job.mode == "predict":
+        predict.check(job, prediction)
+
+
+def export(
+    experiment: str,
+    resolved: Resolved,
+    *,
+    model_dir: str,
+    checkpoint: str = "latest",
+    output_dir: str | None = None,
+    gin: Bindings | None = None,
+) -> str:
+    """Exports a checkpoint of a run as a SavedModel and returns where it is.
+
+    Args:
+      experiment: registered name.
+      resolved: its config.
+      model_dir: the run directory.
+      checkpoint: `latest`, `best` or a step.
+      output_dir: where to; default `model_dir/export/saved_model`.
+      gin: what the gin flags bind; None leaves gin alone.
+    """
+    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True, gin=gin)
+    registry.get_task_cls(job.config.task)
+    load("tensorflow")
+    from official_trainer.tasks import export as exports
+    from official_trainer.runs import evaluate
+    from official_trainer.runs.build import build
+
+    output_dir = output_dir or job.path("export", "saved_model")
+    with _gin_in_force(job):
+        directory, step = evaluate.find_checkpoint(job, checkpoint)
+        trainer = build(job)
+        trainer.load_weights(directory, step)
+        with trainer.weights_averaged():
+            exports.save(output_dir, trainer.task, trainer.model, step=step)
+    return output_dir
+
+
+def check(
+    experiment: str, resolved: Resolved, *, mode: str, model_dir: str, gin: Bindings | None = None
+) -> Iterator[CheckStep]:
+    """Tries everything the run would do and yields each step as it is done; the first that fails is the last."""
+    load("tensorflow")
+    from official_trainer.runs import check as preflight
+
+    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, gin=gin)
+    with _gin_in_force(job):
+        yield from preflight.check(job)

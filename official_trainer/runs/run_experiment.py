@@ -1,0 +1,380 @@
+"""`run_experiment`: Model Garden's driver function, for programs with a strategy, a task and parameters of their own.
+
+Owns: their signature and return value, what each argument means here, and the refusal of what cannot mean anything.
+Does not own: training (`train.py`), evaluating (`evaluate.py`), mirrored configs (`garden/mirror.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orbit
+
+from official_trainer.distributed import strategy as distribute
+from official_trainer.runs import evaluate, train
+from official_trainer.actions.action import Action, Callback, Run
+from official_trainer.checkpoints.adoption import adopt
+from official_trainer.runs.build import best_checkpoint, summaries_of
+from official_trainer.config import (
+    ConfigError,
+    DataConfig,
+    ExperimentConfig,
+    ExportConfig,
+    Problem,
+    Resolved,
+    RuntimeConfig,
+    TrainerConfig,
+    checks,
+    fields,
+    provenance,
+    values,
+)
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.garden import live
+from official_trainer.garden.mirror import mirror
+from official_trainer.garden.spec import describe, is_config_class, is_free
+from official_trainer.runs.job import Given, Job
+from official_trainer.lazy import keras, tf
+from official_trainer.config.modes import TRAINING_MODES
+from official_trainer.config.modes import check as check_mode
+from official_trainer.stopping import StopRequest
+from official_trainer.tracking import Outcome, Tracker
+from official_trainer.engine.trainer import Trainer
+
+_logger = logging.getLogger(__name__)
+
+
+class ArgumentError(UserError, TypeError):
+    """An argument of `run_experiment` that cannot mean anything here."""
+
+    exit_code = ExitCode.CONFIG
+
+
+def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
+    distribution_strategy: tf.distribute.Strategy,
+    task: Any,
+    mode: str,
+    params: Any,
+    model_dir: str,
+    run_post_eval: bool = False,
+    save_summary: bool = True,
+    train_actions: list[orbit.Action] | None = None,
+    eval_actions: list[orbit.Action] | None = None,
+    trainer: Trainer | None = None,
+    controller_cls: Any = orbit.Controller,
+    summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+    eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+    enable_async_checkpointing: bool = False,
+) -> tuple[keras.Model, Mapping[str, Any]]:
+    """Does what `official.core.train_lib.run_experiment` does, as a run of this engine.
+
+    Args:
+      distribution_strategy: under which the model is built; None for the one in scope. Of one process.
+      task: the task, Model Garden's or ours.
+      mode: `train`, `eval`, `train_and_eval`, `train_and_post_eval` or `continuous_eval`.
+      params: the experiment's config, Model Garden's or ours. What Model Garden's does not have is at its default.
+      model_dir: the run directory; what the caller writes there stays as it is.
+      run_post_eval: whether the results of the last evaluation are returned; mode `train` makes one at the end then.
+      save_summary: whether TensorBoard files are written.
+      train_actions: called every `steps_per_loop` steps with what `train_loop_end` returned for these. Then each of
+        them has its summary too.
+      eval_actions: called after each evaluation with what `evaluate` returned.
+      trainer: a Trainer of this package, or derived from it, built under the strategy; its best checkpoint is the
+        exporter's that it has. None builds one.
+      controller_cls: there is no controller here; anything but `orbit.Controller` is refused.
+      summary_manager: takes the numbers of training in place of TensorBoard files, names of nested ones joined.
+      eval_summary_manager: the same for evaluations.
+      enable_async_checkpointing: whether training goes on while a checkpoint is written; with a config of ours, which
+        says it too, only true has an effect.
+
+    Returns:
+      The model, and what the last evaluation returned if `run_post_eval` is set or mode is `train_and_post_eval`, else
+      `{}`. Of an evaluation that an earlier process made, its flat numbers.
+
+    Raises:
+      ArgumentError: an argument cannot mean anything here.
+      ConfigError: values of `params` are wrong.
+      UserError: as the command line would end with; `exit_code` says what kind of failure it was.
+    """
+    _check_arguments(distribution_strategy, mode, model_dir, trainer, controller_cls)
+    strategy = distribution_strategy or tf.distribute.get_strategy()
+    config = _engine_config(params, is_async=enable_async_checkpointing)
+    calls_train = [*(train_actions or ())]
+    if calls_train or _prunes(params):
+        config = _with_summary_of_each_loop(config)
+    job = _job_of(config, task, "train_and_post_eval" if mode == "train" and run_post_eval else mode, str(model_dir))
+    distribute.configure_steps(config.runtime)
+    with strategy.scope():
+        if trainer is None:
+            trainer = _build_trainer(job, task, params)
+    trainer.use_config(_as_read(config, params))
+    summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
+    job = dataclasses.replace(job, given=Given(trainer=trainer, summaries=summaries))
+    if _prunes(params) and job.mode in TRAINING_MODES:
+        calls_train.append(_pruning_action(trainer, job.model_dir))
+    actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
+    actions += [_OrbitAction(each, on="eval") for each in eval_actions or ()]
+    results = _Results()
+    wants_results = run_post_eval or mode == "train_and_post_eval"
+    with _acting(trainer, [*actions, results] if wants_results else actions):
+        metrics = _run(job)
+    return trainer.model, dict(results.newest or metrics) if wants_results else {}
+
+
+def _run(job: Job) -> Mapping[str, Any]:
+    runtime = job.config.runtime
+    with StopRequest() as stop:
+        stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
+        if job.mode in TRAINING_MODES:
+            if adopted := adopt(job.model_dir, job.metadata):
+                _logger.warning("%s: going on from Model Garden's own checkpoints: %s", job.model_dir, adopted)
+            return train.train(job, stop, is_alone=False)
+        if job.mode == "continuous_eval":
+            return evaluate.continuous_eval(job, stop)
+        with stop.interruptible():
+            metrics = evaluate.evaluate(job, "latest", stop)
+        assert job.given is not None
+        summaries = summaries_of(job, owns_run=False)
+        with contextlib.closing(summaries):
+            summaries.log("validation", int(job.given.trainer.global_step.numpy()), metrics)
+        return metrics
+
+
+# Arguments.
+
+
+_NOT_HERE = {
+    "continuous_train_and_eval": "it builds a model for each checkpoint",
+    "predict": "it has files to write, of which no argument says where they go",
+}
+"""Modes that this function has no arguments for, and why."""
+
+
+def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, controller_cls: Any) -> None:
+    check_mode(mode)
+    if mode in _NOT_HERE:
+        raise ArgumentError(f"mode {mode}: {_NOT_HERE[mode]}; use official-trainer train --mode={mode}")
+    if not model_dir:
+        raise ArgumentError(f"model_dir is {model_dir!r}; name the directory of the run")
+    if controller_cls is not orbit.Controller:
+        name = getattr(controller_cls, "__name__", repr(controller_cls))
+        raise ArgumentError(
+            f"controller_cls={name}: there is no orbit.Controller here whose place it could take. Leave it out; for "
+            "what is to happen at a step use train_actions, eval_actions, or an Action (docs/actions.md)"
+        )
+    if trainer is not None and not isinstance(trainer, Trainer):
+        cls = type(trainer)
+        raise ArgumentError(
+            f"trainer is a {cls.__module__}.{cls.__qualname__}; this loop runs official_trainer.engine.trainer.Trainer, which "
+            "has the same constructor and override points: derive from that, or give none"
+        )
+    num_processes = _num_processes(strategy)
+    if num_processes > 1:
+        raise ArgumentError(
+            f"distribution_strategy: {type(strategy).__name__} over {num_processes} processes, of which only one may "
+            "lead a run; official-trainer starts them so (docs/launch.md)"
+        )
+
+
+def _num_processes(strategy: Any) -> int:
+    """Returns how many processes take part in what a strategy does."""
+    is_coordinator = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    if not is_coordinator and not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 1
+    return sum(map(len, strategy.cluster_resolver.cluster_spec().as_dict().values())) or 1
+
+
+# Configs.
+
+
+def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
+    """Returns the engine's view of `params`, checked."""
+    if isinstance(params, ExperimentConfig):
+        config = params
+        if is_async:
+            config = config.replace(trainer=config.trainer.replace(async_checkpoint=True))
+    else:
+        if not is_config_class(type(params)) or is_free(params) or not hasattr(params, "trainer"):
+            raise ArgumentError(
+                f"params is a {type(params).__name__}; it must be an ExperimentConfig, Model Garden's "
+                "(official.core.config_definitions) or ours (official_trainer.config)"
+            )
+        config = _mirrored(params)
+        # A model of Model Garden does not say what a server would call it with, so nothing is exported.
+        trainer = config.trainer.replace(async_checkpoint=is_async, export=ExportConfig(at_end=False))
+        config = config.replace(trainer=trainer)
+    _check_config(config)
+    return config
+
+
+def _mirrored(params: Any) -> ExperimentConfig:
+    config: Any = mirror(describe(params))
+    task = config.task
+    for name in ("train_data", "validation_data"):
+        if getattr(task, name, 0) is None:  # datasets come with the trainer
+            task = task.replace(**{name: DataConfig()})
+    return config.replace(task=task)
+
+
+def _check_config(config: ExperimentConfig) -> None:
+    """Refuses values that the engine's own sections do not take.
+
+    Raises:
+      ConfigError: with all of them.
+    """
+    problems: list[Problem] = []
+    for name, base in (("trainer", TrainerConfig), ("runtime", RuntimeConfig)):
+        for field, hint in fields.hints(base).items():
+            value = getattr(getattr(config, name), field)
+            if not fields.is_section(value):
+                values.normalise(value, hint, f"{name}.{field}", problems.append)
+    if not problems:
+        problems += checks.rules(config, provenance.Trail(config), [])
+    if problems:
+        raise ConfigError(problems)
+
+
+def _with_summary_of_each_loop(config: ExperimentConfig) -> ExperimentConfig:
+    trainer = config.trainer
+    if trainer.summary_interval % trainer.steps_per_loop:
+        what = f"must be a multiple of steps_per_loop={trainer.steps_per_loop}, after which train_actions are called"
+        raise ConfigError([Problem(what, "trainer.summary_interval", got=str(trainer.summary_interval))])
+    return config.replace(trainer=trainer.replace(summary_interval=trainer.steps_per_loop))
+
+
+def _as_read(config: ExperimentConfig, params: Any) -> Any:
+    """Returns the config that task and Trainer read: the caller's own task and optimizer sections, all else ours."""
+    if isinstance(params, ExperimentConfig):
+        return config
+    trainer = config.trainer.replace(optimizer_config=params.trainer.optimizer_config)
+    return config.replace(task=params.task, trainer=trainer)
+
+
+# Parts.
+
+
+def _job_of(config: ExperimentConfig, task: Any, mode: str, model_dir: str) -> Job:
+    name = type(task).__name__
+    if mode in TRAINING_MODES and not config.trainer.train_steps and config.trainer.train_epochs is None:
+        raise ConfigError([Problem("is 0, so there is nothing to train", "trainer.train_steps", fix="set it")])
+    resolved = Resolved(config, name, provenance.Trail(config, name))
+    return Job(experiment=name, resolved=resolved, model_dir=model_dir, mode=mode, argv=tuple(sys.argv))
+
+
+def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
+    """Returns a Trainer for the task, built as Model Garden builds it; called in the strategy's scope."""
+    trains, evaluates = job.mode in TRAINING_MODES, job.mode != "train"
+    return Trainer(
+        _as_read(job.config, params),
+        task,
+        task.build_model(),
+        _create_optimizer(task, params) if trains else None,
+        train=trains,
+        evaluate=evaluates,
+        checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,
+    )
+
+
+def _create_optimizer(task: Any, params: Any) -> Any:
+    if isinstance(params, ExperimentConfig):
+        return task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    return live.create_optimizer(task, params)
+
+
+def _prunes(params: Any) -> bool:
+    return bool(getattr(params.task, "pruning", None))
+
+
+def _pruning_action(trainer: Trainer, model_dir: str) -> Any:
+    """Returns what a model that is pruned while it trains has to have called, or its steps fail."""
+    from official.core import actions
+
+    return actions.PruningAction(export_dir=model_dir, model=trainer.model, optimizer=trainer.optimizer)
+
+
+# Actions and summaries.
+
+
+class _OrbitAction(Callback):
+    """An action of orbit's; gets what the trainer returned, as it is."""
+
+    def on_step(self, run: Run) -> None:
+        if self._on == "train":
+            self._function(dict(run.outputs))
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
+        if self._on == "eval":
+            self._function(dict(run.outputs))
+
+
+class _Results(Action):
+    """Keeps what the newest evaluation returned, off the device."""
+
+    name = "results of run_experiment"
+
+    def __init__(self) -> None:
+        self.newest: Mapping[str, Any] = {}
+
+    def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
+        self.newest = tf.nest.map_structure(orbit.utils.get_value, dict(run.outputs))
+
+
+@contextlib.contextmanager
+def _acting(trainer: Trainer, actions: Sequence[Action]) -> Iterator[None]:
+    """Puts actions on a trainer for a block; a trainer may be the caller's, and be used again."""
+    before = list(trainer.actions)
+    trainer.actions.extend(actions)
+    try:
+        yield
+    finally:
+        trainer.actions[:] = before
+
+
+def _summaries(save_summary: bool, for_training: Any, for_evaluations: Any, board: Tracker) -> Tracker:
+    """Returns where summaries go: to the caller's managers, and to `board` what has none."""
+    managers = {"train": for_training if save_summary else None, "validation": for_evaluations}
+    given = {split: manager for split, manager in managers.items() if manager is not None}
+    rest = board if save_summary else Tracker()
+    return _Managed(given, rest) if given else rest
+
+
+class _Managed(Tracker):
+    """Has orbit's summary managers write the splits they are given for; they take the step from the run's variable."""
+
+    def __init__(self, managers: Mapping[str, Any], rest: Tracker) -> None:
+        self._managers = managers
+        self._rest = rest
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        if (manager := self._managers.get(split)) is None:
+            self._rest.log(split, step, values)
+        else:
+            manager.write_summaries(dict(values))
+            manager.flush()
+
+    def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
+        self._rest.describe(experiment, config)
+
+    def publish(self, split: str, step: int, media: Mapping[str, Any]) -> None:
+        self._rest.publish(split, step, media)
+
+    def rewind(self, step: int) -> None:
+        self._rest.rewind(step)
+
+    def resume(self, split: str, step: int) -> None:
+        self._rest.resume(split, step)
+
+    def flush(self) -> None:
+        self._rest.flush()
+
+    def end(self, outcome: Outcome) -> None:
+        self._rest.end(outcome)
+
+    def close(self) -> None:
+        self._rest.close()

@@ -1,0 +1,128 @@
+"""A process that trains with others and does not speak for the run: it does what the chief calls.
+
+Owns: what such a process leaves in the run directory (a folder of its own), and how its end follows from the chief's.
+Does not own: the calls (`distributed/collective.py`), what the chief does between them (`train.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from official_trainer import files
+from official_trainer.runs.build import build
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.runs.job import Job
+from official_trainer.runs.health.late import Notes
+from official_trainer.lazy import tf
+from official_trainer.distributed.peers import PeerLostError
+from official_trainer.tracking.record import RunRecord
+from official_trainer.runs.health.stalls import Stall
+from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
+from official_trainer.distributed.collective import End
+from official_trainer.engine.trainer import Trainer
+from official_trainer.runs.health.watchdog import WAITING, watchdog_of
+
+_PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_aside": "evaluate", "read_checkpoint": "restore"}
+"""What the calls that may take long are in the words of the watchdog; all others are quick."""
+
+_TELL_SECONDS = 5.0
+_SHORT = (WAITING, "save")
+"""Between two long calls: not worth a file, which may be far away."""
+
+_STEPS_LOST = (
+    "in the middle of what all processes do; the last good checkpoint is the chief's, the same command continues"
+)
+
+
+def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
+    """Takes part in a run until the chief ends it.
+
+    Args:
+      job: the run.
+      stop: who tells when to stop; the chief hears of it.
+      trains: whether an optimizer is needed.
+
+    Raises:
+      PreemptedError: the run was asked to stop, and the chief has saved it.
+      PeerLostError: the chief, or another process, is gone or has failed.
+    """
+    trainers: list[Trainer] = []
+    notes = Notes(job.model_dir, job.cluster if trains else None)
+    records: list[RunRecord] = []
+
+    def put_on_record(stall: Stall) -> None:
+        for record in records:
+            record.finish(stall.exit_code)
+
+    watchdog = watchdog_of(
+        job.config.runtime,
+        notes.folder,
+        lambda: trainers[0].progress() if trainers else None,
+        record=put_on_record,
+        notes=notes,
+    )
+    stop.on_leave = lambda: (_STEPS_LOST, ExitCode.RETRY)
+    with watchdog:
+        watchdog.enter("build")
+        with stop.interruptible():
+            trainers.append(build(job, trains=trains, stop=stop))
+
+        # Not before the chief had its look at a new run directory: it would not be empty.
+        with _recorded(job, stop, notes, records) if trains else contextlib.nullcontext():
+            teller = _Teller(records, trainers[0])
+
+            def on_call(name: str | None) -> None:
+                phase = WAITING if name is None else _PHASES.get(name, "save")
+                watchdog.enter(phase)
+                teller.tell(phase)
+
+            end = trainers[0].company.follow(trainers[0], on_call)
+            _follow_to_the_end(end)
+    return {}
+
+
+class _Teller:
+    """Keeps `status.json` of this process up to date: at once where the phase changes, else every few seconds."""
+
+    def __init__(self, records: Sequence[RunRecord], trainer: Trainer) -> None:
+        self._records, self._trainer = records, trainer
+        self._said, self._next_seconds = "start", 0.0
+
+    def tell(self, phase: str) -> None:
+        phase = self._said if phase in _SHORT else phase
+        now = time.monotonic()
+        if phase == self._said and now < self._next_seconds:
+            return
+        self._said, self._next_seconds = phase, now + _TELL_SECONDS
+        for record in self._records:
+            record.phase(phase, int(self._trainer.global_step.numpy()))
+
+
+@contextlib.contextmanager
+def _recorded(job: Job, stop: StopRequest, notes: Notes, records: list[RunRecord]) -> Iterator[None]:
+    """Writes how the process began and how it ended, in a folder of its own."""
+    files.make_dirs(notes.folder)
+    notes.forget()
+    record = RunRecord(notes.folder, job.launch)
+    record.start()
+    records.append(record)
+    record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
+    try:
+        yield
+    except BaseException as error:
+        failure = notes.explained(error) or stop.explained(error)
+        record.finish(failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED)
+        if failure is error or isinstance(error, Interrupted):
+            raise
+        raise failure from error
+    record.finish(ExitCode.DONE)
+
+
+def _follow_to_the_end(end: End) -> None:
+    """Ends as the chief did, or with the exit code for a process that was let down."""
+    if end.exit_code == ExitCode.PREEMPTED:
+        raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
+    if end.exit_code != ExitCode.DONE:
+        raise PeerLostError(f"the chief has ended with exit code {end.exit_code}; it says why")

@@ -1,0 +1,220 @@
+"""Gradient accumulation: a batch in micro-batches, one after another, and one update with their mean gradient.
+
+Owns: cutting a replica's batch, summing what a task's step gives the optimizer, and what cannot be accumulated.
+Does not own: the step (`task.py`), who calls it (`engine/train_steps.py`).
+
+No task has to know of it. Its step runs once for each micro-batch, and what it hands to `optimizer.apply_gradients` is
+summed; only the last call reaches the optimizer, with the mean. All but the last micro-batch are the body of one loop,
+so that a step needs the memory of one of them and of one sum, and replicas talk to each other once for each update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+from official_trainer.tasks import publish
+from official_trainer.tasks.autograph import as_written
+
+Step = Callable[..., dict[str, Any]]
+"""A task's `train_step(inputs, model, optimizer, metrics)`."""
+
+
+class AccumulationError(UserError, ValueError):
+    """A training step whose gradients cannot be accumulated."""
+
+    exit_code = ExitCode.CONFIG
+
+    __init__ = Exception.__init__  # the only one that AutoGraph raises again as it is, with the user's lines on top
+
+
+class _Here(threading.local):
+    micro_batch: _MicroBatch | None = None  # replicas are traced in threads of their own
+
+
+_here = _Here()
+
+
+class _MicroBatch:
+    """Takes what one call of a step gives the optimizer; entered around the call."""
+
+    def __init__(self, variables: Sequence[Any], sums: Sequence[tf.Tensor], scale: float | None) -> None:
+        """Adds to `sums`, one for each of `variables`; with a `scale`, applies the sums times it."""
+        self._numbers = {id(variable): number for number, variable in enumerate(variables)}
+        self.sums = list(sums)
+        self._scale = scale
+        self.calls = 0
+
+    def __enter__(self) -> _MicroBatch:
+        self._outer, _here.micro_batch = _here.micro_batch, self
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _here.micro_batch = self._outer
+
+    @property
+    def is_last(self) -> bool:
+        return self._scale is not None
+
+    def take(self, apply: Callable[..., Any], gradients: Sequence[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        given = [(gradient, variable) for gradient, variable in gradients if gradient is not None]
+        for gradient, variable in given:
+            if (number := self._numbers.get(id(variable))) is None:
+                raise AccumulationError(
+                    f"{_FIELD}: the step has a gradient of {variable.name}, which is none of model.trainable_variables"
+                )
+            self.sums[number] += tf.cast(tf.convert_to_tensor(gradient), self.sums[number].dtype)
+        if self._scale is None:
+            return tf.no_op()
+        means = [(self.sums[self._numbers[id(variable)]] * self._scale, variable) for _, variable in given]
+        return apply(means, *args, **kwargs)
+
+
+_FIELD = "trainer.gradient_accumulation_steps"
+
+
+class Accumulator:
+    """Runs a task's step over micro-batches with one update."""
+
+    def __init__(self, optimizer: Any, model: Any, num_micro_batches: int) -> None:
+        """Has `optimizer.apply_gradients` ask, from now on, whether a micro-batch is under way."""
+        self.num_micro_batches = num_micro_batches
+        self.is_used = False
+        self._model = model
+        apply = optimizer.apply_gradients
+
+        @tf.autograph.experimental.do_not_convert
+        def apply_gradients(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            if _here.micro_batch is None:
+                return apply(grads_and_vars, *args, **kwargs)
+            return _here.micro_batch.take(apply, list(grads_and_vars), *args, **kwargs)
+
+        # Tasks ask of what class an optimizer is, so it stays the same object; and Keras would track the function.
+        object.__setattr__(optimizer, "apply_gradients", apply_gradients)
+
+    def over(self, step: Step, loss_name: str, entered: Callable[[Any], Any]) -> Step:
+        """Returns `step` over micro-batches, as a function that takes the same and returns the mean loss.
+
+        Args:
+          step: the task's; called in replica context, traced.
+          loss_name: the key of the loss in what it returns.
+          entered: returns a context to call it in, for the number of the micro-batch (scalar int64).
+        """
+        autograph = tf.__internal__.autograph  # a loop's body is not converted by itself
+        converted = autograph.tf_convert(step, autograph.control_status_ctx())
+
+        @tf.autograph.experimental.do_not_convert
+        def run(inputs: Any, **kwargs: Any) -> dict[str, Any]:
+            return {loss_name: self._mean_loss(lambda part: converted(part, **kwargs)[loss_name], entered, inputs)}
+
+        return run
+
+    def _mean_loss(self, step: Callable[[Any], Any], entered: Callable[[Any], Any], inputs: Any) -> tf.Tensor:
+        """Runs `step(part of inputs)` for each micro-batch; returns the mean of the losses that it returns."""
+        self.is_used = True
+        count = self.num_micro_batches
+        sizes = tf.nest.map_structure(lambda whole: _micro_batch_size(whole, count), inputs)  # tasks may have others
+        variables = list(self._model.trainable_variables)
+
+        def call(number: Any, sums: Sequence[tf.Tensor], scale: float | None) -> tuple[list[tf.Tensor], tf.Tensor]:
+            part = tf.nest.map_structure(lambda whole, size: _part(whole, number, size), inputs, sizes)
+            with _MicroBatch(variables, sums, scale) as micro_batch, entered(tf.cast(number, tf.int64)):
+                loss = step(part)
+            _check_calls(micro_batch)
+            return micro_batch.sums, tf.reduce_mean(tf.cast(loss, tf.float32))
+
+        def body(number: tf.Tensor, total: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
+            with publish.nowhere(), tf.name_scope(""):
+                added, loss = call(number, sums, None)
+            return [number + 1, total + loss, *added]
+
+        zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+        first = [tf.constant(0), tf.constant(0.0), *zeros]
+        with _replicas_apart():
+            last, total, *sums = tf.while_loop(
+                lambda number, *_: number < count - 1, body, first, parallel_iterations=1
+            )
+        _, loss = call(last, sums, 1.0 / count)
+        return (total + loss) / count
+
+
+def accumulator_of(trainer_config: Any, optimizer: Any, model: Any) -> Accumulator | None:
+    """Returns what accumulates as `trainer.gradient_accumulation_steps` says; None if one batch is one update."""
+    count = getattr(trainer_config, "gradient_accumulation_steps", 1)  # Model Garden's configs have no such field
+    return None if count == 1 or optimizer is None else Accumulator(optimizer, model, count)
+
+
+@contextlib.contextmanager
+def _replicas_apart() -> Iterator[None]:
+    """Explains TensorFlow's error about replicas that want to talk to each other in a `with` block."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "merge_call" not in str(error):
+            raise
+        raise AccumulationError(
+            f"{_FIELD}: replicas talk to each other within the task's step, as synchronized batch norm does; they can "
+            "so only once for each update. Use layers that do not, or set it to 1"
+        ) from error
+
+
+@as_written
+def is_update() -> bool:
+    """Whether the step that is traced here ends with an update; false for all but the last micro-batch."""
+    return _here.micro_batch is None or _here.micro_batch.is_last
+
+
+def check_used(accumulator: Accumulator | None, trainer: Any) -> None:
+    """Refuses a step that was run past the accumulator.
+
+    Raises:
+      AccumulationError: names what overrides the step.
+    """
+    if accumulator is not None and not accumulator.is_used:
+        raise AccumulationError(
+            f"{_FIELD}: {type(trainer).__name__}.train_step does not call the one that it overrides, which "
+            "accumulates; call super().train_step, or set it to 1"
+        )
+
+
+def _check_calls(micro_batch: _MicroBatch) -> None:
+    if micro_batch.calls != 1:
+        raise AccumulationError(
+            f"{_FIELD}: the task's train_step called optimizer.apply_gradients {micro_batch.calls} times; gradients "
+            "can be accumulated if it calls it once, with all of them. Change the step, or set it to 1"
+        )
+
+
+def _micro_batch_size(whole: Any, count: int) -> Any:
+    """Returns the examples of a micro-batch: an int where the batch's size is known, else a tensor that is checked."""
+    if isinstance(whole, tf.SparseTensor):
+        raise AccumulationError(f"{_FIELD}: sparse tensors cannot be cut into micro-batches; make them dense")
+    size = whole.shape[0]
+    if size is not None:
+        if size % count:
+            raise AccumulationError(_does_not_divide(size, count))
+        return size // count
+    size = whole.nrows(tf.int32) if isinstance(whole, tf.RaggedTensor) else tf.shape(whole)[0]
+    check = tf.debugging.assert_equal(size % count, 0, _does_not_divide("a replica's batch", count))
+    with tf.control_dependencies([check] if check is not None else []):
+        return size // count
+
+
+def _does_not_divide(size: Any, count: int) -> str:
+    return (
+        f"{_FIELD}: {size} {'examples of a replica do' if isinstance(size, int) else 'does'} not divide into {count} "
+        "micro-batches of one size; change task.train_data.global_batch_size, or have the pipeline drop the remainder"
+    )
+
+
+def _part(whole: Any, number: Any, size: Any) -> Any:
+    """Returns micro-batch `number` of a tensor."""
+    if isinstance(size, int) and isinstance(whole, tf.Tensor):  # XLA wants to know the size before
+        begin = tf.concat([[number * size], tf.zeros([whole.shape.rank - 1], tf.int32)], 0)
+        return tf.slice(whole, begin, [size, *(-1 if length is None else length for length in whole.shape[1:])])
+    return whole[number * size : (number + 1) * size]

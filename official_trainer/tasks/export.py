@@ -1,0 +1,142 @@
+"""SavedModels: a task's serving functions and the model's weights, written whole or not at all.
+
+Owns: default signatures, the folder protocol (write beside, then rename), retention of exports.
+Does not own: when to export (`engine/loop.py`, `checkpoints/best.py`), which weights are in the model at that moment.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.errors import UserError
+from official_trainer.garden import serving
+from official_trainer.lazy import tf
+
+_logger = logging.getLogger(__name__)
+
+_WRITING = ".writing"
+
+
+class NoSignaturesError(UserError, ValueError):
+    """Nobody says what a SavedModel of this task takes."""
+
+
+def default_signatures(task: Any, model: Any) -> dict[str, Any]:
+    """Returns `serving_default`: the model's inputs by name, any batch size, to the model's outputs by name."""
+    if not getattr(model, "inputs", None):
+        raise NoSignaturesError(
+            f"{type(task).__name__}: the model was not built with tf_keras.Input, so the engine cannot tell what it "
+            "takes; define build_signatures(model)"
+        )
+    specs = {tensor.name.split(":")[0]: _batch_of(tensor) for tensor in model.inputs}
+    names = list(specs)
+
+    @tf.function(input_signature=[specs])
+    def serve(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        values = [features[name] for name in names]
+        return by_name(task.inference_step(tf.nest.pack_sequence_as(model.input, values), model), model)
+
+    return {"serving_default": serve}
+
+
+def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float] | None = None) -> list[str]:
+    """Writes a SavedModel to `directory`, replacing an older one there only when the new one is whole.
+
+    A task of Model Garden has the signatures of its own export module. Returns the names of the signatures.
+    `export.json` in it says which step and results it stands for.
+    """
+    beside = f"{directory.rstrip('/')}{_WRITING}"
+    files.remove(beside)  # left by a process that died
+    module = tf.Module()
+    theirs = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
+    if theirs is not None:
+        # Not the model itself: Keras would trace each of its layers as it was called last, which takes most of the
+        # time, and which layers that only training calls, such as samplers of boxes, cannot do.
+        module.model_variables, signatures = list(model.variables), serving.signatures(theirs)
+    else:
+        module.model = model
+        make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
+        signatures = make(model)
+    tf.saved_model.save(module, beside, signatures=signatures)
+    signature_names = sorted(signatures)
+    record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}
+    files.write_text_atomically(files.join(beside, "export.json"), json.dumps(record, indent=1) + "\n")
+    files.remove(directory)
+    files.rename(beside, directory)
+    _logger.info("exported step %d to %s", step, directory)
+    return signature_names
+
+
+def exported_step(directory: str) -> int | None:
+    """Returns the step of the SavedModel in `directory`, or None if there is none."""
+    path = files.join(directory, "export.json")
+    return json.loads(files.read_text(path))["step"] if files.exists(path) else None
+
+
+def holds(directory: str, model: Any, *, step: int) -> bool:
+    """Whether the SavedModel in `directory` stands for `step` and has the weights that `model` has now."""
+    path = files.join(directory, "export.json")
+    record = json.loads(files.read_text(path)) if files.exists(path) else {}
+    return record.get("step") == step and record.get("weights") == _digest(model)
+
+
+def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -> None:
+    """Deletes all but the newest exports among the folders of `directory` that are named by step, and half ones.
+
+    Args:
+      directory: where the folders are.
+      max_to_keep: how many stay.
+      until: the step of the run; exports after it neither count nor go, because the run may come to them again.
+    """
+    names = files.list_dir(directory)
+    steps = sorted(int(name) for name in names if name.isdigit() and (until is None or int(name) <= until))
+    half = [name for name in names if name.removesuffix(_WRITING).isdigit() and name.endswith(_WRITING)]
+    for name in [*map(str, steps[:-max_to_keep]), *half]:
+        files.remove(files.join(directory, name))
+
+
+def delete_after(directory: str, step: int) -> None:
+    """Deletes the exports after `step` among the folders of `directory` that are named by step."""
+    for name in files.list_dir(directory):
+        if name.isdigit() and int(name) > step:
+            files.remove(files.join(directory, name))
+
+
+def _digest(model: Any) -> str:
+    """Returns a checksum of all values of a model, in their order."""
+    digest = hashlib.sha256()
+    for variable in model.variables:
+        digest.update(tf.io.serialize_tensor(tf.convert_to_tensor(variable)).numpy())
+    return digest.hexdigest()
+
+
+def _batch_of(tensor: Any) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=tensor.name.split(":")[0])
+
+
+def by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:
+    """Returns outputs as a flat dict: by their names in a dict of the model, `a/b` inside of another, else by layer.
+
+    What is `None` is left out.
+    """
+    if isinstance(outputs, Mapping):
+        return dict(_leaves(outputs, ""))
+    values = tf.nest.flatten(outputs)
+    names = getattr(model, "output_names", [])
+    if len(names) != len(values) or len(set(names)) != len(names):
+        names = [f"output_{i}" for i in range(len(values))]
+    return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def _leaves(outputs: Any, path: str) -> Iterator[tuple[str, tf.Tensor]]:
+    if isinstance(outputs, Mapping | list | tuple):
+        for name, value in outputs.items() if isinstance(outputs, Mapping) else enumerate(outputs):
+            yield from _leaves(value, f"{path}/{name}" if path else str(name))
+    elif outputs is not None:
+        yield path, tf.convert_to_tensor(outputs)

@@ -1,0 +1,182 @@
+"""Metrics the engine keeps without being asked: loss of the last step, its moving average, examples evaluated.
+
+Owns: these variables, a task's metrics among those of several, the rule that names differ, and which values of a metric
+are better. Does not own: a task's metrics, names of results (`tracking/monitored.py`), where numbers go (`tracking/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import keras, tf
+from official_trainer.tracking.monitored import Direction
+
+SMOOTHING_WEIGHT = 0.01
+"""Weight of a new loss in the moving average."""
+
+
+class MetricDirectionError(UserError, ValueError):
+    """Nobody says which values of a metric are better, or somebody says it in no word there is."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class LossTrace(tf.Module):
+    """The last step's loss and the moving average of all losses, each a mean over replicas."""
+
+    def __init__(self) -> None:
+        super().__init__(name="loss_trace")
+        on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
+        self.last = tf.Variable(0.0, trainable=False, name="batch_loss", **on_read)
+        self.average = tf.Variable(0.0, trainable=False, name="smoothed_loss", **on_read)
+
+    def update(self, loss: tf.Tensor) -> None:
+        """Takes one step's loss, scalar float32; called in replica context, traced.
+
+        As few operations as possible: for a small model each is a hundredth of a step.
+        """
+        self.average.assign_add(SMOOTHING_WEIGHT * (loss - self.average.read_value()))
+        self.last.assign(loss)
+
+    def results(self, num_steps: int) -> dict[str, float]:
+        """Returns both by name, after `num_steps` updates.
+
+        The average starts at zero; dividing by the weights that losses have had so far takes that out again
+        (Kingma and Ba, 2014, section 3).
+        """
+        seen = 1.0 - (1.0 - SMOOTHING_WEIGHT) ** num_steps
+        return {"batch_loss": float(self.last.numpy()), "smoothed_loss": float(self.average.numpy()) / max(seen, 1e-12)}
+
+
+class TaskMetrics(tf.Module):
+    """What is measured of one of several tasks while they train; stands for a metric in the engine.
+
+    Attributes:
+      loss: mean over the steps of the task.
+      metrics: the task's own.
+    """
+
+    def __init__(self, name: str, metrics: Sequence[Any]) -> None:
+        """Takes the task's name and its metrics.
+
+        Raises:
+          ValueError: two of them share a name.
+        """
+        super().__init__()
+        self._task_name = name  # a module's own name must be an identifier
+        self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
+        self.metrics = list(metrics)
+        self._measures = [*self.metrics, self.loss]
+        check_names(self._measures, f"training ({name})")
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self._task_name
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What the metrics add up."""
+        return variables_of(self._measures)
+
+    def result(self) -> dict[str, Any]:
+        """Returns the results by name; none if there was no step of the task since the last reset."""
+        if self.loss.count.numpy() == 0:
+            return {}
+        return {metric.name: metric.result() for metric in self._measures}
+
+    def reset_states(self) -> None:
+        """Starts again."""
+        for metric in self._measures:
+            metric.reset_states()
+
+
+def example_counter() -> tf.Variable:
+    """Returns a variable that each replica adds to and that reads as the sum over replicas, int64."""
+    return tf.Variable(
+        0,
+        dtype=tf.int64,
+        trainable=False,
+        name="examples",
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+    )
+
+
+def variables_of(metrics: Sequence[Any]) -> list[tf.Variable]:
+    """Returns what metrics add up, of those that do so in variables."""
+    return [variable for metric in metrics for variable in getattr(metric, "variables", ())]
+
+
+def check_names(metrics: Sequence[Any], split: str) -> None:
+    """Refuses two metrics of one split with the same name: one would hide the other.
+
+    Raises:
+      ValueError: names the metric and the classes that use it.
+    """
+    seen: dict[str, Any] = {}
+    for metric in metrics:
+        if metric.name in seen:
+            raise ValueError(
+                f"two {split} metrics are named {metric.name!r} ({type(seen[metric.name]).__name__} and "
+                f"{type(metric).__name__}); give one of them another name"
+            )
+        seen[metric.name] = metric
+
+
+def direction_of(metric: Any) -> Direction | None:
+    """Returns which values of a metric are better, as it declares or as its class is known for; None if neither.
+
+    A metric declares it by an attribute `direction`: `"max"` or `"up"`, `"min"` or `"down"`.
+
+    Raises:
+      MetricDirectionError: it declares something else.
+    """
+    declared = getattr(metric, "direction", None)
+    if declared is not None:
+        return checked_direction(declared, f"{type(metric).__name__}.direction")
+    known: tuple[tuple[Direction, str], ...] = (("max", _HIGHER_IS_BETTER), ("min", _LOWER_IS_BETTER))
+    for direction, classes in known:
+        names = classes.split()
+        if isinstance(metric, tuple(getattr(keras.metrics, name) for name in names)) or _measures(metric, names):
+            return direction
+    return None
+
+
+def _measures(metric: Any, classes: Sequence[str]) -> bool:
+    """Whether a metric is the mean of a function of Keras's that one of these classes stands for.
+
+    `compile` makes such a metric of the names `"accuracy"` and `"mae"`.
+    """
+    function = getattr(metric, "_fn", None) if isinstance(metric, keras.metrics.MeanMetricWrapper) else None
+    name = getattr(function, "__name__", "")
+    if not name or function not in (getattr(keras.metrics, name, None), getattr(keras.losses, name, None)):
+        return False
+    # The loss of this name is the negative of the metric.
+    return name != "cosine_similarity" and name.replace("_", "") in [each.lower() for each in classes]
+
+
+def checked_direction(declared: Any, place: str) -> Direction:
+    """Returns a declared direction, spelled either way; `place` is where it is declared.
+
+    Raises:
+      MetricDirectionError: it is none.
+    """
+    spellings: dict[Any, Direction] = {"max": "max", "up": "max", "min": "min", "down": "min"}
+    if declared not in spellings:
+        raise MetricDirectionError(f'{place} is {declared!r}; allowed: "max" (or "up"), "min" (or "down")')
+    return spellings[declared]
+
+
+_HIGHER_IS_BETTER = """
+    AUC Accuracy BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy SparseTopKCategoricalAccuracy
+    TopKCategoricalAccuracy CosineSimilarity F1Score FBetaScore IoU MeanIoU Precision Recall PrecisionAtRecall
+    RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity R2Score TruePositives TrueNegatives
+"""
+_LOWER_IS_BETTER = """
+    BinaryCrossentropy CategoricalCrossentropy SparseCategoricalCrossentropy CategoricalHinge Hinge SquaredHinge
+    KLDivergence LogCoshError MeanAbsoluteError MeanAbsolutePercentageError MeanRelativeError MeanSquaredError
+    MeanSquaredLogarithmicError RootMeanSquaredError Poisson FalsePositives FalseNegatives
+"""

@@ -1,0 +1,323 @@
+"""Several tasks as one: trained jointly or interleaved by the same Trainer and loop as any other, evaluated one by one.
+
+Owns: `MultiTask`, its step, what is told of each task. Does not own: its batches (`data.py`), which task
+comes when (`sampler.py`), the model's parts (`model.py`), evaluation (`engine/evaluation.py`).
+
+Importing this module does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from official_trainer.config import ConfigError, Problem, not_a_choice
+from official_trainer.inputs import InputContext
+from official_trainer.lazy import keras, tf
+from official_trainer.tasks import registry
+from official_trainer.tasks.multi_task.data import BATCHES, CHOSEN, TrainData, batches_of
+from official_trainer.tasks.multi_task.sampler import TaskSampler
+from official_trainer.tasks.task import Task, scaled_loss, split_inputs, total_loss, update
+
+_logger = logging.getLogger(__name__)
+
+_TRAINER_TYPES = ("interleaving", "joint")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """One of several tasks.
+
+    Attributes:
+      name: its name in logs and in the model.
+      task: a Task, ours or Model Garden's. It builds inputs, metrics and losses, processes metrics and has steps; its
+        `build_model` is not called. Its data is in its `task_config`.
+      weight: of its loss, or of its turn.
+      eval_steps: batches of an evaluation, -1 for all; None for as many as the evaluation is told.
+    """
+
+    name: str
+    task: Any
+    weight: float = 1.0
+    eval_steps: int | None = None
+
+
+def parts_of(routines: Sequence[Any], logging_dir: str | None = None) -> list[Part]:
+    """Returns the tasks of `task_routines`, or of `eval_tasks`, built from their configs."""
+    return [
+        Part(
+            name=routine.name,
+            task=registry.get_task_cls(routine.task_config)(routine.task_config, logging_dir, routine.name),
+            weight=routine.task_weight,
+            eval_steps=routine.eval_steps,
+        )
+        for routine in routines
+    ]
+
+
+class MultiTask(Task):
+    """Several Tasks that train one model together.
+
+    Subclasses say which model, in one of two ways:
+
+    - `build_models()` returns a Keras model for each task, by its name; they share the layers that both contain.
+    - `build_model()` returns one Keras model for all, or something with `sub_tasks`, a mapping of name → model, such as
+      Model Garden's `MultiTaskBaseModel`.
+
+    Joint training (`trainer.trainer_type=joint`) takes a batch of each task in every step and updates once, by the sum
+    of the tasks' losses times their weights. Each loss has what that task's model adds with `add_loss`. Interleaved
+    training has each step be one task's own `train_step`; `trainer.task_sampler` says how often which comes.
+
+    Training data that ends is repeated, each task's by itself.
+    """
+
+    def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None) -> None:
+        """Builds the tasks of `params.task_routines`.
+
+        Raises:
+          ConfigError: there is none, a name is there twice, or a weight is not positive.
+        """
+        super().__init__(params, logging_dir, name)
+        self._set_parts(parts_of(params.task_routines, logging_dir))
+
+    def _set_parts(self, parts: Sequence[Part]) -> None:
+        _check(parts)
+        self.parts = {part.name: part for part in parts}
+        self._sampler: TaskSampler | None = None
+
+    def configure(self, trainer_config: Any) -> None:
+        """Takes `trainer_type` and `task_sampler` of the `trainer` section; the Trainer calls this first.
+
+        Raises:
+          ConfigError: one of them is none that there is.
+        """
+        kind = getattr(trainer_config, "trainer_type", _TRAINER_TYPES[0])
+        if kind not in _TRAINER_TYPES:
+            raise ConfigError([not_a_choice("trainer.trainer_type", kind, _TRAINER_TYPES)])
+        weights = {name: part.weight for name, part in self.parts.items()}
+        sampling = getattr(trainer_config, "task_sampler", None)
+        if kind == "joint":
+            self._sampler = None
+        elif sampling is None:
+            what = "has no task_sampler, which interleaving needs; make it a MultiTaskTrainerConfig"
+            raise ConfigError([Problem(what, "trainer")])
+        else:
+            self._sampler = TaskSampler.of(sampling, weights)
+
+    @property
+    def train_data(self) -> TrainData:
+        """The tasks' data sections for training."""
+        return TrainData({name: part.task.task_config.train_data for name, part in self.parts.items()})
+
+    # What to build.
+
+    def build_model(self) -> Any:
+        """Returns the model of `build_models()`."""
+        from official_trainer.tasks.multi_task.model import MultiTaskModel
+
+        return MultiTaskModel(self.build_models())
+
+    def build_models(self) -> Mapping[str, keras.Model]:
+        """Returns a new, built model for each task, by its name."""
+        raise NotImplementedError(f"{type(self).__name__} must define build_models(), or build_model()")
+
+    def initialize(self, model: Any) -> None:
+        """Gives a fresh run its first weights.
+
+        From `init_checkpoint`, as for any task; then each task's own `initialize` is called with its model, and the
+        model's, if it has one.
+        """
+        from official_trainer.tasks.multi_task.model import sub_model
+
+        super().initialize(model)
+        for name, part in self.parts.items():
+            part.task.initialize(sub_model(model, name))
+        if hasattr(model, "initialize"):
+            model.initialize()
+
+    def build_metrics(self, training: bool = True) -> list[Any]:
+        """Returns the training metrics of each task, under its name; evaluations ask the tasks themselves."""
+        from official_trainer.tasks.metrics import TaskMetrics
+
+        if not training:
+            return []
+        return [TaskMetrics(name, part.task.build_metrics(training=True)) for name, part in self.parts.items()]
+
+    def build_signatures(self, model: Any) -> dict[str, Any]:
+        """Returns the serving functions of each task: its default under the task's name, others as `name_other`."""
+        from official_trainer.tasks import export
+        from official_trainer.tasks.multi_task.model import sub_model
+
+        found = {}
+        for name, part in self.parts.items():
+            own, build = sub_model(model, name), getattr(part.task, "build_signatures", None)
+            if build is not None:
+                signatures = build(own)
+            elif isinstance(getattr(own, "inputs", None), list):  # Model Garden's tasks have none
+                signatures = export.default_signatures(part.task, own)
+            else:
+                why = "its model was not built with tf_keras.Input, so nobody says what it takes"
+                _logger.warning("no signature for the task '%s' is exported: %s", name, why)
+                signatures = {}
+            for key, function in signatures.items():
+                found[name if key == "serving_default" else f"{name}_{key}"] = function
+        return found
+
+    def build_actions(self, trainer: Any) -> Sequence[Any]:
+        """Returns the actions of all tasks."""
+        builders = [getattr(part.task, "build_actions", None) for part in self.parts.values()]
+        return [action for build in builders if build is not None for action in build(trainer)]
+
+    # Batches.
+
+    def build_inputs(self, params: TrainData, input_context: Any = None) -> tf.data.Dataset:
+        """Returns the batches of all tasks: one of each, by name, in joint training.
+
+        Interleaved, an element says which task it is for, and has empty batches for the others.
+        """
+        context = InputContext.adopt(input_context)
+        tasks = {name: part.task for name, part in self.parts.items()}
+        return batches_of(tasks, params, context, self._sampler)
+
+    def examples_of_steps(self, stop: int, num_steps: int, seed: int) -> int:
+        """Returns how many examples the `num_steps` batches before batch `stop` of the data hold."""
+        sizes = [section.global_batch_size for section in self.train_data.sections.values()]
+        counts = [num_steps] * len(sizes)
+        if self._sampler is not None:
+            counts = self._sampler.counts(seed, stop, stop - num_steps)
+        return sum(size * count for size, count in zip(sizes, counts, strict=True))
+
+    # Steps.
+
+    @property
+    def dispatches(self) -> bool:
+        """Whether a step is only one task's, which `dispatch` finds."""
+        return self._sampler is not None
+
+    def dispatch(self, strategy: tf.distribute.Strategy, batch: Mapping[str, Any], run: Callable[[Any], Any]) -> Any:
+        """Calls `run` with the batch of the task that the step is for; in cross-replica context.
+
+        Not within a replica, because replicas cannot talk to each other inside of a branch.
+
+        Args:
+          strategy: how the batch is shared out.
+          batch: with the batches of all tasks, all but one of them empty.
+          run: runs a step over the replicas.
+
+        Returns:
+          What `run` returns; None if this is traced.
+        """
+        if tf.executing_eagerly():
+            return run(self._chosen(batch, strategy.experimental_local_results(batch[CHOSEN])[0]))
+        chosen = strategy.experimental_local_results(batch[CHOSEN])[0][0]
+
+        def step_of(name: str) -> tf.Tensor:
+            run({name: batch[BATCHES][name]})
+            return tf.constant(0)  # a branch has to return something
+
+        tf.switch_case(tf.cast(chosen, tf.int32), [functools.partial(step_of, name) for name in self.parts])
+        return None
+
+    def _chosen(self, batch: Mapping[str, Any], chosen: tf.Tensor) -> dict[str, Any]:
+        """Returns the batch of the task that the step is for, by its name; not traced."""
+        name = list(self.parts)[int(chosen[0])]
+        return {name: batch[BATCHES][name]}
+
+    def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> dict[str, Any]:
+        """Runs one update, with the batches of all tasks or of one.
+
+        Args:
+          inputs: batches by the tasks' names; or an element of `build_inputs`, if this is not traced.
+          model: of all tasks.
+          optimizer: of all tasks.
+          metrics: what `build_metrics` returned.
+
+        Returns:
+          Logs; the loss is the weighted sum, or that of the task whose step it is.
+        """
+        from official_trainer.tasks.multi_task.model import sub_model
+
+        kept = {each.name: each for each in metrics or () if each.name in self.parts}
+        if self._sampler is None:
+            return self._joint_step(inputs, model, optimizer, kept)
+        ((name, batch),) = (self._chosen(inputs, inputs[CHOSEN]) if CHOSEN in inputs else inputs).items()
+        task, own = self.parts[name].task, kept.get(name)
+        logs = task.train_step(
+            batch, model=sub_model(model, name), optimizer=optimizer, metrics=None if own is None else own.metrics
+        )
+        if own is not None:
+            own.loss.update_state(logs[task.loss])
+        return {self.loss: logs[task.loss]}
+
+    def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> dict[str, Any]:
+        """Refuses what no task is asked for: each is evaluated by itself, on its own data."""
+        raise NotImplementedError(
+            "validation_dataset: a dataset cannot be given to several tasks; each has its own, in its "
+            "task_config.validation_data"
+        )
+
+    def _joint_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        from official_trainer.tasks.multi_task.model import sub_model
+
+        losses, outputs = {}, {}
+        with tf.GradientTape() as tape:
+            for name, part in self.parts.items():
+                own = sub_model(model, name)
+                features, labels = split_inputs(inputs[name])
+                outputs[name] = own(features, training=True)
+                losses[name] = total_loss(part.task, labels, outputs[name], own)
+            loss = tf.add_n([part.weight * losses[name] for name, part in self.parts.items()])
+            scaled = scaled_loss(loss, optimizer)
+        if update(tape, scaled, model, optimizer):
+            for name, part in self.parts.items():
+                if hasattr(part.task, "after_step"):  # Model Garden's tasks have none
+                    part.task.after_step(sub_model(model, name))
+        for name, own in metrics.items():
+            own.loss.update_state(losses[name])
+            if own.metrics:
+                self.parts[name].task.process_metrics(own.metrics, split_inputs(inputs[name])[1], outputs[name])
+        return {self.loss: loss}
+
+
+def parts_in(task: Any) -> list[Part]:
+    """Returns the tasks that `task` is made of; none if it is a single one."""
+    return list(task.parts.values()) if isinstance(task, MultiTask) else []
+
+
+def train_section(task: Any, config: Any) -> Any:
+    """Returns what `task.build_inputs` is called with to train: of an experiment's config, or of several tasks'."""
+    return task.train_data if isinstance(task, MultiTask) else getattr(config.task, "train_data", None)
+
+
+def _check(parts: Sequence[Part]) -> None:
+    problems = [] if parts else [Problem("names no task", "task.task_routines", fix="add at least one TaskRoutine")]
+    names = [part.name for part in parts]
+    for number, part in enumerate(parts):
+        path = f"task.task_routines[{number}]"
+        if part.name in names[:number]:
+            what = f"{part.name!r} is the name of task.task_routines[{names.index(part.name)}] too"
+            problems.append(Problem(what, f"{path}.task_name", fix="give one another name"))
+        if not part.weight > 0:
+            problems.append(Problem("must be greater than 0", f"{path}.task_weight", got=str(part.weight)))
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_sections(config: Any, task: Any, needs_train_data: bool, needs_validation_data: bool) -> None:
+    """Refuses a config without what a Trainer of `task` reads; several tasks have sections of their own.
+
+    Raises:
+      AttributeError: a section is not there; names it.
+    """
+    for name in ("trainer", "task"):
+        if not hasattr(config, name):
+            raise AttributeError(f"the config has no section {name!r}, which the Trainer needs")
+    if isinstance(task, MultiTask):
+        task.configure(config.trainer)
+        return
+    for name, needed in (("train_data", needs_train_data), ("validation_data", needs_validation_data)):
+        if needed and not hasattr(config.task, name):
+            raise AttributeError(f"the config has no section 'task.{name}'; add it, or pass a dataset to the Trainer")

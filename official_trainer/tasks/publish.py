@@ -1,0 +1,282 @@
+"""Values from inside a traced training step: `publish.scalar`, `publish.histogram`, `publish.image`.
+
+Owns: collecting them at a step of which somebody wants them, and bringing them to the host. An ordinary step collects
+nothing: a call leaves no operation in it.
+Does not own: which step that is (`actions/schedule.py`), where they go (`actions/publish_intermediates.py`).
+
+    def call(self, images, training=None):
+        features = self.convolutions(images)
+        publish.histogram("features", features)
+
+Call them in a layer, or in what a task's training step calls. Code that only puts layers together is no part of a step,
+and neither is an evaluation: there they do nothing.
+
+The step of which they are wanted is traced as a function of its own, which returns them. It computes the same; but
+TensorFlow and XLA fuse operations, and round in another way where a value has to leave. So the last bits of the weights
+may depend on which steps are published (in small dense models they do not); a run that is killed publishes the same.
+
+A name that is published twice in a step (by a layer that is called twice, say) is numbered: `features`, `features_2`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from official_trainer.errors import UserError
+from official_trainer.lazy import tf
+from official_trainer.tasks.autograph import as_written
+from official_trainer.tracking import Histogram, Image
+
+Tensors = dict[str, dict[str, Any]]
+"""What a step published, by its kind and its name."""
+
+
+class PublishError(UserError, ValueError):
+    """A value that cannot be published, or not from there."""
+
+    __init__ = Exception.__init__  # the only one that AutoGraph raises again as it is, with the user's lines on top
+
+
+class _Here(threading.local):
+    collection: Collection | None = None
+    request: Request | None = None
+
+
+_here = _Here()
+
+
+# For whoever writes a model or a task.
+
+
+def scalar(name: str, value: Any) -> None:
+    """Publishes one number; over replicas, its mean.
+
+    Raises:
+      PublishError: it is not one number, or what is computed here cannot leave the step.
+    """
+    _publish("scalar", name, value, _checked_scalar)
+
+
+def histogram(name: str, value: Any) -> None:
+    """Publishes the distribution of numbers of any shape; over replicas, of all of them together.
+
+    Raises:
+      PublishError: it holds no numbers, or what is computed here cannot leave the step.
+    """
+    _publish("histogram", name, value, _checked_histogram)
+
+
+def image(name: str, value: Any, *, max_images: int = 3) -> None:
+    """Publishes the first pictures of a batch, as `name/0`, `name/1`, …; of the first replica.
+
+    Args:
+      name: what they show.
+      value: `[batch, height, width, channels]`, one to four channels; uint8, or floats from 0 (dark) to 1.
+      max_images: how many at most.
+
+    Raises:
+      PublishError: it is no batch of images, or what is computed here cannot leave the step.
+    """
+
+    def check(call: str, tensor: tf.Tensor) -> tf.Tensor:
+        return _checked_images(call, tensor)[:max_images]
+
+    _publish("image", name, value, check)
+
+
+@as_written
+def is_wanted() -> bool:
+    """Whether somebody wants what this step publishes; for what is expensive to compute, and of no other use."""
+    return _here.collection is not None and _here.collection.is_wanted
+
+
+# For whoever runs steps.
+
+
+class Collection:
+    """What one replica publishes in one step; entered around the step, in the thread and the graph that trace it."""
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        self.is_wanted = is_wanted
+        self.tensors: Tensors = {"scalar": {}, "histogram": {}, "image": {}}
+
+    def __enter__(self) -> Collection:
+        self._outer, _here.collection = _here.collection, self
+        self._graph = _current_graph()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _here.collection = self._outer
+
+    def check_place(self, call: str, value: Any) -> None:
+        """Refuses what is computed in a graph inside of the step's: it ends there."""
+        here = _current_graph()
+        if here is not self._graph or (here is not None and getattr(value, "graph", here) is not here):
+            raise PublishError(
+                f"{call} is called inside a tf.function, tf.cond or loop (an `if` or `for` over tensors, a recurrent "
+                "layer) within the training step, which what is computed there cannot leave. Have that return the "
+                "tensor, and publish it outside."
+            )
+
+    def free_name(self, name: str) -> str:
+        """Returns `name`, or with the first number from 2 on that is not taken."""
+        taken = {name for named in self.tensors.values() for name in named}
+        free, number = name, 2
+        while free in taken:
+            free, number = f"{name}_{number}", number + 1
+        return free
+
+
+@contextlib.contextmanager
+def nowhere() -> Iterator[None]:
+    """For a part of a step that is run several times: what it publishes is left out."""
+    outer, _here.collection = _here.collection, None
+    try:
+        yield
+    finally:
+        _here.collection = outer
+
+
+class Request:
+    """Somebody wants what a step publishes; entered around the step of all replicas, and filled by it."""
+
+    def __init__(self) -> None:
+        self.tensors: Tensors = {}
+
+    def __enter__(self) -> Request:
+        self._outer, _here.request = _here.request, self
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _here.request = self._outer
+
+
+def is_requested() -> bool:
+    """Whether the step of all replicas that is traced now has to return what it publishes; see `deliver`."""
+    return _here.request is not None
+
+
+def deliver(tensors: Tensors | None) -> None:
+    """Takes what the replicas have published in this step; None where nothing was wanted."""
+    if _here.request is not None and tensors is not None:
+        _here.request.tensors = tensors
+
+
+def collecting(step: Callable[..., Any], *, is_wanted: bool) -> Callable[..., tuple[Any, Tensors]]:
+    """Returns one replica's `step` as a function that returns what is published in it too, if that is wanted."""
+
+    def run(*args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
+        with Collection(is_wanted=is_wanted) as collection:
+            returned = step(*args, **kwargs)
+        return returned, collection.tensors
+
+    return run
+
+
+def returning(step: Callable[[Any], Any]) -> Callable[[Any], Tensors]:
+    """Returns the `step` of all replicas as a function that returns what they publish."""
+
+    def run(inputs: Any) -> Tensors:
+        with Request() as request:
+            step(inputs)
+        return request.tensors
+
+    return run
+
+
+def on_host(tensors: Tensors, strategy: tf.distribute.Strategy) -> dict[str, float | Histogram | Image]:
+    """Returns what a step has published by its name, in NumPy's types: replicas are put together.
+
+    Raises:
+      PublishError: a scalar turned out to be none.
+    """
+    found: dict[str, float | Histogram | Image] = {}
+    for kind, named in tensors.items():
+        for name, value in named.items():
+            parts = [_numbers(part) for part in strategy.experimental_local_results(value)]
+            found |= _BUILDERS[kind](name, parts)
+    return found
+
+
+def _publish(kind: str, name: str, value: Any, check: Callable[[str, tf.Tensor], tf.Tensor]) -> None:
+    collection = _here.collection
+    if collection is None:
+        return
+    call = f"publish.{kind}({name!r}, …)"
+    collection.check_place(call, value)  # at every step: that it is wanted one day must not be what stops the run
+    if collection.is_wanted:
+        tensor = check(call, tf.convert_to_tensor(value))
+        collection.tensors[kind][collection.free_name(name)] = tensor
+
+
+def _current_graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _checked_scalar(call: str, tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.shape.rank not in (0, None):
+        raise PublishError(_no_scalar(call, tensor.shape))
+    return _checked_histogram(call, tensor)
+
+
+def _no_scalar(call: str, shape: Any) -> str:
+    return (
+        f"{call} got the shape {list(shape)}, and a scalar is one number. Reduce it, by tf.reduce_mean for example, or "
+        "use publish.histogram."
+    )
+
+
+def _checked_histogram(call: str, tensor: tf.Tensor) -> tf.Tensor:
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
+        raise PublishError(f"{call} got {tensor.dtype.name}; numbers can be published.")
+    return tensor
+
+
+def _checked_images(call: str, tensor: tf.Tensor) -> tf.Tensor:
+    shape = tensor.shape
+    if shape.rank != 4 or shape[-1] not in (1, 2, 3, 4, None):
+        raise PublishError(
+            f"{call} got the shape {shape}, and pictures are [batch, height, width, channels] with one to four "
+            "channels. A matrix becomes one by matrix[None, :, :, None]."
+        )
+    if not (tensor.dtype.is_floating or tensor.dtype == tf.uint8):
+        raise PublishError(f"{call} got {tensor.dtype.name}; pictures are uint8, or floats between 0 and 1.")
+    return tensor
+
+
+def _numbers(value: Any) -> Any:
+    import numpy as np
+
+    array = np.asarray(value)
+    is_known = array.dtype.kind in "fiub" and array.dtype != np.float16
+    return array if is_known else array.astype(np.float32)  # NumPy does not know bfloat16, and has float16 overflow
+
+
+def _scalar_of(name: str, parts: list[Any]) -> Mapping[str, float]:
+    for part in parts:
+        if part.ndim:
+            raise PublishError(_no_scalar(f"publish.scalar({name!r}, …)", part.shape))
+    return {name: sum(float(part) for part in parts) / len(parts)}
+
+
+def _histogram_of(name: str, parts: list[Any]) -> Mapping[str, Histogram]:
+    import numpy as np
+
+    return {name: Histogram(parts[0] if len(parts) == 1 else np.concatenate([part.ravel() for part in parts]))}
+
+
+def _images_of(name: str, parts: list[Any]) -> Mapping[str, Image]:
+    import numpy as np
+
+    pictures = parts[0] if parts[0].dtype == np.uint8 else np.clip(parts[0], 0.0, 1.0)
+    return {f"{name}/{index}": Image(pixels) for index, pixels in enumerate(pictures)}
+
+
+_BUILDERS: dict[str, Callable[[str, list[Any]], Mapping[str, Any]]] = {
+    "scalar": _scalar_of,
+    "histogram": _histogram_of,
+    "image": _images_of,
+}

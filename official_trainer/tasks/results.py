@@ -1,0 +1,235 @@
+"""Results of an evaluation as values: parts that can be merged in any order, over batches, replicas and hosts.
+
+Owns: `Mean`, `SampledSet`, and `Results` of named parts. All are immutable, and merging is associative and commutative
+bit for bit. Does not own: evaluating (`engine/evaluation.py`), where numbers go (`tracking/`). Nothing here needs
+TensorFlow.
+
+They serve as the state of a task's `aggregate_logs`:
+
+    def aggregate_logs(self, state, step_logs):
+        batch = Results({"error": Mean.of(step_logs["errors"])})
+        return batch if state is None else state.merge(batch)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Protocol, Self
+
+from official_trainer.tracking.monitored import Direction, find_metric, is_better
+
+_Number = Fraction | float
+"""A sum: exact while every number in it is finite; else NaN or an infinity."""
+
+
+class Part(Protocol):
+    """What `Results` are made of. One that also has a number `value` is shown by trackers."""
+
+    def merge(self, other: Any) -> Any:
+        """Returns this and `other`, of the same kind, as one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """A weighted mean, kept as total and weight without rounding.
+
+    Attributes:
+      total: sum of value times weight.
+      weight: sum of the weights.
+    """
+
+    total: _Number = Fraction(0)
+    weight: Fraction = Fraction(0)
+
+    @classmethod
+    def of(cls, values: Any, weights: Any = None) -> Mean:
+        """Returns the mean of numbers.
+
+        Args:
+          values: a number, or arrays, tensors or (nested) sequences of them, of any shapes.
+          weights: as many, not negative; a value of weight 0 does not count, whatever it is. Unset means 1 each.
+
+        Raises:
+          ValueError: the weights are not as many as the values, or one is negative or not finite.
+        """
+        numbers = list(_numbers(values))
+        of_each = [1.0] * len(numbers) if weights is None else list(_numbers(weights))
+        if len(of_each) != len(numbers):
+            raise ValueError(f"{len(numbers)} values have {len(of_each)} weights; give each value one")
+        total: _Number = Fraction(0)
+        for value, weight in zip(numbers, of_each, strict=True):
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"weight {weight:g} is not allowed; a weight is a finite number, at least 0")
+            if weight:
+                total = _sum(total, Fraction(value) * Fraction(weight) if math.isfinite(value) else value)
+        return cls(total, sum(map(Fraction, of_each), Fraction(0)))
+
+    @property
+    def value(self) -> float:
+        """The mean, rounded once; NaN of nothing."""
+        if not isinstance(self.total, Fraction):
+            return self.total
+        return float(self.total / self.weight) if self.weight else math.nan
+
+    def merge(self, other: Mean) -> Mean:
+        """Returns the mean over the numbers of both."""
+        return Mean(_sum(self.total, other.total), self.weight + other.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledSet:
+    """A uniform sample of the examples of an evaluation, without replacement.
+
+    The examples with the lowest priorities are kept, and a priority is a hash of seed and key. So the sample is the
+    same whatever the order, the batches or the number of hosts. A key stands for one example and counts once.
+
+    Attributes:
+      size: most examples kept.
+      seed: another one samples other examples.
+      kept: `(priority, key, value)` of each, by rising priority.
+    """
+
+    size: int
+    seed: int = 0
+    kept: tuple[tuple[bytes, bytes, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size is {self.size}; a sample has at least 1 example")
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The sampled examples, by their priorities."""
+        return tuple(value for *_, value in self.kept)
+
+    def add(self, keys: Iterable[Any], values: Sequence[Any]) -> Self:
+        """Returns the sample after more examples.
+
+        Args:
+          keys: what names each example for ever, such as its number or its file name; int, str or bytes.
+          values: what is kept of each.
+
+        Raises:
+          ValueError: there are not as many keys as values.
+          TypeError: a key is something else.
+        """
+        named = [_key(key) for key in keys]
+        if len(named) != len(values):
+            raise ValueError(f"{len(values)} values have {len(named)} keys; give each value one")
+        salt = str(self.seed).encode()
+        entries: dict[tuple[bytes, bytes], int] = {}
+        for index, key in enumerate(named):
+            entries.setdefault((hashlib.blake2b(key, digest_size=16, key=salt).digest(), key), index)
+        lowest = heapq.nsmallest(self.size, entries)
+        return self._with((*entry, values[entries[entry]]) for entry in lowest)
+
+    def merge(self, other: SampledSet) -> Self:
+        """Returns the sample of the examples of both.
+
+        Raises:
+          ValueError: they differ in size or seed.
+        """
+        if (self.size, self.seed) != (other.size, other.seed):
+            raise ValueError(
+                f"samples of size {self.size}, seed {self.seed} and of size {other.size}, seed {other.seed} cannot be "
+                "merged; give both the same"
+            )
+        return self._with(other.kept)
+
+    def _with(self, more: Iterable[tuple[bytes, bytes, Any]]) -> Self:
+        found = {entry[:2]: entry for entry in (*more, *self.kept)}
+        return dataclasses.replace(self, kept=tuple(found[key] for key in sorted(found)[: self.size]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Named parts, which may be `Results` themselves: `Results({"dev": Results({"accuracy": Mean.of(…)})})`.
+
+    Attributes:
+      parts: what there is, by name.
+    """
+
+    parts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.parts[name]
+
+    def merge(self, other: Results) -> Results:
+        """Returns the parts of both; those of one name are merged.
+
+        Raises:
+          TypeError: two parts of one name are not of one kind.
+        """
+        merged = {**self.parts, **other.parts}
+        for name in self.parts.keys() & other.parts.keys():
+            mine, theirs = self.parts[name], other.parts[name]
+            if type(mine) is not type(theirs):
+                kinds = f"{type(mine).__name__} and {type(theirs).__name__}"
+                raise TypeError(f"{name!r} is {kinds}; parts of one name must be of one kind to be merged")
+            merged[name] = mine.merge(theirs)
+        return Results(merged)
+
+    def as_logs(self) -> dict[str, Any]:
+        """Returns the numbers, nested by name and sorted, as trackers take them; without parts that are no number."""
+        logs: dict[str, Any] = {}
+        for name in sorted(self.parts):
+            part = self.parts[name]
+            if isinstance(part, Results):
+                logs[name] = part.as_logs()
+            elif hasattr(part, "value"):
+                logs[name] = part.value
+        return {name: value for name, value in logs.items() if value != {}}
+
+    def better_than(self, other: Results | None, monitor: str, mode: Direction) -> bool:
+        """Whether these are strictly better by one number; better than None if the number is one at all.
+
+        Args:
+          other: results to compare with.
+          monitor: name of the number; `a|b` is `b` inside `a`.
+          mode: whether a higher (`max`) or a lower (`min`) value is better.
+
+        Raises:
+          LookupError: there is no such number here.
+        """
+        logs = self.as_logs()
+        value = find_metric(logs, monitor)
+        if value is None:
+            raise LookupError(f"there is no number {monitor!r} among the results: {', '.join(sorted(logs)) or 'none'}")
+        return is_better(value, None if other is None else find_metric(other.as_logs(), monitor), mode)
+
+
+def _sum(left: _Number, right: _Number) -> _Number:
+    """Adds; what is not finite wins over what is, so that no finite sum can run over on the way."""
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return left + right
+    if isinstance(left, Fraction):
+        return right
+    return left if isinstance(right, Fraction) else left + right
+
+
+def _numbers(values: Any) -> Iterator[float]:
+    """Yields every number in arrays, tensors and sequences."""
+    values = values.numpy() if hasattr(values, "numpy") else values
+    values = values.tolist() if hasattr(values, "tolist") else values  # also of bfloat16 and of NumPy's scalars
+    if isinstance(values, list | tuple):
+        for value in values:
+            yield from _numbers(value)
+    else:
+        yield float(values)
+
+
+def _key(key: Any) -> bytes:
+    key = key.numpy() if hasattr(key, "numpy") else key
+    key = key.item() if hasattr(key, "item") else key
+    if isinstance(key, int) and not isinstance(key, bool):
+        return b"%d" % key
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes):
+        return key
+    raise TypeError(f"{key!r} ({type(key).__name__}) cannot be the key of an example; use an int, str or bytes")

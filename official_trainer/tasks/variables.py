@@ -1,0 +1,205 @@
+"""What variables a model has: by path, as a table, counted.
+
+Owns: paths that tell variables apart, and the form in which their shapes are shown.
+Does not own: the keys of a checkpoint (`checkpoints/matching.py`). Reads no values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from official_trainer.lazy import tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One variable in a table of them.
+
+    Attributes:
+      path: tells it apart from the others.
+      shape: a size that is not known is None.
+      dtype: name of its type.
+      size_bytes: memory that its values take.
+      is_trainable: whether training changes it by gradients.
+    """
+
+    path: str
+    shape: tuple[int | None, ...]
+    dtype: str
+    size_bytes: int
+    is_trainable: bool
+
+    @property
+    def count(self) -> int:
+        """How many numbers it holds, as far as sizes are known."""
+        return _count(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """How much a model holds.
+
+    Attributes:
+      trainable: numbers in trainable variables.
+      total: numbers in all variables.
+      size_bytes: memory that all of them take.
+    """
+
+    trainable: int
+    total: int
+    size_bytes: int
+
+
+def flatten(tree: Any) -> dict[str, Any]:
+    """Returns path → variable, in their order.
+
+    A model's variables have the names that Keras gave them, without `:0`: `dense/kernel`. In mappings and sequences,
+    keys and places come before that, joined by `/`. Of paths that would be equal the second ends in `_2`.
+
+    Args:
+      tree: a model, layer, module or optimizer; a variable; or mappings and sequences of these.
+    """
+    found: dict[str, Any] = {}
+    for path, variable in _leaves(tree, ""):
+        found[_free(path, found)] = variable
+    return found
+
+
+def table(tree: Any) -> list[Row]:
+    """Returns a row for each variable; of a layer that is not trained, none is trainable."""
+    trained = {id(variable) for variable in _trained(tree)}
+    return [
+        Row(path, tuple(variable.shape), *_dtype(variable), is_trainable=id(variable) in trained)
+        for path, variable in flatten(tree).items()
+    ]
+
+
+def count(tree: Any) -> Count:
+    """Returns how many numbers there are, and the bytes they take."""
+    rows = table(tree)
+    return Count(
+        trainable=sum(row.count for row in rows if row.is_trainable),
+        total=sum(row.count for row in rows),
+        size_bytes=sum(row.size_bytes for row in rows),
+    )
+
+
+def summary(tree: Any) -> str:
+    """Returns the table as aligned text, with the sums below it."""
+    rows = table(tree)
+    cells = [("path", "shape", "dtype", "count", "trainable")]
+    for row in rows:
+        shape = "(" + ", ".join("?" if size is None else str(size) for size in row.shape) + ")"
+        cells.append((row.path, shape, row.dtype, f"{row.count:,}", "yes" if row.is_trainable else "no"))
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column == 3 else cell.ljust(width)  # numbers end under each other
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+    sums = count(tree)
+    lines.append(f"{sums.total:,} parameters, {sums.trainable:,} of them trainable, {sums.size_bytes:,} bytes")
+    return "\n".join(lines)
+
+
+def layers_of(model: Any) -> Iterator[Any]:
+    """Yields the layers of a Keras model, or of all models and layers inside a module; some more than once."""
+    if hasattr(model, "_flatten_layers"):
+        yield from model._flatten_layers()
+        return
+    yield model
+    for part in (*getattr(model, "sub_tasks", {}).values(), *getattr(model, "submodules", ())):
+        yield from part._flatten_layers() if hasattr(part, "_flatten_layers") else [part]
+
+
+def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from _leaves(value, f"{prefix}{key}/")
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            if _is_variable(value):
+                yield prefix + _name(value), value  # says more than its place
+            else:
+                yield from _leaves(value, f"{prefix}{index}/")
+    elif hasattr(tree, "variables"):
+        for variable in _called(tree.variables):
+            yield prefix + _name(variable), variable
+    else:
+        yield prefix.rstrip("/") or _name(tree), tree
+
+
+def _is_variable(value: Any) -> bool:
+    return hasattr(value, "assign") and bool(getattr(value, "name", ""))
+
+
+def _name(variable: Any) -> str:
+    return str(variable.name).removesuffix(":0")
+
+
+def _free(path: str, taken: Mapping[str, Any]) -> str:
+    number, name = 2, path
+    while name in taken:
+        name, number = f"{path}_{number}", number + 1
+    return name
+
+
+def _trained(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, Mapping):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _trained(value)
+    elif hasattr(tree, "trainable_variables"):
+        yield from _called(tree.trainable_variables)
+    elif getattr(tree, "trainable", False):
+        yield tree
+
+
+def _called(variables: Any) -> Iterable[Any]:
+    return variables() if callable(variables) else variables  # of Keras's optimizers it is a method
+
+
+def _dtype(variable: Any) -> tuple[str, int]:
+    """Returns the name of a variable's type, and its size in bytes."""
+    dtype = variable.dtype
+    size = getattr(dtype, "size", None) or dtype.itemsize
+    return dtype.name, size * _count(tuple(variable.shape))
+
+
+def _count(shape: tuple[int | None, ...]) -> int:
+    return math.prod(size or 0 for size in shape)
+
+
+def is_waiting_for_a_call(model: Any) -> bool:
+    """Whether a layer of `model` creates its variables only when it is called."""
+    layers = model._flatten_layers(include_self=False) if hasattr(model, "_flatten_layers") else ()
+    return any(not layer.built and type(layer).build.__module__ not in _BUILDS_NOTHING for layer in layers)
+
+
+_BUILDS_NOTHING = ("tf_keras.src.engine.base_layer", "tf_keras.src.engine.training")
+
+
+def create_waiting(model: Any, task: Any, spec: Callable[[], Any]) -> None:
+    """Creates what layers of a model create when they are called first, so that checkpoints may hold all of it.
+
+    Traces a step of an evaluation, which never runs; does nothing for a model that was built with all its inputs.
+
+    Args:
+      model: the model.
+      task: its task.
+      spec: gives what a batch of the task's data looks like.
+    """
+    if not is_waiting_for_a_call(model):
+        return
+    metrics = task.build_metrics(training=False)
+
+    def step(inputs: Any) -> None:
+        task.validation_step(inputs, model=model, metrics=metrics)
+
+    tf.function(step).get_concrete_function(spec())
