@@ -20,6 +20,11 @@ from typing import IO, Any
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 
+RUN_FILE = "run.json"
+"""In a run directory: what the run is, and how it ended."""
+STATUS_FILE = "status.json"
+"""In a run directory: what its process is doing now."""
+
 _CHUNK_BYTES = 4 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FAULTS = (*_FULL, errno.EIO, errno.ESTALE, errno.EROFS)

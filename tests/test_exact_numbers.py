@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.distributed import strategy as distribute
 from official_trainer.distributed.strategy import DeviceError
+from official_trainer.engine import process
 from official_trainer.inputs import from_arrays
 from official_trainer.lazy import keras, tf
 from tests.forked import run_command
@@ -166,9 +167,9 @@ def test_operations_are_made_deterministic_if_asked(monkeypatch):
     """T16: by TensorFlow's own switch, which is for the whole process; otherwise it is left alone."""
     asked = []
     monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: asked.append("on"))
-    distribute.configure_process(RuntimeConfig())
+    process.configure_process(RuntimeConfig())
     assert asked == []
-    distribute.configure_process(RuntimeConfig(enable_op_determinism=True))
+    process.configure_process(RuntimeConfig(enable_op_determinism=True))
     assert asked == ["on"]
 
 

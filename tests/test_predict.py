@@ -17,7 +17,7 @@ from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.config import ConfigError, schema
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.engine.feed import Feed
-from official_trainer.engine.inference import Inference, OutputError, predict_into
+from official_trainer.engine.inference import Inference, OutputError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
@@ -26,6 +26,7 @@ from official_trainer.runs.build import build
 from official_trainer.runs.job import Job
 from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError
 from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards
+from official_trainer.runs.predictions.writing import predict_into
 from official_trainer.tasks import random_streams, registry
 from tests import toy
 from tests.cases import cases

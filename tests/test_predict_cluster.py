@@ -15,13 +15,14 @@ from official_trainer import config as configuration
 from official_trainer.config import ConfigError, schema
 from official_trainer.distributed.cluster import ClusterError
 from official_trainer.engine.feed import Feed
-from official_trainer.engine.inference import Inference, predict_into
+from official_trainer.engine.inference import Inference
 from official_trainer.inputs import DataError
 from official_trainer.lock import DirectoryLock
 from official_trainer.runs import run
 from official_trainer.runs.predict import Reader
 from official_trainer.runs.predictions.manifest import MANIFEST, Share, gather
 from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards
+from official_trainer.runs.predictions.writing import predict_into
 from official_trainer.tasks import registry
 from tests import toy
 from tests.cases import cases

@@ -31,7 +31,7 @@ from official_trainer.checkpoints.restore import read_into
 from official_trainer.checkpoints.retention import Retention
 from official_trainer.checkpoints.snapshot import Snapshot
 from official_trainer.lazy import tf
-from official_trainer.versions import versions
+from official_trainer.tracking.record import versions
 
 _logger = logging.getLogger(__name__)
 

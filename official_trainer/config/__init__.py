@@ -18,7 +18,7 @@ from official_trainer.config.declaration import (
     PositiveFloat,
 )
 from official_trainer.config.dump import digest, dump, flat
-from official_trainer.config.errors import ConfigError, Origin, Problem, nearest, not_a_choice
+from official_trainer.config.errors import ConfigError, Origin, Problem, not_a_choice
 from official_trainer.config.explain import explain
 from official_trainer.config.layers import resolve
 from official_trainer.config.multitask import (
@@ -80,7 +80,6 @@ __all__ = [
     "flat",
     "flow",
     "format_override",
-    "nearest",
     "not_a_choice",
     "resolve",
 ]

@@ -17,9 +17,10 @@ from typing import Any, Literal
 from official_trainer.config import fields, scalars, values
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf
-from official_trainer.config.errors import ConfigError, Problem, nearest
+from official_trainer.config.errors import ConfigError, Problem
 from official_trainer.config.nodes import Assignment, Node
 from official_trainer.config.provenance import Trail
+from official_trainer.suggest import nearest
 
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeGuard, Union
 
 from official_trainer.config.declaration import Config, OneOf, spelling
-from official_trainer.config.errors import ConfigError, Origin, Problem, nearest, shorten
+from official_trainer.config.errors import ConfigError, Origin, Problem
+from official_trainer.suggest import nearest, shorten
 
 NoneType = type(None)
 Key = str | int

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import yaml
 
 from official_trainer.config import fields, scalars
-from official_trainer.config.errors import Origin, Problem, nearest
+from official_trainer.config.errors import Origin, Problem
+from official_trainer.suggest import nearest
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STANDARD = "tag:yaml.org,2002:"

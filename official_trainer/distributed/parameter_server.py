@@ -21,10 +21,10 @@ from official_trainer.distributed import tcp_timeout
 from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster, process_name
 from official_trainer.distributed.rendezvous import bounded, wait_for
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.files import STATUS_FILE
 from official_trainer.lazy import tf
 from official_trainer.lock import LEASE_SECONDS, lock_path
 from official_trainer.stopping import PreemptedError
-from official_trainer.tracking.record import STATUS_FILE
 
 _logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.distributed.peers import Peers
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.tracking.record import read_run
-from official_trainer.versions import versions
+from official_trainer.tracking.record import read_run, versions
 
 Facts = Mapping[str, str]
 

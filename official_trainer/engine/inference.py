@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from official_trainer.errors import UserError
-from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
-from official_trainer.runs.predictions.shards import Columns, PredictionShards
 from official_trainer.tasks import export
 from official_trainer.tasks.autograph import as_written, rewritten
 from official_trainer.tasks.random_streams import NamedStreams
 from official_trainer.tasks.task import split_inputs
+
+Columns = Mapping[str, Any]
+"""NumPy arrays `[rows, …]` by the names of the outputs."""
 
 _NUM_EXAMPLES = "number of examples"
 
@@ -129,63 +130,6 @@ class Inference:
                     )
             columns[name] = np.concatenate(busy) if busy else None
         return columns, sum(counts)
-
-
-def predict_into(
-    shards: PredictionShards,
-    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
-    *,
-    max_rows: int | None = None,
-    on_batch: Callable[[], object] = lambda: None,
-) -> None:
-    """Writes predictions until they end: those that `shards` wants, of which an earlier process wrote none.
-
-        shards = PredictionShards("predictions", source={"weights": "…"}, format="npy")
-        inference = Inference(task, model)
-        predict_into(shards, lambda first: inference.batches(dataset.skip(first), first))
-
-    Args:
-      shards: where they go.
-      batches_from: gives what `Inference.batches` yields from a batch number on; later calls want later batches.
-      max_rows: how many there are, for data that does not end there; None for all.
-      on_batch: called after each batch.
-
-    Raises:
-      DataError: there is no example.
-    """
-    while not shards.is_done and _predict_from_there(shards, batches_from, max_rows, on_batch):
-        pass
-    if shards.is_empty:
-        raise DataError("there is nothing to predict: the data holds no example; check input_path")
-    shards.finish()
-
-
-def _predict_from_there(
-    shards: PredictionShards,
-    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
-    max_rows: int | None,
-    on_batch: Callable[[], object],
-) -> bool:
-    """Writes predictions from the row that is wanted next; returns whether others are wanted behind a gap."""
-    position = shards.position
-    batches = batches_from(position.batch)
-    for number, columns in _until(max_rows, batches, shards.next_row - position.row):
-        shards.add(number, columns)
-        on_batch()
-        if shards.is_done or shards.position.batch > number + 1:
-            return True
-    return False
-
-
-def _until(max_rows: int | None, batches: Iterator[tuple[int, Columns]], seen: int) -> Iterator[tuple[int, Columns]]:
-    """Yields batches up to row number `max_rows`; `seen` rows are in those before."""
-    while max_rows is None or seen < max_rows:
-        if (found := next(batches, None)) is None:
-            return
-        number, columns = found
-        left = None if max_rows is None else max_rows - seen
-        seen += len(next(iter(columns.values())))
-        yield number, {name: values[:left] for name, values in columns.items()}
 
 
 def num_examples_of(inputs: Any) -> tf.Tensor:

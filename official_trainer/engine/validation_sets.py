@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import nearest
 from official_trainer.engine.feed import Feed
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
+from official_trainer.suggest import nearest
 from official_trainer.tasks import metrics
 from official_trainer.tracking import monitored
 

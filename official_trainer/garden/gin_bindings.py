@@ -17,10 +17,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import Config, ConfigError, Origin, Problem, nearest
+from official_trainer.config import Config, ConfigError, Origin, Problem
 from official_trainer.garden import gin_syntax
 from official_trainer.garden.gin_syntax import Macro, Reference, Source
 from official_trainer.garden.spec import is_config_class
+from official_trainer.suggest import nearest
 
 _logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.config import ConfigError, Origin, Problem, nearest
+from official_trainer.config import ConfigError, Origin, Problem
+from official_trainer.suggest import nearest
 
 FILE_FLAG, PARAMS_FLAG = "--gin_file", "--gin_params"
 

@@ -13,10 +13,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from official_trainer.config import nearest
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.reward_function import RewardError
+from official_trainer.suggest import nearest
 from official_trainer.tasks import random_streams
 from official_trainer.tasks.autograph import as_written
 

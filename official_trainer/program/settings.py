@@ -24,6 +24,7 @@ from official_trainer.config import (
     TrainerConfig,
 )
 from official_trainer.distributed import strategy
+from official_trainer.engine import process
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import ArgumentError
 
@@ -151,7 +152,7 @@ class Settings:
         Raises:
           DeviceError: the devices are not there.
         """
-        strategy.configure_process(self.runtime)
+        process.configure_process(self.runtime)
         with strategy.build_strategy(self.runtime).scope():
             return make()
 

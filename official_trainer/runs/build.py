@@ -12,6 +12,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from official_trainer.engine import process
 from official_trainer.engine import audit
 from official_trainer.distributed import strategy as distribute, multi_worker
 from official_trainer.tasks import export, registry
@@ -61,7 +62,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         return given
     config = job.config
     gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
-    distribute.configure_process(config.runtime)
+    process.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
         stop.take_back()

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from official_trainer import files
-from official_trainer.tracking.record import RUN_FILE
+from official_trainer.files import RUN_FILE
 
 _logger = logging.getLogger(__name__)
 

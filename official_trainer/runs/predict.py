@@ -30,7 +30,8 @@ from official_trainer.runs.job import Job
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.runs.predictions.manifest import ALL, Share
-from official_trainer.runs.predictions.shards import DATA_SECTIONS, Columns, PredictionSettings, PredictionShards
+from official_trainer.engine.inference import Columns
+from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards
 from official_trainer.runs.resume.config_changes import kind_of
 from official_trainer.stopping import StopRequest
 from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
@@ -149,7 +150,8 @@ def _predict(
     job: Job, checkpoint: tuple[str, int], settings: PredictionSettings, shards: PredictionShards, stop: StopRequest
 ) -> None:
     from official_trainer.runs.build import build
-    from official_trainer.engine.inference import Inference, predict_into
+    from official_trainer.engine.inference import Inference
+    from official_trainer.runs.predictions.writing import predict_into
 
     if shards.count:
         _logger.info("going on after %d rows in %d shards", shards.rows, shards.count)

@@ -16,6 +16,7 @@ from typing import Any
 
 import orbit
 
+from official_trainer.engine import process
 from official_trainer.distributed import strategy as distribute
 from official_trainer.runs import evaluate, train
 from official_trainer.actions.action import Action, Callback, Run
@@ -109,7 +110,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     if calls_train or _prunes(params):
         config = _with_summary_of_each_loop(config)
     job = _job_of(config, task, "train_and_post_eval" if mode == "train" and run_post_eval else mode, str(model_dir))
-    distribute.configure_steps(config.runtime)
+    process.configure_steps(config.runtime)
     with strategy.scope():
         if trainer is None:
             trainer = _build_trainer(job, task, params)

@@ -35,7 +35,8 @@ from official_trainer.engine.loop import Loop
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.config.modes import TRAINING_MODES, Evaluates
 from official_trainer.engine.nonfinite import Diagnosis
-from official_trainer.tracking.record import HEARTBEAT_SECONDS, RUN_FILE, STATUS_FILE, Heartbeat, RunRecord, claim
+from official_trainer.files import RUN_FILE, STATUS_FILE
+from official_trainer.tracking.record import HEARTBEAT_SECONDS, Heartbeat, RunRecord, claim
 from official_trainer.actions.schedule import Schedule
 from official_trainer.stopping import StopRequest
 from official_trainer.engine.traces import Kind

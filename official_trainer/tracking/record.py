@@ -12,8 +12,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
+import importlib.metadata
 import json
 import os
+import platform
 import socket
 import subprocess
 import time
@@ -23,12 +26,10 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError, first_few
+from official_trainer.files import RUN_FILE, STATUS_FILE
 from official_trainer.tracking.jsonl import encode
-from official_trainer.versions import versions
 
-RUN_FILE = "run.json"
-STATUS_FILE = "status.json"
-
+_DISTRIBUTIONS = {"tensorflow": "tensorflow", "keras": "tf-keras", "official_trainer": "official-trainer"}
 _STATUS_OF_EXIT = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
 _GIT_TIMEOUT_SECONDS = 5
 
@@ -350,3 +351,16 @@ def _encoded(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(path: str, values: Mapping[str, Any]) -> None:
     files.write_text_atomically(path, json.dumps(values, indent=2, allow_nan=False) + "\n", durable=False)
+
+
+def versions() -> dict[str, str]:
+    """Returns name → version of Python, TensorFlow, Keras and this package."""
+    return {"python": platform.python_version()} | {key: _version(name) for key, name in _DISTRIBUTIONS.items()}
+
+
+@functools.cache  # every checkpoint asks, and looking takes tens of milliseconds while the disk is busy
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree, or a build such as tensorflow-cpu
+        return "unknown"

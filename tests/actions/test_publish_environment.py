@@ -10,7 +10,7 @@ from official_trainer import config as configuration
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
-from official_trainer.versions import versions
+from official_trainer.tracking.record import versions
 from tests import toy
 
 

@@ -19,11 +19,11 @@ from official_trainer.config import (
     RuntimeConfig,
     TaskConfig,
     TrainerConfig,
-    nearest,
     nodes,
     resolve,
 )
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.suggest import nearest
 from tests.config.sample import Block, Model, SampleTask, base, problems, resolved
 
 GOLDEN = """\

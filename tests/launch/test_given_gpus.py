@@ -9,9 +9,9 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.config.schema import RuntimeConfig
-from official_trainer.distributed import strategy
 from official_trainer.distributed.cluster import GIVEN_GPUS
 from official_trainer.distributed.strategy import DeviceError
+from official_trainer.engine import process
 
 ROOT = Path(__file__).parents[2]
 ON_SLURM = {"node_local": [], "workers": 2, "nodes": 2, "tasks_per_node": 1, "resources": {"gpus": 4}}
@@ -77,5 +77,5 @@ def test_a_process_that_sees_fewer_does_not_train(monkeypatch):
     """N20: with what to install; else it would train on the CPU, and nobody would know."""
     monkeypatch.setenv(GIVEN_GPUS, "2")
     with pytest.raises(DeviceError, match=r"was given 2 GPUs, and TensorFlow sees 0; install tensorflow\[and-cuda"):
-        strategy.configure_process(RuntimeConfig())
-    strategy.configure_process(RuntimeConfig(num_gpus=0))
+        process.configure_process(RuntimeConfig())
+    process.configure_process(RuntimeConfig(num_gpus=0))

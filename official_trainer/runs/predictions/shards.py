@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
+from official_trainer.engine.inference import Columns
 from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.errors import first_few
 from official_trainer.lazy import tf
@@ -31,10 +32,6 @@ DATA_SECTIONS = ("validation_data", "train_data")
 
 _SHARD_BYTES = 32 << 20
 _MAX_SHARD_ROWS = 100_000
-
-Columns = Mapping[str, Any]
-"""Some rows: arrays `[rows, …]` by the names of the outputs."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictionSettings:

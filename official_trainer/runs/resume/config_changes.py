@@ -25,7 +25,7 @@ from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
-from official_trainer.config.errors import shorten
+from official_trainer.suggest import shorten
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.garden.gin_syntax import PARAMS_FLAG
 
