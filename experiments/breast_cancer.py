@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any
 
-from official_trainer import inputs
+from official_trainer import Task, inputs, register_config_factory, register_task_cls
 from official_trainer.config import (
     Between,
     Config,
@@ -19,8 +19,6 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import registry
-from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +47,7 @@ class BreastCancerConfig(TaskConfig):
     held_out: Annotated[float, Between(0.05, 0.95)] = 0.25
 
 
-@registry.register_task_cls(BreastCancerConfig)
+@register_task_cls(BreastCancerConfig)
 class BreastCancerTask(Task):
     """Gives the log-odds that a tumour is benign."""
 
@@ -94,7 +92,7 @@ def load_tumours(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return (train_x, train_y), (validation_x, validation_y)
 
 
-@registry.register_config_factory("breast_cancer")
+@register_config_factory("breast_cancer")
 def breast_cancer() -> ExperimentConfig:
     """Tumours told apart by 30 measurements; binary, best by AUC."""
     return ExperimentConfig(

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Annotated, Any
 
-from official_trainer import inputs
+from official_trainer import Task, inputs, register_config_factory, register_task_cls
 from official_trainer.config import (
     Between,
     Config,
@@ -21,8 +21,6 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import registry
-from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,7 @@ class DiabetesConfig(TaskConfig):
     held_out: Annotated[float, Between(0.05, 0.95)] = 0.25
 
 
-@registry.register_task_cls(DiabetesConfig)
+@register_task_cls(DiabetesConfig)
 class DiabetesTask(Task):
     """Predicts the progression, in the unit of the data; learns it in standard deviations."""
 
@@ -98,7 +96,7 @@ def load_patients(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return (train_x, train_y), (validation_x, validation_y)
 
 
-@registry.register_config_factory("diabetes")
+@register_config_factory("diabetes")
 def diabetes() -> ExperimentConfig:
     """Progression of diabetes from 10 measurements; regression, best by mean absolute error."""
     return ExperimentConfig(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from official_trainer import inputs
+from official_trainer import Task, inputs, publish, register_config_factory, register_task_cls
 from official_trainer.config import (
     Between,
     Config,
@@ -20,8 +20,6 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import publish, registry
-from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +78,7 @@ class DigitsConfig(TaskConfig):
     held_out: Annotated[float, Between(0.05, 0.95)] = 0.2
 
 
-@registry.register_task_cls(DigitsConfig)
+@register_task_cls(DigitsConfig)
 class DigitsTask(Task):
     """Says which digit an image shows."""
 
@@ -132,13 +130,13 @@ def load_digits(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return (train_x, train_y), (validation_x, validation_y)
 
 
-@registry.register_config_factory("digits_cnn")
+@register_config_factory("digits_cnn")
 def digits_cnn() -> ExperimentConfig:
     """Handwritten digits, a small convolutional network."""
     return experiment(DigitsModel(type="cnn"), train_steps=1200, learning_rate=2e-3)
 
 
-@registry.register_config_factory("digits_mlp")
+@register_config_factory("digits_mlp")
 def digits_mlp() -> ExperimentConfig:
     """Handwritten digits, one hidden layer."""
     return experiment(DigitsModel(type="mlp"), train_steps=2000, learning_rate=3e-3)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.digits import load_digits
-from official_trainer import inputs
+from official_trainer import MultiTask, Task, inputs, register_config_factory, register_task_cls
 from official_trainer.config import (
     Config,
     DataConfig,
@@ -23,9 +23,6 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import registry
-from official_trainer.tasks.multi_task.task import MultiTask
-from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +35,7 @@ class ParityConfig(TaskConfig):
     """Says whether an image shows an odd digit."""
 
 
-@registry.register_task_cls(DigitConfig)
+@register_task_cls(DigitConfig)
 class DigitTask(Task):
     """Ten classes."""
 
@@ -52,7 +49,7 @@ class DigitTask(Task):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
 
-@registry.register_task_cls(ParityConfig)
+@register_task_cls(ParityConfig)
 class ParityTask(Task):
     """Even or odd."""
 
@@ -96,7 +93,7 @@ class DigitsTasksConfig(MultiTaskConfig):
     model: TrunkConfig = TrunkConfig()
 
 
-@registry.register_task_cls(DigitsTasksConfig)
+@register_task_cls(DigitsTasksConfig)
 class DigitsTasks(MultiTask):
     """A shared trunk with a head for each task."""
 
@@ -111,7 +108,7 @@ class DigitsTasks(MultiTask):
         }
 
 
-@registry.register_config_factory("digits_tasks")
+@register_config_factory("digits_tasks")
 def digits_tasks() -> MultiTaskExperimentConfig:
     """Handwritten digits, two tasks that share a trunk; three steps of four are for the digit."""
     train, validation = DataConfig(global_batch_size=64), DataConfig(global_batch_size=360)

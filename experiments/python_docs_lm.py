@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Annotated, Any
 
-from official_trainer import inputs
+from official_trainer import Task, inputs, register_config_factory, register_task_cls
 from official_trainer.config import (
     Between,
     Config,
@@ -20,8 +20,6 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import registry
-from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class PythonDocsConfig(TaskConfig):
     held_out_every: Annotated[int, Between(2)] = 10
 
 
-@registry.register_task_cls(PythonDocsConfig)
+@register_task_cls(PythonDocsConfig)
 class PythonDocsTask(Task):
     """Predicts the next byte. Byte 0, which no text holds, begins a topic and pads its end."""
 
@@ -140,7 +138,7 @@ def cut(topics: list[bytes], length: int) -> tuple[Any, Any]:
     return np.concatenate(tokens).astype("int32"), np.concatenate(labels).astype("int32")
 
 
-@registry.register_config_factory("python_docs_lm")
+@register_config_factory("python_docs_lm")
 def python_docs_lm() -> ExperimentConfig:
     """Bytes of Python's help texts, a small Transformer; best by bits per byte on topics kept apart."""
     return ExperimentConfig(

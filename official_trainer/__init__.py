@@ -3,23 +3,66 @@
     train.py / official-trainer <verb>
          │ flags
          ▼
-    cli/ ──► config/ (layers → one typed, frozen ExperimentConfig)      registry.py ◄── experiments/*.py
+    cli/ ──► config/ (layers → one typed, frozen ExperimentConfig)      tasks/registry.py ◄── experiments/*.py
          │
          ▼
-    run.py      refuses what it can, then imports TensorFlow
-         ▼
-    training.py, following.py, preflight.py: the modes and `check`, with what they write
+    runs/       refuses what it can, then imports TensorFlow; one module for each mode
          │
          ├── build.py builds, in this order:
-         │     distribute.py   RuntimeConfig → tf.distribute.Strategy
-         │     task.py         what is learned                        ◄── experiments/<family>.py
-         │     trainer.py      traced training and evaluation steps
-         │     checkpoints.py  save, verify, restore, retain
-         ├── record.py     run.json, status.json
-         ├── tracking/     console, metrics.jsonl, TensorBoard, …
-         ├── actions/      what else happens at a step: schedule.py calls them, triggers.py says when
+         │     distributed/   RuntimeConfig → tf.distribute.Strategy
+         │     tasks/         what is learned                        ◄── experiments/<family>.py
+         │     engine/        traced training and evaluation steps
+         │     checkpoints/   save, verify, restore, retain
+         │     tracking/      console, metrics.jsonl, TensorBoard, run.json, …
+         │     actions/       what happens at a step
          ▼
-    loop.py     restore → [ train window → summary → check finite → actions → save → evaluate ]* → export
+    engine/loop.py   restore → [ train window → summary → check finite → actions → save → evaluate ]* → export
 
-Importing this package imports nothing else; take names from its modules.
+The names below are what experiments and programs need most. Each is imported when it is first used, so importing this
+package imports nothing else.
 """
+
+from typing import TYPE_CHECKING
+
+from official_trainer import lazy
+
+if TYPE_CHECKING:
+    from official_trainer.actions.action import Action
+    from official_trainer.program import Program
+    from official_trainer.runs.run_experiment import run_experiment
+    from official_trainer.tasks import publish, random_streams, registry
+    from official_trainer.tasks.multi_task.task import MultiTask
+    from official_trainer.tasks.registry import register_config_factory, register_task_cls
+    from official_trainer.tasks.task import Task
+    from official_trainer.tracking import Tracker
+
+__all__ = [
+    "Action",
+    "MultiTask",
+    "Program",
+    "Task",
+    "Tracker",
+    "publish",
+    "random_streams",
+    "register_config_factory",
+    "register_task_cls",
+    "registry",
+    "run_experiment",
+]
+
+__getattr__ = lazy.face(
+    __name__,
+    {
+        "Action": "official_trainer.actions.action",
+        "MultiTask": "official_trainer.tasks.multi_task.task",
+        "Program": "official_trainer.program",
+        "Task": "official_trainer.tasks.task",
+        "Tracker": "official_trainer.tracking",
+        "publish": "official_trainer.tasks.publish",
+        "random_streams": "official_trainer.tasks.random_streams",
+        "register_config_factory": "official_trainer.tasks.registry",
+        "register_task_cls": "official_trainer.tasks.registry",
+        "registry": "official_trainer.tasks.registry",
+        "run_experiment": "official_trainer.runs.run_experiment",
+    },
+)

@@ -26,7 +26,7 @@ from tests import toy
 from tests.forked import run_command
 
 ROOT = Path(__file__).parents[1]
-TEMPLATE = Path("official_trainer/template/README.md")
+TEMPLATE = Path("official_trainer/cli/template/README.md")
 DOCUMENTS = sorted(
     path.relative_to(ROOT)
     for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", str(TEMPLATE))

@@ -173,7 +173,7 @@ def test_gin_is_not_imported_before_a_flag_is_given():
     """T17: 30 ms that commands without it save."""
     source = (
         "import sys\n"
-        "from official_trainer import gin_bindings, run\n"
+        "from official_trainer.garden import gin_bindings\nfrom official_trainer.runs import run\n"
         "assert gin_bindings.read(None, ['']) is None\n"
         "before = 'gin' in sys.modules\n"
         "gin_bindings.read(None, ['a.b = 1'])\n"

@@ -12,7 +12,7 @@ from official_trainer.launch.local.local import free_ports
 
 HANGS = """
 import ctypes
-from official_trainer.rendezvous import bounded
+from official_trainer.distributed.rendezvous import bounded
 with bounded(0.5, "worker 1: connecting"):
     ctypes.PyDLL(None).sleep(60)  # in C, and no other thread of Python may run
 """

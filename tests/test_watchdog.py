@@ -493,8 +493,8 @@ def test_stacks_name_threads_and_functions():
 
 _CHILD = """
 import functools, os, select, sys, threading, time
-from official_trainer.stalls import dump_and_exit
-from official_trainer.watchdog import Reading, Watchdog
+from official_trainer.runs.health.stalls import dump_and_exit
+from official_trainer.runs.health.watchdog import Reading, Watchdog
 
 model_dir = sys.argv[1]
 

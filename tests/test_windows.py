@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 WINDOWS_OF_MANY_LENGTHS = """
-from official_trainer import input_mark, windows
+from official_trainer.engine import input_wait as input_mark, windows
 from official_trainer.lazy import tf
 
 total = tf.Variable(0)

@@ -51,9 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _template() -> dict[str, str]:
     """Returns the text of each file of a new workspace, by its path there."""
-    import official_trainer
-
-    root = os.path.join(os.path.dirname(os.path.abspath(official_trainer.__file__)), "template")
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "template")
     files = {}
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name != "__pycache__")

@@ -12,31 +12,31 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from official_trainer.engine import process
-from official_trainer.engine import audit
-from official_trainer.distributed import strategy as distribute, multi_worker
-from official_trainer.tasks import export, registry
-from official_trainer import files, tracking
-from official_trainer.tasks.multi_task import garden
 from official_trainer import config as configuration
+from official_trainer import files, tracking
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
+from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError
+from official_trainer.distributed import multi_worker
+from official_trainer.distributed import strategy as distribute
+from official_trainer.engine import audit, process
+from official_trainer.engine.trainer import Trainer
 from official_trainer.garden import live
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
 from official_trainer.runs.job import Job, batch_size_problems
 from official_trainer.runs.lease import LeasedSteps
-from official_trainer.tasks.multi_task.task import parts_of
-from official_trainer.actions.schedule import Schedule
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks import export, registry
+from official_trainer.tasks.multi_task import garden
+from official_trainer.tasks.multi_task.task import parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.ledger import LedgerTrackers
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import Threaded
-from official_trainer.engine.trainer import Trainer
 
 _logger = logging.getLogger(__name__)
 

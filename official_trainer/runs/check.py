@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.tasks import export, variables
 from official_trainer import files
-from official_trainer.runs.build import build, monitored, schedule_of, store_of
 from official_trainer.errors import UserError
 from official_trainer.garden.differences import differences
 from official_trainer.garden.sections import garden_class
+from official_trainer.runs.build import build, monitored, schedule_of, store_of
 from official_trainer.runs.job import Job, check_ready
-from official_trainer.tracking.record import claim
+from official_trainer.tasks import export, variables
 from official_trainer.tracking import flatten
+from official_trainer.tracking.record import claim
 
 if TYPE_CHECKING:
     from official_trainer.engine.trainer import Trainer

@@ -18,21 +18,29 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files
-from official_trainer.checkpoints import manifest
-from official_trainer.runs.resume import config_changes
 from official_trainer.actions.action import LoopState, Run
-from official_trainer.runs.build import RunTrackers, best_checkpoint, best_of, build, export_best, monitored, trackers_of
+from official_trainer.actions.schedule import as_action
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.runs.build import (
+    RunTrackers,
+    best_checkpoint,
+    best_of,
+    build,
+    export_best,
+    monitored,
+    trackers_of,
+)
+from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
-from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.gin_record import OperativeConfig, bound_path
-from official_trainer.tracking.record import read_run
-from official_trainer.actions.schedule import as_action
+from official_trainer.runs.train import lock_of, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, closing, flatten
 from official_trainer.tracking.console import Console
-from official_trainer.runs.train import lock_of, train
-from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
+from official_trainer.tracking.record import read_run
 
 if TYPE_CHECKING:
     from official_trainer.engine.trainer import Trainer

@@ -13,15 +13,14 @@ from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files
-from official_trainer.config import modes
+from official_trainer.config import ConfigError, Problem, Resolved, modes
 from official_trainer.distributed import parameter_server
-from official_trainer.tasks import registry
-from official_trainer.runs.resume import config_changes
 from official_trainer.distributed.cluster import Cluster
-from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, InputContext
+from official_trainer.runs.resume import config_changes
+from official_trainer.tasks import registry
 from official_trainer.tracking.record import Launch
 
 

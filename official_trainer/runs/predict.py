@@ -1,7 +1,8 @@
 """Mode `predict`: the outputs of a checkpoint for all of a task's examples, in files; killed, it goes on where it was.
 
 Owns: what predictions are made from and what of that has to stay the same to go on; data as it is read for them.
-Does not own: the step (`engine/inference.py`), the files (`runs/predictions/shards.py`), finding a checkpoint (`evaluate.py`).
+Does not own: the step (`engine/inference.py`), the files (`runs/predictions/shards.py`), finding a checkpoint
+(`evaluate.py`).
 
 What needs TensorFlow is imported by the functions that do, so that a refusal costs no import of it.
 """
@@ -20,21 +21,21 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.runs.predictions import manifest as prediction_manifest
-from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.config import ConfigError, Problem
+from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.distributed.strategy import strategy_name
+from official_trainer.engine.inference import Columns
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
-from official_trainer.runs.job import Job
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
+from official_trainer.runs.job import Job
+from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.runs.predictions.manifest import ALL, Share
-from official_trainer.engine.inference import Columns
 from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards
 from official_trainer.runs.resume.config_changes import kind_of
 from official_trainer.stopping import StopRequest
-from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
 
 if TYPE_CHECKING:
     from official_trainer.engine.feed import Feed
@@ -149,8 +150,8 @@ def _gather(output_dir: str, locked: Callable[..., DirectoryLock]) -> None:
 def _predict(
     job: Job, checkpoint: tuple[str, int], settings: PredictionSettings, shards: PredictionShards, stop: StopRequest
 ) -> None:
-    from official_trainer.runs.build import build
     from official_trainer.engine.inference import Inference
+    from official_trainer.runs.build import build
     from official_trainer.runs.predictions.writing import predict_into
 
     if shards.count:

@@ -14,19 +14,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from official_trainer.garden import gin_bindings
-from official_trainer.distributed import parameter_server, slurm
-from official_trainer.runs import predict
-from official_trainer.tasks import registry
-from official_trainer.distributed.cluster import EVALUATOR, Cluster, cluster_env
 from official_trainer.config import Resolved
-from official_trainer.garden.gin_bindings import Bindings
-from official_trainer.runs.job import Job, check_ready
-from official_trainer.lazy import load
 from official_trainer.config.modes import TRAINING_MODES
+from official_trainer.distributed import parameter_server, slurm
+from official_trainer.distributed.cluster import EVALUATOR, Cluster, cluster_env
+from official_trainer.garden import gin_bindings
+from official_trainer.garden.gin_bindings import Bindings
+from official_trainer.lazy import load
+from official_trainer.runs import predict
+from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.predictions.shards import PredictionSettings
-from official_trainer.tracking.record import claim
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks import registry
+from official_trainer.tracking.record import claim
 
 if TYPE_CHECKING:
     from official_trainer.runs.check import CheckStep
@@ -177,9 +177,9 @@ def export(
     job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True, gin=gin)
     registry.get_task_cls(job.config.task)
     load("tensorflow")
-    from official_trainer.tasks import export as exports
     from official_trainer.runs import evaluate
     from official_trainer.runs.build import build
+    from official_trainer.tasks import export as exports
 
     output_dir = output_dir or job.path("export", "saved_model")
     with _gin_in_force(job):

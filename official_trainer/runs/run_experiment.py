@@ -16,12 +16,8 @@ from typing import Any
 
 import orbit
 
-from official_trainer.engine import process
-from official_trainer.distributed import strategy as distribute
-from official_trainer.runs import evaluate, train
 from official_trainer.actions.action import Action, Callback, Run
 from official_trainer.checkpoints.adoption import adopt
-from official_trainer.runs.build import best_checkpoint, summaries_of
 from official_trainer.config import (
     ConfigError,
     DataConfig,
@@ -36,17 +32,20 @@ from official_trainer.config import (
     provenance,
     values,
 )
+from official_trainer.config.modes import TRAINING_MODES
+from official_trainer.config.modes import check as check_mode
+from official_trainer.engine import process
+from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.garden import live
 from official_trainer.garden.mirror import mirror
 from official_trainer.garden.spec import describe, is_config_class, is_free
-from official_trainer.runs.job import Given, Job
 from official_trainer.lazy import keras, tf
-from official_trainer.config.modes import TRAINING_MODES
-from official_trainer.config.modes import check as check_mode
+from official_trainer.runs import evaluate, train
+from official_trainer.runs.build import best_checkpoint, summaries_of
+from official_trainer.runs.job import Given, Job
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Outcome, Tracker
-from official_trainer.engine.trainer import Trainer
 
 _logger = logging.getLogger(__name__)
 
@@ -172,7 +171,7 @@ def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, con
     if trainer is not None and not isinstance(trainer, Trainer):
         cls = type(trainer)
         raise ArgumentError(
-            f"trainer is a {cls.__module__}.{cls.__qualname__}; this loop runs official_trainer.engine.trainer.Trainer, which "
+            f"trainer is a {cls.__module__}.{cls.__qualname__}; this loop runs official_trainer.engine.Trainer, which "
             "has the same constructor and override points: derive from that, or give none"
         )
     num_processes = _num_processes(strategy)

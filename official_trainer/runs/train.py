@@ -14,37 +14,47 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from official_trainer.runs.health import time_account
-from official_trainer.runs.resume import data_layout, gin_record, config_changes
-from official_trainer.inputs import data_service
-from official_trainer import files
-from official_trainer.distributed import lost_peers, parameter_server, tpu
-from official_trainer.tasks import variables
 from official_trainer import config as configuration
-from official_trainer.runs.health.time_account import TimeAccount
+from official_trainer import files
 from official_trainer.actions.action import LoopState
-from official_trainer.runs.build import best_of, build, drop_best_after, export_best, export_last, monitored, schedule_of, store_of, trackers_of
+from official_trainer.actions.schedule import Schedule
+from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.config import ConfigError, Problem
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.config.modes import TRAINING_MODES, Evaluates
+from official_trainer.distributed import lost_peers, parameter_server, tpu
 from official_trainer.engine.hooks import Hooks
-from official_trainer.runs.job import Job
-from official_trainer.runs.health.late import Notes
+from official_trainer.engine.loop import Loop
+from official_trainer.engine.nonfinite import Diagnosis
+from official_trainer.engine.traces import Kind
+from official_trainer.engine.trainer import Trainer
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.files import RUN_FILE, STATUS_FILE
+from official_trainer.inputs import data_service
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.engine.loop import Loop
-from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.config.modes import TRAINING_MODES, Evaluates
-from official_trainer.engine.nonfinite import Diagnosis
-from official_trainer.files import RUN_FILE, STATUS_FILE
-from official_trainer.tracking.record import HEARTBEAT_SECONDS, Heartbeat, RunRecord, claim
-from official_trainer.actions.schedule import Schedule
+from official_trainer.runs.build import (
+    best_of,
+    build,
+    drop_best_after,
+    export_best,
+    export_last,
+    monitored,
+    schedule_of,
+    store_of,
+    trackers_of,
+)
+from official_trainer.runs.health import time_account
+from official_trainer.runs.health.late import Notes
+from official_trainer.runs.health.time_account import TimeAccount
+from official_trainer.runs.health.watchdog import watchdog_of
+from official_trainer.runs.job import Job
+from official_trainer.runs.resume import config_changes, data_layout, gin_record
 from official_trainer.stopping import StopRequest
-from official_trainer.engine.traces import Kind
+from official_trainer.tasks import variables
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
-from official_trainer.engine.trainer import Trainer
-from official_trainer.runs.health.watchdog import watchdog_of
+from official_trainer.tracking.record import HEARTBEAT_SECONDS, Heartbeat, RunRecord, claim
 
 _logger = logging.getLogger(__name__)
 

@@ -11,18 +11,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 from official_trainer import files
-from official_trainer.runs.build import build
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.runs.job import Job
-from official_trainer.runs.health.late import Notes
-from official_trainer.lazy import tf
-from official_trainer.distributed.peers import PeerLostError
-from official_trainer.tracking.record import RunRecord
-from official_trainer.runs.health.stalls import Stall
-from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.distributed.collective import End
+from official_trainer.distributed.peers import PeerLostError
 from official_trainer.engine.trainer import Trainer
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+from official_trainer.runs.build import build
+from official_trainer.runs.health.late import Notes
+from official_trainer.runs.health.stalls import Stall
 from official_trainer.runs.health.watchdog import WAITING, watchdog_of
+from official_trainer.runs.job import Job
+from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
+from official_trainer.tracking.record import RunRecord
 
 _PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_aside": "evaluate", "read_checkpoint": "restore"}
 """What the calls that may take long are in the words of the watchdog; all others are quick."""

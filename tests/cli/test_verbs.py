@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import official_trainer
+import official_trainer.runs
 from official_trainer import cli
+from official_trainer.cli import init
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.garden import index
 from official_trainer.runs.check import CheckStep
@@ -43,7 +44,7 @@ class Engine(types.ModuleType):
 def engine(monkeypatch):
     made = Engine()
     monkeypatch.setitem(sys.modules, "official_trainer.runs.run", made)
-    monkeypatch.setattr(official_trainer, "run", made, raising=False)
+    monkeypatch.setattr(official_trainer.runs, "run", made, raising=False)
     return made
 
 
@@ -481,12 +482,11 @@ def test_init_never_overwrites(tmp_path, capsys):
 
 def test_init_leaves_out_compiled_files(tmp_path, monkeypatch):
     """pip compiles the template's Python files where it installs them."""
-    package = Path(official_trainer.__file__).parent
-    shutil.copytree(package / "template", tmp_path / "installed" / "template")
+    shutil.copytree(Path(init.__file__).parent / "template", tmp_path / "installed" / "template")
     for folder in ("template", "template/experiments"):
         (tmp_path / "installed" / folder / "__pycache__").mkdir(exist_ok=True)
         (tmp_path / "installed" / folder / "__pycache__" / "x.pyc").write_bytes(b"\xff\x00")
-    monkeypatch.setattr(official_trainer, "__file__", str(tmp_path / "installed" / "__init__.py"))
+    monkeypatch.setattr(init, "__file__", str(tmp_path / "installed" / "init.py"))
     assert cli.main(["init", str(tmp_path / "ws")]) == 0
     assert not list((tmp_path / "ws").rglob("__pycache__"))
     assert (tmp_path / "ws" / "train.py").is_file()

@@ -213,7 +213,7 @@ def test_config_of_an_action_says_when_and_how():
 OWN = '''
 import dataclasses
 
-from official_trainer.action import Action
+from official_trainer.actions import Action
 from official_trainer.config import ActionConfig, Positive
 
 

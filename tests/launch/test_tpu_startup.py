@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from official_trainer.launch.local import rerun
+from official_trainer.launch import rerun
 from official_trainer.launch.targets import tpu_startup
 from tests.launch.jobs import until
 from tests.launch.rendered_google import VERTEX, rendered
@@ -143,7 +143,7 @@ def test_a_container_on_vertex_ai(tmp_path, max_restarts):
 def python_that_runs(text):
     """Returns a program that runs the loop as Python does, and anything else as a script."""
     first, rest = text.split("\n", 1)
-    loop = f'[ "$2" != official_trainer.launch.local.rerun ] || PYTHONPATH={ROOT} exec {sys.executable} "$@"'
+    loop = f'[ "$2" != official_trainer.launch.rerun ] || PYTHONPATH={ROOT} exec {sys.executable} "$@"'
     return f"{first}\n{loop}\n{rest}"
 
 

@@ -1,7 +1,7 @@
 """Whether what has ended is started again, and when.
 
 Owns: the wait between restarts, and giving up.
-Does not own: starting anything (`local.py`, `rerun.py`, `launch/targets/tpu_supervise.py`).
+Does not own: starting anything (`local.py`, `launch/rerun.py`, `launch/targets/tpu_supervise.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a Cloud TPU VM does at every boot: gets the code, installs it once, trains, and says how that ended.
 
 Owns: the start-up script as text, and the files that it leaves. Does not own: creating the slice (`tpu.py`), creating
-it again (`tpu_supervise.py`), the loop that starts training again (`launch/local/rerun.py`).
+it again (`tpu_supervise.py`), the loop that starts training again (`launch/rerun.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 
 from official_trainer import files
-from official_trainer.launch.local import rerun
+from official_trainer.launch import rerun
 
 FOLDER = "/var/lib/official-trainer"
 """Where a VM keeps all of it."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from official_trainer.config import FrozenDict, Positive
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
-from official_trainer.launch.local import rerun
+from official_trainer.launch import rerun
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target

@@ -1,7 +1,7 @@
 """How much of the time in steps is spent waiting for data, by looking from a thread.
 
-Owns: the thread, and the sums. Does not own: the mark that it looks at (`engine/input_wait.py`), or what is made of the sums
-(`time_account.py`).
+Owns: the thread, and the sums. Does not own: the mark that it looks at (`engine/input_wait.py`), or what is made of
+the sums (`time_account.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The stall watchdog: notices that a run makes no progress, and never takes a slow one for a stalled one.
 
 Owns: what counts as progress, and how long a gap is healthy, which it learns from the run itself.
-Does not own: when phases begin (`engine/loop.py`), or what is done about a stall (`stalls.py`). It runs in a thread, so a hang
-in C code that never lets go of Python's global lock stops it too, and is not noticed.
+Does not own: when phases begin (`engine/loop.py`), or what is done about a stall (`stalls.py`). It runs in a thread,
+so a hang in C code that never lets go of Python's global lock stops it too, and is not noticed.
 """
 
 from __future__ import annotations

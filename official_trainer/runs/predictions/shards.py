@@ -22,9 +22,9 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.engine.inference import Columns
-from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.errors import first_few
 from official_trainer.lazy import tf
+from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.runs.predictions.manifest import ALL, Manifest, PredictionsError, Share, number_of
 from official_trainer.tracking.jsonl import encode
 
@@ -32,6 +32,7 @@ DATA_SECTIONS = ("validation_data", "train_data")
 
 _SHARD_BYTES = 32 << 20
 _MAX_SHARD_ROWS = 100_000
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictionSettings:

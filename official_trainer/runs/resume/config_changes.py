@@ -1,7 +1,8 @@
 """With which config a run goes on: what has changed since its checkpoint, and what of that is refused.
 
 Owns: the class of each change, the refusal and the notice of changes, `params.yaml` and its history.
-Does not own: comparing configs (`config/compare.py`), whether the checkpoint's variables fit (`checkpoints/restore.py`).
+Does not own: comparing configs (`config/compare.py`), whether the checkpoint's variables fit
+(`checkpoints/restore.py`).
 
 A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
 next checkpoint still sees that change when it starts again. `params.yaml` answers for checkpoints without one.
@@ -25,9 +26,9 @@ from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
-from official_trainer.suggest import shorten
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.garden.gin_syntax import PARAMS_FLAG
+from official_trainer.suggest import shorten
 
 _logger = logging.getLogger(__name__)
 

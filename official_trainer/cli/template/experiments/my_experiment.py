@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official_trainer import inputs
+from official_trainer import Task, inputs, register_config_factory, register_task_cls
 from official_trainer.config import Config, DataConfig, ExperimentConfig, Fraction, Positive, TaskConfig, TrainerConfig
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import registry
-from official_trainer.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class WineConfig(TaskConfig):
     held_out: Fraction = 0.3
 
 
-@registry.register_task_cls(WineConfig)
+@register_task_cls(WineConfig)
 class WineTask(Task):
     """Tells three grape varieties apart."""
 
@@ -80,7 +78,7 @@ def load_wines(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return ((train_x - mean) / deviation, train_y), ((validation_x - mean) / deviation, validation_y)
 
 
-@registry.register_config_factory("my_experiment")
+@register_config_factory("my_experiment")
 def my_experiment() -> ExperimentConfig:
     """Three grape varieties told apart by 13 measurements."""
     return ExperimentConfig(

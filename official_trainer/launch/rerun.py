@@ -1,9 +1,9 @@
 """Starts a command again, on machines of an engine that starts nothing again by exit code.
 
 Owns: that loop and the words that call it. Does not own: what is rendered around it (`launch/targets/tpu_startup.py`,
-`launch/targets/vertex.py`), when there is no more (`restarts.py`).
+`launch/targets/vertex.py`), when there is no more (`local/restarts.py`).
 
-    python -m official_trainer.launch.local.rerun --max_restarts=N [--finish=FILE] -- COMMAND…
+    python -m official_trainer.launch.rerun --max_restarts=N [--finish=FILE] -- COMMAND…
 
 SIGTERM is passed on once and is the end. With `--finish`, `bash FILE finish CODE` runs after any other end.
 """
@@ -21,7 +21,7 @@ from types import FrameType
 from official_trainer.launch.local.restarts import Restarts
 from official_trainer.launch.verdict import may_run_again
 
-_MODULE = ("-m", "official_trainer.launch.local.rerun")
+_MODULE = ("-m", "official_trainer.launch.rerun")
 
 
 class Told:

@@ -1,0 +1,75 @@
+"""What TensorFlow holds once for a whole process: devices, precision, eager mode, seeds.
+
+Owns: setting it from a `RuntimeConfig`, once, before anything is built. Does not own: the strategy
+(`distributed/strategy.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from official_trainer.distributed.cluster import GIVEN_GPUS
+from official_trainer.distributed.strategy import DeviceError
+from official_trainer.lazy import keras, tf
+from official_trainer.tasks import random_streams
+
+
+def configure_process(runtime: Any) -> None:
+    """Applies what TensorFlow holds per process: logical devices, precision policy, eager mode, seeds.
+
+    Raises:
+      DeviceError: the devices cannot be set up, because there are none or TensorFlow has started already.
+    """
+    _choose_gpus(runtime.num_gpus)
+    _split_cpu(runtime.num_logical_cpus)
+    policy = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
+    keras.mixed_precision.set_global_policy(policy.get(runtime.mixed_precision_dtype or "", "float32"))
+    configure_steps(runtime)
+
+
+def configure_steps(runtime: Any) -> None:
+    """Applies what holds for steps on any devices: eager mode, seeds, operations that repeat themselves.
+
+    Before the model is built, or its random operations cannot be repeated.
+    """
+    tf.config.run_functions_eagerly(runtime.run_eagerly)
+    if runtime.enable_op_determinism:
+        tf.config.experimental.enable_op_determinism()
+    random_streams.enable(runtime.seed)
+
+
+def _choose_gpus(num_gpus: int | None) -> None:
+    """Hides all but the first `num_gpus` GPUs (None: hides none); memory grows as it is needed."""
+    gpus = tf.config.list_physical_devices("GPU")
+    given = os.environ.get(GIVEN_GPUS, "0")
+    if num_gpus is None and given.isdecimal() and int(given) > len(gpus):
+        raise DeviceError(
+            f"{GIVEN_GPUS}: this process was given {given} GPUs, and TensorFlow sees {len(gpus)}; install "
+            "tensorflow[and-cuda], see with nvidia-smi that the driver is there, or leave resources.gpus out"
+        )
+    if num_gpus is not None and num_gpus > len(gpus):
+        raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this machine shows {len(gpus)}")
+    chosen = gpus if num_gpus is None else gpus[:num_gpus]
+    try:
+        tf.config.set_visible_devices(chosen, "GPU")
+        for gpu in chosen:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:  # TensorFlow has started: whoever started it decided
+        if len(tf.config.list_logical_devices("GPU")) != len(chosen):
+            raise DeviceError(f"runtime.num_gpus: asks for {num_gpus}, but TensorFlow has already started") from None
+
+
+def _split_cpu(num_logical_cpus: int | None) -> None:
+    if num_logical_cpus is None:
+        return
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    wanted = [tf.config.LogicalDeviceConfiguration()] * num_logical_cpus
+    try:
+        tf.config.set_logical_device_configuration(cpu, wanted)
+    except RuntimeError:  # TensorFlow has started: fine if the CPU is split that way already
+        have = len(tf.config.list_logical_devices("CPU"))
+        if have != num_logical_cpus:
+            raise DeviceError(
+                f"runtime.num_logical_cpus: asks for {num_logical_cpus}, but TensorFlow has already started with {have}"
+            ) from None
