@@ -83,10 +83,10 @@ def write_records(folder: str) -> None:
 
 def first_batch(trainer: Any, step: int) -> dict[str, float]:
     """Returns what it takes from building the feed at `step` to the batch of that step."""
-    trainer.feed.reset()
+    trainer.train_iterator.reset()
     trainer.global_step.assign(step)
     start = time.perf_counter()
-    next(trainer.feed.iterator())
+    next(trainer.train_iterator.iterator())
     return {"seconds": time.perf_counter() - start}
 
 

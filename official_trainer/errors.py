@@ -1,14 +1,15 @@
 """The exit-code contract, and the base of every error that a user is meant to read.
 
-Owns: what a process's exit code means, `UserError`, which the command line prints without a traceback, and how many
-names a message shows.
+Owns: what a process's exit code means, `UserError`, which the command line prints without a traceback, and how
+messages show names: the nearest known one, the first few, long text cut.
 Does not own: the errors themselves. Each is defined where it is raised and subclasses the nearest builtin.
 """
 
 from __future__ import annotations
 
+import difflib
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _SHOWN = 3
 
@@ -36,7 +37,7 @@ class UserError(Exception):
     exit_code: ExitCode = ExitCode.FAILED
 
 
-def said_by(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns what an error says: its message alone if it is meant for users, else with its class."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
@@ -44,3 +45,45 @@ def said_by(error: BaseException) -> str:
 def first_few(names: Sequence[str]) -> str:
     """Returns the first names of what may be many, and how many more there are."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def nearest(word: str, options: Iterable[str]) -> list[str]:
+    """Returns up to three of `options` that `word` may have been meant to be, best first."""
+    found: list[tuple[int, int, str]] = []
+    meant, limit = word.lower(), max(1, len(word) // 3)
+    for position, option in enumerate(options):
+        right = option.lower()
+        distance = _edits(meant, right) if abs(len(meant) - len(right)) <= limit else limit + 1
+        if distance <= limit or _alike(meant, right) or _alike(_sorted_parts(meant), _sorted_parts(right)):
+            found.append((distance, position, option))
+    return [option for *_, option in sorted(found)[:3]]
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """Returns `text` on one line, cut in the middle when it is long."""
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= limit else f"{text[: limit - 12]}…{text[-10:]}"
+
+
+def _alike(a: str, b: str) -> bool:
+    matcher = difflib.SequenceMatcher(None, a, b)
+    return matcher.real_quick_ratio() >= 0.75 and matcher.quick_ratio() >= 0.75 and matcher.ratio() >= 0.75
+
+
+def _sorted_parts(name: str) -> str:
+    """Returns `steps_train` as `train_steps`, and the other way round."""
+    return "_".join(sorted(name.split("_")))
+
+
+def _edits(a: str, b: str) -> int:
+    """Counts insertions, deletions, substitutions and swaps of neighbours between two words."""
+    before: Sequence[int] = ()
+    row: list[int] = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        last, row = row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(row[-1] + 1, last[j] + 1, last[j - 1] + (x != y)))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                row[-1] = min(row[-1], before[j - 2] + 1)
+        before = last
+    return row[-1]

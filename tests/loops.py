@@ -71,7 +71,7 @@ class FakeTrainer:
         self.accuracies = dict(accuracies)
         self.config = types.SimpleNamespace(trainer=config)
         self.global_step = Step()
-        self.feed = FakeFeed(self, data_length)
+        self.train_iterator = FakeFeed(self, data_length)
         self.mean_loss = 1.0
         self.windows = []
         self.in_loop = False
@@ -102,12 +102,12 @@ class FakeTrainer:
     def run_steps(self, num_steps):
         assert num_steps >= 1
         start = self.global_step.value
-        left = self.feed.length * (self.feed.position.epoch.value + 1) - start
+        left = self.train_iterator.length * (self.train_iterator.position.epoch.value + 1) - start
         ran = int(min(num_steps, left))
         for step in range(start + 1, start + ran + 1):
             if step == self.kill_at:
                 raise Killed
-            if step in self.losses and not self.feed.skipped:
+            if step in self.losses and not self.train_iterator.skipped:
                 self.mean_loss = self.losses[step]
             self.global_step.value = step
         self.windows.append(ran)

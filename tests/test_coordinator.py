@@ -13,7 +13,7 @@ from official_trainer.distributed.lost_peers import explained
 from official_trainer.distributed.parameter_server import ChiefWatch, CoordinatorError
 from official_trainer.distributed.strategy import build_strategy, strategy_name
 from official_trainer.engine.coordinator import Shares, closure_lengths
-from official_trainer.engine.feed import Feed
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import InputContext
 from official_trainer.lock import lock_path
 
@@ -290,7 +290,7 @@ def test_the_workers_streams_are_the_batches_of_one_device(task, num_workers, st
 
     found = {}
     for worker in range(num_workers):
-        feed = Feed(task, params, training=True, seed=3)
+        feed = DatasetBuilder(task, params, training=True, seed=3)
         stream = iter(feed.of_worker(start + worker, num_workers, repeats=True))
         for _ in range(count // num_workers):
             number, batch = next(stream)

@@ -18,7 +18,7 @@ import pytest
 from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import Config, ConfigError, schema
-from official_trainer.engine import audit
+from official_trainer.engine import consistency
 from official_trainer.errors import ExitCode
 from official_trainer.garden import gin_bindings
 from official_trainer.lazy import keras
@@ -547,7 +547,7 @@ def test_scopes_belong_to_a_thread():
 def test_processes_compare_their_bindings(model_dir, monkeypatch):
     """T17: workers that were not told the same do not train together."""
     seen = []
-    monkeypatch.setattr(audit, "check", lambda peers, facts: seen.append(facts()))
+    monkeypatch.setattr(consistency, "check", lambda peers, facts: seen.append(facts()))
     do(model_dir, "inner/toy_units.units = 3", sets=["trainer.train_steps=10"])
     assert seen[0]["gin inner/tests.test_gin.toy_units.units"] == "3"
 

@@ -138,7 +138,7 @@ def test_recovery_goes_back_and_past_the_data():
     disk = Disk()
     loop, trainer = start(disk, config_of(recovery_max_trials=1, steps_per_loop=1), losses={75: math.nan})
     loop.run()
-    assert trainer.feed.skipped == 75 - 50
+    assert trainer.train_iterator.skipped == 75 - 50
     assert [s for split, s in disk.rows if split == "train"] == [20, 40, 60, 80, 100]
 
 

@@ -251,7 +251,7 @@ def test_a_rollback_goes_through_recovery():
     steps = Steps(Every(20))
     loop, trainer = run(disk, config_of(recovery_max_trials=1), steps, action)
     assert gone == [60]
-    assert trainer.feed.skipped == 10
+    assert trainer.train_iterator.skipped == 10
     assert steps.steps == [20, 40, 60, 80, 100]
     assert action.steps == [60]
     assert loop.state.step == 100

@@ -123,7 +123,7 @@ def test_weights_do_not_depend_on_windows_or_on_a_start_in_the_middle(joint, str
     for steps in (1, 4, 6):
         cut.train(steps)
     rest.checkpoint.read(cut.checkpoint.write(str(tmp_path / "ckpt"))).assert_existing_objects_matched()
-    rest.feed.reset()
+    rest.train_iterator.reset()
     rest.train(12)
     toy.assert_bitwise_equal(toy.weights(whole), toy.weights(rest))
     assert len(whole.traces.take()) == 1

@@ -16,8 +16,8 @@ from official_trainer import inputs
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.config import ConfigError, schema
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.engine.feed import Feed
 from official_trainer.engine.inference import Inference, OutputError
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
@@ -252,7 +252,7 @@ def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_
     section = schema.DataConfig(global_batch_size=14, is_training=False, input_path=path if pipeline is records else "")
     with trainer.strategy.scope():
         inference = Inference(trainer.task, trainer.model)
-        feed = Feed(trainer.task, section, training=False, seed=0)
+        feed = DatasetBuilder(trainer.task, section, training=False, seed=0)
 
     def write(folder, num_batches=None):
         shards = PredictionShards(str(tmp_path / folder), source={}, format="npy", shard_size=25)

@@ -14,8 +14,8 @@ import tensorflow as tf
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError, schema
 from official_trainer.distributed.cluster import ClusterError
-from official_trainer.engine.feed import Feed
 from official_trainer.engine.inference import Inference
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError
 from official_trainer.lock import DirectoryLock
 from official_trainer.runs import run
@@ -68,7 +68,7 @@ def test_shares_of_any_data_are_what_one_process_writes(pipeline, strategy, shar
         shards = PredictionShards(str(tmp_path / folder), source={}, **options)
         first = shards.position.batch
         with trainer.strategy.scope():
-            feed = Feed(trainer.task, params, training=False, seed=0)
+            feed = DatasetBuilder(trainer.task, params, training=False, seed=0)
             build = feed.build
             feed.build = lambda first: starts.append(first) or build(first)
             start = first, iter(feed.build(first))

@@ -131,7 +131,7 @@ def test_an_ordinary_step_has_no_operation_more():
     def operations(body):
         trainer = build(task_cls=task_that(body))
         trainer.run_steps(1)
-        loop = trainer._train_loop_fn.get_concrete_function(trainer.feed.iterator(), tf.constant(1))
+        loop = trainer._train_loop_fn.get_concrete_function(trainer.train_iterator.iterator(), tf.constant(1))
         return sorted(len(function.node_def) for function in loop.graph.as_graph_def().library.function)
 
     assert operations(calling) == operations(indexing)

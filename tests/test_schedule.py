@@ -12,7 +12,7 @@ from official_trainer.stopping import PreemptedError
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, AtEnd, Every, EverySeconds
 
 
-class Journal:
+class MetricWriter:
     def __init__(self):
         self.rows = []
 
@@ -68,7 +68,7 @@ def started(*actions, end_step=100, start_step=0, clock=None):
     """Returns a schedule that has begun, and its run."""
     schedule = Schedule(actions, **({} if clock is None else {"clock": clock}))
     state = LoopState(step=start_step, start_step=start_step, end_step=end_step)
-    run = Run(state=state, trainer=types.SimpleNamespace(), model_dir="", tracker=Journal())
+    run = Run(state=state, trainer=types.SimpleNamespace(), model_dir="", tracker=MetricWriter())
     schedule.restore({})
     schedule.start(run)
     return schedule, run

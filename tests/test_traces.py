@@ -63,7 +63,7 @@ def test_steps_are_traced_once(strategy, options):
     trainer = toy.build(toy.experiment(**options), strategy=strategy)
     for num_steps in (1, 7, 30):
         trainer.train(num_steps)
-    trainer.feed.begin_next_epoch()
+    trainer.train_iterator.begin_next_epoch()
     trainer.train(3)
     trainer.evaluate(-1)
     trainer.evaluate(2)
@@ -145,7 +145,7 @@ def test_a_tasks_own_function_is_counted_where_the_step_is_eager():
     first, second = trainer.traces.take()
     assert (first.signature, second.signature) == ("(float32[8,6], int32[8])", "(float32[4,6], int32[4])")
     trainer.train_dataset = batches(3)
-    trainer.feed.position.begin_epoch(3)
+    trainer.train_iterator.position.begin_epoch(3)
     with pytest.raises(RetraceError):
         trainer.train(1)
 

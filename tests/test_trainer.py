@@ -354,7 +354,7 @@ def test_data_that_ends_may_stop_or_repeat(loop):
     assert stopping.run_steps(10) == 3
     repeating = build(experiment(on_data_end="repeat", **loop), task_cls=finite(1))
     assert repeating.run_steps(10) == 10
-    assert int(repeating.feed.position.epoch.numpy()) == 3
+    assert int(repeating.train_iterator.position.epoch.numpy()) == 3
     endless = build(experiment(**loop), task_cls=finite(None))
     endless.run_steps(10)
     assert_bitwise_equal(weights(repeating), weights(endless))
@@ -506,12 +506,12 @@ def test_averaging_works_with_float16_and_loss_scaling():
 def test_epochs_are_counted():
     """G7: from the size of the data, or from its ends; None where nobody knows."""
     known = build(experiment(on_data_end="repeat"), task_cls=finite(1))
-    assert known.feed.epoch(0) is None
+    assert known.train_iterator.epoch(0) is None
     known.run_steps(4)
-    assert known.feed.epoch(4) == 4 / 3
+    assert known.train_iterator.epoch(4) == 4 / 3
     endless = build()
     endless.run_steps(4)
-    assert endless.feed.epoch(4) is None
+    assert endless.train_iterator.epoch(4) is None
 
 
 def test_a_pipeline_that_is_read_over_says_what_that_took(caplog):

@@ -47,7 +47,7 @@ class LoopState:
         return statistics.median(self.step_seconds) if self.step_seconds else None
 
 
-class Journal(Protocol):
+class MetricWriter(Protocol):
     """What actions need of the trackers."""
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Run:
     state: LoopState
     trainer: Any
     model_dir: str
-    tracker: Journal
+    tracker: MetricWriter
     train_logs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     summary_step: int | None = None
     outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -135,7 +135,7 @@ class AverageCheckpoints(Action):
         if wanted is None or self._statistics is None:
             return
         with trainer.given_back():  # layers may change more in training mode than these statistics
-            count = self._statistics.measure(itertools.islice(trainer.feed.first_batches(), wanted), step)
+            count = self._statistics.measure(itertools.islice(trainer.train_iterator.first_batches(), wanted), step)
         self._statistics.assign()
         if count < wanted:
             _logger.warning("%s: the training data holds %d batches, not %d", self.name, count, wanted)

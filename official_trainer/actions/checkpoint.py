@@ -85,7 +85,7 @@ class Checkpoint(Action):
 
     def on_start(self, run: Run) -> None:
         config = self._config
-        if self._template.needs_place and run.trainer.feed.place(run.step) is None:
+        if self._template.needs_place and run.trainer.train_iterator.place(run.step) is None:
             what = f"template {config.template!r} has the epoch or the batch in it, and the data does not say how long"
             raise ConfigError([Problem(f"{what} an epoch is", "trainer.actions", fix="use {step} instead")])
         direction = config.mode if config.mode != "auto" else "max"
@@ -111,7 +111,7 @@ class Checkpoint(Action):
         for name in self.monitored():
             required_metric(logs, name)
         trainer, found = run.trainer, self._checkpoints
-        place = trainer.feed.place(run.step) if self._template.needs_place else None
+        place = trainer.train_iterator.place(run.step) if self._template.needs_place else None
         new = found.candidate(self._template.format(run.step, place, logs), run.step, logs)
         if not found.policy.takes(new, found.kept):
             return

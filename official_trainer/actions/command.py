@@ -26,8 +26,7 @@ from official_trainer.actions import events
 from official_trainer.actions.action import Run
 from official_trainer.actions.events import Event, Happening
 from official_trainer.config import ActionConfig, PositiveFloat
-from official_trainer.errors import UserError
-from official_trainer.suggest import shorten
+from official_trainer.errors import UserError, shorten
 
 FACTS = ("step", "event", "experiment", "model_dir", "reason")
 """Placeholders that are no metrics."""

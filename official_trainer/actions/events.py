@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer.actions.action import Action, Run
-from official_trainer.errors import UserError, said_by
+from official_trainer.errors import UserError, describe_error
 from official_trainer.stopping import Interrupted, PreemptedError
 from official_trainer.tracking.jsonl import encode
 from official_trainer.tracking.record import read_run
@@ -113,7 +113,7 @@ class Teller(Action):
         if failure is None:
             self._put("end", run, metrics, run.state.stop_reason)
         else:
-            self._put("preempted" if is_stop else "failure", run, metrics, said_by(failure).removesuffix(": "))
+            self._put("preempted" if is_stop else "failure", run, metrics, describe_error(failure).removesuffix(": "))
         if not self._is_all_told(run, is_stop=is_stop):
             left = self._outbox.abandon()
             self.give_up()

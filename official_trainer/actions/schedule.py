@@ -16,7 +16,7 @@ from typing import Any
 
 from official_trainer.actions.action import Action, CallAt, Callback, Request, Run, Stop
 from official_trainer.config import ActionConfig, flow
-from official_trainer.errors import ExitCode, UserError, said_by
+from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.stopping import PreemptedError
 from official_trainer.triggers import AfterEval, Moment, Span
 
@@ -36,7 +36,7 @@ class ActionError(UserError, RuntimeError):
     """
 
     def __init__(self, action: Action, hook: str, step: int, error: BaseException) -> None:
-        self.summary = f"action '{action.name}' failed in {hook} at step {step}: {said_by(error)}"
+        self.summary = f"action '{action.name}' failed in {hook} at step {step}: {describe_error(error)}"
         self.place = "" if isinstance(error, UserError) else _place_of(error)
         self.exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
         super().__init__(f"{self.summary}{self.place}")

@@ -116,7 +116,7 @@ class Words:
 
 def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> str:
     """Returns `; did you mean …?` naming the options nearest to `word`, or nothing when none is near."""
-    from official_trainer.suggest import nearest
+    from official_trainer.errors import nearest
 
     near = [prefix + option for option in nearest(word, options)]
     return f"; did you mean {' or '.join(near)}?" if near else ""

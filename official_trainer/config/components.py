@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Problem
 from official_trainer.config.when import When
-from official_trainer.suggest import nearest
+from official_trainer.errors import nearest
 
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = ("actions", "tracking")

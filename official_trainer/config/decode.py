@@ -20,7 +20,7 @@ from official_trainer.config.declaration import Config, FrozenDict, OneOf
 from official_trainer.config.errors import ConfigError, Problem
 from official_trainer.config.nodes import Assignment, Node
 from official_trainer.config.provenance import Trail
-from official_trainer.suggest import nearest
+from official_trainer.errors import nearest
 
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""

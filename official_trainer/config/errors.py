@@ -10,8 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.suggest import nearest
+from official_trainer.errors import ExitCode, UserError, nearest
 
 _SHOWN_COLUMNS = 110
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeGuard, Union
 
 from official_trainer.config.declaration import Config, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Origin, Problem
-from official_trainer.suggest import nearest, shorten
+from official_trainer.errors import nearest, shorten
 
 NoneType = type(None)
 Key = str | int

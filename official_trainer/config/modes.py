@@ -40,7 +40,7 @@ def check(mode: str) -> None:
     """
     if mode in MODES:
         return
-    from official_trainer.suggest import nearest  # only now: `--help` needs the names alone, and at once
+    from official_trainer.errors import nearest  # only now: `--help` needs the names alone, and at once
 
     near = nearest(mode, MODES)
     hint = f"; did you mean {near[0]}?" if near else ""

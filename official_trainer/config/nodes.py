@@ -16,7 +16,7 @@ import yaml
 
 from official_trainer.config import fields, scalars
 from official_trainer.config.errors import Origin, Problem
-from official_trainer.suggest import nearest
+from official_trainer.errors import nearest
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STANDARD = "tag:yaml.org,2002:"

@@ -14,7 +14,7 @@ import typing
 from typing import Any, Literal
 
 from official_trainer.config import fields
-from official_trainer.suggest import nearest, shorten
+from official_trainer.errors import nearest, shorten
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 _BASED = re.compile(r"[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)*|o[0-7]+(_[0-7]+)*|b[01]+(_[01]+)*)")

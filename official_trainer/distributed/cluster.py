@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from official_trainer.distributed import slurm
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.suggest import nearest, shorten
+from official_trainer.errors import ExitCode, UserError, nearest, shorten
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 ROLES = (CHIEF, WORKER, PS, EVALUATOR)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from official_trainer.distributed.multi_worker import peers_of
-from official_trainer.distributed.replicas import aggregated, own_sum
+from official_trainer.distributed.replicas import aggregated, local_sum
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import tf
 from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
@@ -49,7 +49,7 @@ class End:
     exit_code: int
 
 
-class Company:
+class ProcessGroup:
     """The processes of a run as one of them sees it; with a process alone, nothing is ever said.
 
     Attributes:
@@ -173,7 +173,7 @@ class Company:
             yield
             return
         totals = {}
-        for variable, *parts in zip(small, *self.exchange([own_sum(v) for v in small]), strict=True):
+        for variable, *parts in zip(small, *self.exchange([local_sum(v) for v in small]), strict=True):
             is_mean = variable.aggregation == tf.VariableAggregation.MEAN
             divisor = self._strategy.num_replicas_in_sync if is_mean else 1
             totals[id(variable)] = tf.constant(sum(parts) / divisor, variable.dtype)
@@ -232,12 +232,12 @@ class Company:
         return mean * tf.cast(self._strategy.num_replicas_in_sync, mean.dtype) if is_sum else mean
 
 
-def together(method: Method) -> Method:
-    """Marks a method of an owner of a `company` as one that all processes call when the chief does."""
+def collective(method: Method) -> Method:
+    """Marks a method of an owner of a `process_group` as one that all processes call when the chief does."""
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        with self.company.calling(method.__name__, arguments, options):
+        with self.process_group.calling(method.__name__, arguments, options):
             return method(self, *arguments, **options)
 
     return call  # type: ignore[return-value]

@@ -48,7 +48,7 @@ class ReplicaValues:
                 part.assign(value)
 
 
-class HeldValues:
+class ValueBackup:
     """What variables hold at this moment, on every replica."""
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
@@ -61,7 +61,7 @@ class HeldValues:
             part.assign(value)
 
 
-def share_out(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> None:
+def synchronize_replicas(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> None:
     """Gives all replicas the mean of what they have, or equal parts of the sum, as a checkpoint would."""
     for variable in aggregated(variables, peers):
         variable.assign(tf.identity(variable.read_value()))
@@ -93,7 +93,7 @@ def _copies(variable: Any) -> Sequence[Any]:
     return getattr(variable, "values", (variable,))
 
 
-def own_sum(variable: Any) -> Any:
+def local_sum(variable: Any) -> Any:
     """Returns what the replicas of this process have together, a NumPy value; asks no other process."""
     return sum(part.numpy() for part in _copies(variable))
 

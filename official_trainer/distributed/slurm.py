@@ -12,7 +12,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from official_trainer.suggest import shorten
+from official_trainer.errors import shorten
 
 ROLE = "OFFICIAL_TRAINER_ROLE"
 """Our own variable: the role of the tasks of this step, where each role has a step of its own."""

@@ -21,8 +21,8 @@ from official_trainer.distributed.parameter_server import CoordinatorError, addr
 from official_trainer.distributed.strategy import described
 from official_trainer.engine import windows
 from official_trainer.engine.coordinator import CoordinatedLoop, NumberedBatches, Shares
-from official_trainer.engine.feed import Feed
 from official_trainer.engine.input_wait import NoInputMark
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.engine.train_steps import Stepper
 from official_trainer.engine.worker_streams import WorkerDatasets
 from official_trainer.lazy import tf
@@ -77,14 +77,14 @@ class AsyncStepper(Stepper):
         return self._train_loop_fn.shares if isinstance(self._train_loop_fn, CoordinatedLoop) else None
 
     def use_workers(self) -> None:
-        """Has the feed give each worker a stream of its own; called once there is a feed.
+        """Has the builder give each worker a stream of its own; called once there is a builder.
 
         Raises:
           CoordinatorError: a dataset was given, which cannot be sent to workers.
         """
         if not self._is_async:
             return
-        if self._feed.given is not None:
+        if self._train_iterator.given is not None:
             raise CoordinatorError(
                 "train_dataset: a dataset that was built here cannot be sent to workers; have the task's build_inputs "
                 "build it, and give none"
@@ -93,10 +93,10 @@ class AsyncStepper(Stepper):
         counts_epochs = getattr(trainer, "train_epochs", None) is not None
         repeats = counts_epochs or getattr(trainer, "on_data_end", "error") == "repeat"
 
-        def of_workers(feed: Feed, start_step: int) -> WorkerDatasets:
-            return WorkerDatasets(self.coordinator_for_async(), feed, start_step, repeats=repeats)
+        def of_workers(builder: DatasetBuilder, start_step: int) -> WorkerDatasets:
+            return WorkerDatasets(self.coordinator_for_async(), builder, start_step, repeats=repeats)
 
-        self._feed.of_workers = of_workers
+        self._train_iterator.of_workers = of_workers
 
     def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns a distributed dataset; under a coordinator, one with the same data for each worker.

@@ -1,7 +1,7 @@
 """Where the training data stands: a few counters that every checkpoint holds.
 
 Owns: which batch comes at a step, after epochs that ended, batches left out, and changes of the batch size. Does not
-own: the batches (`feed.py`).
+own: the batches (`train_iterator.py`).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any
 
 import orbit
 
-from official_trainer.distributed.collective import Company, together
-from official_trainer.distributed.replicas import HeldValues, own_sum, share_out
+from official_trainer.distributed.collective import ProcessGroup, collective
+from official_trainer.distributed.replicas import ValueBackup, local_sum, synchronize_replicas
 from official_trainer.engine import windows
 from official_trainer.engine.inference import num_examples_of, unless_idle
 from official_trainer.engine.traces import Traces
@@ -25,7 +25,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import metrics
-from official_trainer.tasks.autograph import as_written, rewritten
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.optimization import WeightAverage
 from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tracking import monitored
@@ -46,7 +46,7 @@ class Evaluator(orbit.StandardEvaluator):
     spares_idle_replicas = True
 
     stop: StopRequest
-    company: Company
+    process_group: ProcessGroup
     _strategy: tf.distribute.Strategy
     _config: Any
     _task: Any
@@ -65,7 +65,7 @@ class Evaluator(orbit.StandardEvaluator):
         for each in self._sets if evaluate else ():
             each.build_metrics()
         self._examples_evaluated = metrics.example_counter()
-        self._held: list[HeldValues] = []
+        self._held: list[ValueBackup] = []
         metrics.check_names([*own.measures, *named], "evaluation")
         orbit.StandardEvaluator.__init__(
             self,
@@ -104,7 +104,7 @@ class Evaluator(orbit.StandardEvaluator):
         """All sets there are, in the order in which they are evaluated."""
         return [*self._named_sets, *([self._own_set] if self._own_set.has_data else [])]
 
-    @together
+    @collective
     def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
         """Evaluates `num_steps` batches (-1: all), with averaged weights if there are any; returns `eval_end`'s logs.
 
@@ -127,20 +127,20 @@ class Evaluator(orbit.StandardEvaluator):
             if self._own_set.has_data:
                 state = self._evaluate_set(self._own_set, num_steps, state)
             self._traces.check("eval", functions=len(self._sets))
-            with self.company.reading(self._metric_variables()):
+            with self.process_group.reading(self._metric_variables()):
                 return self.eval_end(state) if state is not None else self.eval_end()
 
     def _evaluate_set(self, each: ValidationSet, num_steps: int, state: Any) -> Any:
         """Returns the folded logs of one set, whose metrics hold the rest."""
         self._set = each
         self._examples_evaluated.assign(0)
-        with each.feed.errors_explained():
+        with each.builder.errors_explained():
             state = self._run_evaluation(num_steps, state)
         counts = type(self).eval_step is Evaluator.eval_step  # a subclass's own step may count nothing
-        if counts and sum(self.company.exchange(int(own_sum(self._examples_evaluated)))) == 0:
+        if counts and sum(self.process_group.exchange(int(local_sum(self._examples_evaluated)))) == 0:
             raise DataError(
-                f"{each.feed.source}: the validation data {f'of {each.name!r} ' if each.name else ''}holds no example; "
-                "check input_path, and global_batch_size if drop_remainder is set"
+                f"{each.builder.source}: the validation data {f'of {each.name!r} ' if each.name else ''}holds no "
+                "example; check input_path, and global_batch_size if drop_remainder is set"
             )
         return state
 
@@ -151,10 +151,10 @@ class Evaluator(orbit.StandardEvaluator):
           num_steps: batches; -1 for all.
           own_steps: whether a set with a number of steps of its own has as many.
         """
-        weights = None if self.company.is_alone else [variable.numpy() for variable in self._model.variables]
+        weights = None if self.process_group.is_alone else [variable.numpy() for variable in self._model.variables]
         return self._evaluate_aside(num_steps, own_steps, weights)
 
-    @together
+    @collective
     def _evaluate_aside(self, num_steps: int, own_steps: bool, weights: Sequence[Any] | None) -> dict[str, Any]:
         """Evaluates the chief's weights, which may be others than those that all are training."""
         exporter, self._checkpoint_exporter = self._checkpoint_exporter, None
@@ -172,7 +172,7 @@ class Evaluator(orbit.StandardEvaluator):
 
         Whatever happens in it. A state that is saved while an evaluation in the block hangs has these values too.
         """
-        self._held.append(HeldValues(self._kept_per_replica()))
+        self._held.append(ValueBackup(self._kept_per_replica()))
         try:
             yield
         finally:
@@ -203,15 +203,15 @@ class Evaluator(orbit.StandardEvaluator):
         """
         return direction_of(name, self._sets)
 
-    @together
+    @collective
     def synchronize(self) -> None:
         """Gives all replicas their part of what each of them keeps for itself (batch-norm statistics, metrics).
 
         Whoever evaluates or saves then sees what a run on one replica would have.
         """
         apart = self._kept_per_replica()
-        with self.company.reading(apart):
-            share_out(apart, self.company.peers)
+        with self.process_group.reading(apart):
+            synchronize_replicas(apart, self.process_group.peers)
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
         return self._model.variables
@@ -233,7 +233,7 @@ class Evaluator(orbit.StandardEvaluator):
         if each.loop_fn is None:
             each.loop_fn = self.create_eval_loop_fn(has_state=state is not None)
         if each.dataset is None:
-            each.dataset = each.feed.build()
+            each.dataset = each.builder.build()
         return each.loop_fn(tf.nest.map_structure(iter, each.dataset), num_steps, state)
 
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
@@ -258,23 +258,23 @@ class Evaluator(orbit.StandardEvaluator):
                 while num_steps < 0 or done < num_steps:
                     state = self._reduce_outputs(state, step(iterator))
                     done += 1
-                    self.company.look_up()
+                    self.process_group.look_up()
             return state
 
         return eager
 
     def _reduce_outputs(self, state: Any, outputs: Any) -> Any:
         """Hands a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
-        if not self.company.is_alone and overrides(self._set.task, "aggregate_logs"):
+        if not self.process_group.is_alone and overrides(self._set.task, "aggregate_logs"):
             own = {name: tf.nest.map_structure(_on_host, value) for name, value in outputs.items()}
-            outputs = _joined(self.company.exchange(own))
+            outputs = _joined(self.process_group.exchange(own))
         return self.eval_reduce(state, _drop_idle_replicas(outputs))
 
     def eval_begin(self) -> Any:
         """Resets the metrics; returns the first state of `eval_reduce`. Called eagerly."""
         self._named_states: dict[str, Any] = {}
         measures = [metric for each in self._sets for metric in each.measures]
-        with self.company.reading(metrics.variables_of(measures)):  # TensorFlow's assignments read, too
+        with self.process_group.reading(metrics.variables_of(measures)):  # TensorFlow's assignments read, too
             for metric in measures:
                 metric.reset_states()
         return None
@@ -282,16 +282,16 @@ class Evaluator(orbit.StandardEvaluator):
     def _metric_variables(self) -> list[tf.Variable]:
         return metrics.variables_of([metric for each in self._sets for metric in each.measures])
 
-    @as_written
+    @do_not_convert
     def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:
         """Returns the inputs of the next evaluation step, and logs that stay on the host; traced."""
         return next(iterator), {}
 
-    @as_written
+    @do_not_convert
     def eval_step(self, iterator: Any) -> dict[str, Any]:
         """Evaluates one batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
-        inputs, passthrough_logs = rewritten(self.next_eval_inputs)(iterator)
-        step = functools.partial(self._replica_eval_step, step_of_task=rewritten(self._set.task.validation_step))
+        inputs, passthrough_logs = convert(self.next_eval_inputs)(iterator)
+        step = functools.partial(self._replica_eval_step, step_of_task=convert(self._set.task.validation_step))
         outputs = self._strategy.run(step, args=(inputs,))
         logs = {
             name: tf.nest.map_structure(self._strategy.experimental_local_results, value)
@@ -301,7 +301,7 @@ class Evaluator(orbit.StandardEvaluator):
             _logger.warning("next_eval_inputs and the model both log %s; the model's value is kept", ", ".join(clash))
         return {**passthrough_logs, **logs}
 
-    @as_written
+    @do_not_convert
     def _replica_eval_step(self, inputs: Any, step_of_task: Callable[..., Any]) -> dict[str, Any]:
         num_examples = num_examples_of(inputs)
         self._examples_evaluated.assign_add(tf.cast(num_examples, tf.int64))
@@ -336,7 +336,7 @@ class Evaluator(orbit.StandardEvaluator):
     def _export_best(self, logs: dict[str, Any]) -> dict[str, Any]:
         """Offers the evaluated weights to the exporter; returns the best value so far as `best_<metric>`."""
         exporter = self._checkpoint_exporter
-        with self.company.apart():
+        with self.process_group.apart():
             exporter.maybe_export_checkpoint(self._checkpoint, logs, int(self._global_step.numpy()))
         name = self._config.trainer.best_checkpoint_eval_metric
         best = monitored.find_metric(exporter.best_ckpt_logs or {}, name)

@@ -15,7 +15,7 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.engine.recovery import Diagnosis
 
 
-class Journal(action.Journal, Protocol):
+class MetricWriter(action.MetricWriter, Protocol):
     """What the loop needs of the trackers: rows of numbers that can be taken back."""
 
     def rewind(self, step: int) -> None:

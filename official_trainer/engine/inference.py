@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
-from official_trainer.tasks.autograph import as_written, rewritten
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.random_streams import NamedStreams
 from official_trainer.tasks.task import split_inputs
 
@@ -83,13 +83,13 @@ class Inference:
                 yield number, columns
             number += 1
 
-    @as_written
+    @do_not_convert
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
-        step = functools.partial(self._replica_outputs, step_of_task=rewritten(self._task.inference_step))
+        step = functools.partial(self._replica_outputs, step_of_task=convert(self._task.inference_step))
         outputs = self.strategy.run(step, args=(next(iterator), number))
         return {name: self.strategy.experimental_local_results(value) for name, value in outputs.items()}
 
-    @as_written
+    @do_not_convert
     def _replica_outputs(
         self, inputs: Any, number: tf.Tensor, step_of_task: Callable[..., Any]
     ) -> dict[str, tf.Tensor]:
@@ -138,7 +138,7 @@ def num_examples_of(inputs: Any) -> tf.Tensor:
     return tf.constant(1) if first.shape.rank == 0 else tf.shape(first)[0]
 
 
-@as_written
+@do_not_convert
 def unless_idle(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Returns what `compute` returns, and for a replica without examples nothing, of the same structure; traced."""
     found: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from typing import Any
 
 from official_trainer.actions.action import LoopState, Request, Rollback, Run, Save, Stop
 from official_trainer.config.modes import Evaluates
-from official_trainer.engine.hooks import Hooks, Journal
+from official_trainer.engine.hooks import Hooks, MetricWriter
 from official_trainer.engine.recovery import DivergedError, NonFiniteError, Recovery
 from official_trainer.engine.window_length import next_length
 from official_trainer.errors import ExitCode, UserError, first_few
@@ -40,7 +40,7 @@ class Loop:
         self,
         trainer: Any,
         store: Any,
-        journal: Journal,
+        journal: MetricWriter,
         *,
         evaluate: Evaluates,
         hooks: Hooks | None = None,
@@ -160,8 +160,8 @@ class Loop:
         epochs = self._config.train_epochs
         if epochs is None:
             return self._config.train_steps
-        per_epoch = self._trainer.feed.steps_per_epoch()
-        return None if per_epoch is None else math.ceil(per_epoch * epochs) - self._trainer.feed.skipped_steps
+        per_epoch = self._trainer.train_iterator.steps_per_epoch()
+        return None if per_epoch is None else math.ceil(per_epoch * epochs) - self._trainer.train_iterator.skipped_steps
 
     def _is_done(self) -> bool:
         return self.state.end_step is not None and self.state.step >= self.state.end_step
@@ -222,18 +222,18 @@ class Loop:
             self._window_steps = next_length(ran, seconds)
         if ran < num_steps:
             self._end_epoch()
-        state.epoch = self._trainer.feed.epoch(state.step)
+        state.epoch = self._trainer.train_iterator.epoch(state.step)
         self._hooks.on_window(state, ran, seconds, self._trainer.mean_loss)
 
     def _end_epoch(self) -> None:
         """The data ended: goes on with the next epoch, or ends the run here."""
-        state, feed, epochs = self.state, self._trainer.feed, self._config.train_epochs
+        state, iterator, epochs = self.state, self._trainer.train_iterator, self._config.train_epochs
         if epochs is None:
             _logger.info("the training data ended at step %d, and so does training (on_data_end: stop)", state.step)
             state.end_step = state.step
             return
-        feed.begin_next_epoch()
-        done = int(feed.position.epoch.numpy())
+        iterator.begin_next_epoch()
+        done = int(iterator.position.epoch.numpy())
         # Epochs of one data set have one length: the first tells the end.
         state.end_step = state.step if done >= epochs else math.ceil(state.step / done * epochs)
 

@@ -32,7 +32,7 @@ class Diagnosis:
 
     def first_bad_batch(self, good_step: int, failed_step: int) -> int | None:
         """Returns the first step after `good_step`, up to `failed_step`, whose batch has a value that is not finite."""
-        batches = self._trainer.feed.batches(good_step)
+        batches = self._trainer.train_iterator.batches(good_step)
         for step, batch in zip(range(good_step + 1, failed_step + 1), batches, strict=False):
             described = _describe(dict(_leaves(list(self._parts(batch)))))
             if any(tensor.get("not_finite") for tensor in described.values()):
@@ -52,7 +52,7 @@ class Diagnosis:
         weights = {variable.name: variable for variable in self._trainer.model.variables}
         report: dict[str, Any] = {"step": step, "weights": _describe(weights)}
         if is_culprit:
-            parts = self._parts(next(self._trainer.feed.batches(step - 1)))
+            parts = self._parts(next(self._trainer.train_iterator.batches(step - 1)))
             tensors = {f"replica_{i}/{name}": value for i, part in enumerate(parts) for name, value in _leaves(part)}
             _write_batch(files.join(directory, "batch.npz"), tensors)
             report["batch"] = _describe(tensors)

@@ -125,7 +125,7 @@ class Recovery:
         """Moves the data past the batches that would come after `step`, if they are to be left out."""
         if count := self._pending.count(step):
             self._pending = tuple(pending for pending in self._pending if pending != step)
-            self._trainer.feed.skip(count)
+            self._trainer.train_iterator.skip(count)
 
     def recover(self, error: NonFiniteError, good_step: int, failed_step: int, *, step_seconds: float) -> str:
         """Goes back to an earlier checkpoint, as `trainer.recovery_…` says; returns what was done, in words.
@@ -141,7 +141,10 @@ class Recovery:
         """
         self._store.wait()
         count, left_out = self._count + 1, self._left_out
-        skipped, scale = self._trainer.feed.skipped_steps, self._scale * self._config.recovery_learning_rate_scale
+        skipped, scale = (
+            self._trainer.train_iterator.skipped_steps,
+            self._scale * self._config.recovery_learning_rate_scale,
+        )
         has_cause = not isinstance(error, DivergedError)
         can_repeat = has_cause and not self._trainer.is_async  # else no step comes again as it was
         culprit = self._find(good_step, failed_step, step_seconds) if can_repeat else None
@@ -160,7 +163,7 @@ class Recovery:
             left_out = (*left_out, bad_step - 1)
         # What the checkpoint knows of was done before it or is pending there; all else comes after it.
         pending = (*self._pending, *left_out[len(self._left_out) :])
-        skipped = skipped + failed_step - target if policy == "skip" else self._trainer.feed.skipped_steps
+        skipped = skipped + failed_step - target if policy == "skip" else self._trainer.train_iterator.skipped_steps
         self._decision = _Decision(
             step=target, count=count, skipped_steps=skipped, left_out=left_out, pending=pending, scale=scale
         )
@@ -193,8 +196,8 @@ class Recovery:
     def _apply(self, decision: _Decision) -> None:
         self._count, self._left_out, self._pending = decision.count, decision.left_out, decision.pending
         self._scale_learning_rate(decision.scale)
-        if ahead := decision.skipped_steps - self._trainer.feed.skipped_steps:
-            self._trainer.feed.skip(ahead)
+        if ahead := decision.skipped_steps - self._trainer.train_iterator.skipped_steps:
+            self._trainer.train_iterator.skip(ahead)
 
     def _scale_learning_rate(self, scale: float) -> None:
         if scale != 1 or self._scale != 1:

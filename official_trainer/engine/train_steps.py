@@ -2,7 +2,7 @@
 
 Owns: Model Garden's training contract (`train`, `train_loop_begin`, `next_train_inputs`, `train_step`,
 `train_loop_end`) and the metrics of training. Does not own: the order of events (`loop.py`), where batches come from
-(`feed.py`), how steps are put into a window (`windows.py`).
+(`train_iterator.py`), how steps are put into a window (`windows.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 import orbit
 
-from official_trainer.distributed.collective import Company, together
-from official_trainer.distributed.replicas import own_sum
+from official_trainer.distributed.collective import ProcessGroup, collective
+from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
-from official_trainer.engine.feed import TrainingFeed
 from official_trainer.engine.input_wait import InputMark
 from official_trainer.engine.traces import Traces
+from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import accumulation, metrics, optimization, publish
-from official_trainer.tasks.autograph import as_written, rewritten
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.task import MultiTask
 from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tracking import Histogram, Image
@@ -34,7 +34,7 @@ class Stepper(orbit.StandardTrainer):
     """Trains one task's model under the strategy in scope; a part of `Trainer`, not used alone."""
 
     stop: StopRequest
-    company: Company
+    process_group: ProcessGroup
     _strategy: tf.distribute.Strategy
     _config: Any
     _task: Any
@@ -50,7 +50,7 @@ class Stepper(orbit.StandardTrainer):
     _train_loss: keras.metrics.Metric
     _train_metrics: list[keras.metrics.Metric]
     _loss_trace: metrics.LossTrace
-    _feed: TrainingFeed
+    _train_iterator: TrainIterator
     _traces: Traces
     _mean_loss: float = 0.0
     _publishing_step_fn: Callable[[Any], publish.Tensors] | None = None
@@ -80,28 +80,28 @@ class Stepper(orbit.StandardTrainer):
           PreemptedError: the run was asked to stop; `global_step` tells how many steps ran, each of them whole.
         """
         assert num_steps == 1 or not publish
-        position = None if self.company.is_alone else self._feed.position.values()
+        position = None if self.process_group.is_alone else self._train_iterator.position.values()
         return self._run_steps(num_steps, publish, position)
 
-    @together
+    @collective
     def _run_steps(self, num_steps: int, publish: bool, position: Sequence[int] | None) -> int:
         """Runs a window on all processes, from where the chief's data stands."""
         self._set_published(None)
         if position is not None:
-            self._feed.go_to(position)
+            self._train_iterator.go_to(position)
         first = int(self._global_step.numpy())
         goal = first + num_steps
         while (step := int(self._global_step.numpy())) < goal:
             try:
                 self._run_publishing_step() if publish else self._run_window(goal - step)
             except (StopIteration, tf.errors.OutOfRangeError):
-                if not self._feed.handle_end():
+                if not self._train_iterator.handle_end():
                     break
             else:
                 self._check_advance(step, goal)
-        if not self.company.is_alone:
-            own = float(own_sum(self._train_loss.total) / max(own_sum(self._train_loss.count), 1.0))
-            self._mean_loss = statistics.fmean(self.company.exchange(own))
+        if not self.process_group.is_alone:
+            own = float(local_sum(self._train_loss.total) / max(local_sum(self._train_loss.count), 1.0))
+            self._mean_loss = statistics.fmean(self.process_group.exchange(own))
         self._traces.check("train")
         ran = int(self._global_step.numpy()) - first
         accumulation.check_used(self._accumulator if ran > 0 else None, self)
@@ -119,8 +119,8 @@ class Stepper(orbit.StandardTrainer):
     def _run_window(self, num_steps: int) -> None:
         if self._train_loop_fn is None:
             self._train_loop_fn = self.create_train_loop_fn()
-        iterator, count = self._feed.iterator(), tf.constant(num_steps, tf.int32)
-        with self._input_mark.window(), self._feed.reading(), self._may_be_left():
+        iterator, count = self._train_iterator.iterator(), tf.constant(num_steps, tf.int32)
+        with self._input_mark.window(), self._train_iterator.reading(), self._may_be_left():
             self._train_loop_fn(iterator, count)
 
     def _run_publishing_step(self) -> None:
@@ -128,8 +128,8 @@ class Stepper(orbit.StandardTrainer):
             self._train_loop_fn = self.create_train_loop_fn()
         if self._publishing_step_fn is None:
             self._publishing_step_fn = self._create_publishing_step_fn()
-        iterator = self._feed.iterator()
-        with self._input_mark.window(), self._feed.reading(), self._may_be_left():
+        iterator = self._train_iterator.iterator()
+        with self._input_mark.window(), self._train_iterator.reading(), self._may_be_left():
             tensors = self._publishing_step_fn(iterator)
         self._set_published(publish.on_host(tensors, self._strategy))
 
@@ -180,15 +180,15 @@ class Stepper(orbit.StandardTrainer):
             and type(self).next_train_inputs is Stepper.next_train_inputs
         )
 
-    @together
+    @collective
     def train_loop_begin(self) -> None:
         """Called eagerly before the first step after a summary. Does nothing by default."""
 
-    @together
+    @collective
     def train_loop_end(self) -> dict[str, Any]:
         """Returns and resets the metrics of the steps since the last call; called eagerly."""
         kept = [*self._train_metrics, self._train_loss]
-        with self.company.reading([*metrics.variables_of(kept), *self._loss_trace.variables]):
+        with self.process_group.reading([*metrics.variables_of(kept), *self._loss_trace.variables]):
             logs = {metric.name: metric.result() for metric in kept}
             logs |= {**self.loss_trace, "learning_rate": self.learning_rate}
             for metric in kept:
@@ -203,38 +203,38 @@ class Stepper(orbit.StandardTrainer):
     @property
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
-        return float(self._train_loss.result()) if self.company.is_alone else self._mean_loss
+        return float(self._train_loss.result()) if self.process_group.is_alone else self._mean_loss
 
     @property
     def loss_trace(self) -> dict[str, float]:
         """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
         return self._loss_trace.results(int(self._global_step.numpy()))
 
-    @as_written
+    @do_not_convert
     def next_train_inputs(self, iterator: Any) -> Any:
         """Returns the inputs of the next training step; runs on the host, traced."""
         return next(iterator)
 
-    @as_written
+    @do_not_convert
     def train_step(self, iterator: Any) -> None:
         """Runs one step in cross-replica context, traced."""
-        next_inputs = rewritten(self.next_train_inputs)
+        next_inputs = convert(self.next_train_inputs)
         self._train_on_batch(self._input_mark.next(lambda: next_inputs(iterator)))
 
-    @as_written
+    @do_not_convert
     def _train_on_batch(self, inputs: Any) -> None:
         with self._traces.of_own("train", self._task.train_step, inputs):
             publish.deliver(self._dispatched(inputs) if self._dispatches else self._run_replicas(inputs))
         if self._average is not None:
             self._average.update(self._global_step)
 
-    @as_written
+    @do_not_convert
     def _run_replicas(self, inputs: Any) -> publish.Tensors | None:
         # Bound, not passed: a TPU would make a tensor of it.
         step = functools.partial(
             self._replica_train_step,
             # Here, because AutoGraph does not know in the threads of replicas that it is at work.
-            step_of_task=rewritten(self._step_of_task()),
+            step_of_task=convert(self._step_of_task()),
             publishes=publish.is_requested(),
         )
         return self._strategy.run(step, args=(inputs,))
@@ -264,7 +264,7 @@ class Stepper(orbit.StandardTrainer):
 
         return accumulator.over(self._task.train_step, self._task.loss, streams)
 
-    @as_written
+    @do_not_convert
     def _replica_train_step(
         self, inputs: Any, step_of_task: Callable[..., Any], publishes: bool
     ) -> publish.Tensors | None:

@@ -15,15 +15,15 @@ import orbit
 from official_trainer.checkpoints import manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed import replicas
-from official_trainer.distributed.collective import Company, together
-from official_trainer.distributed.replicas import HeldValues, ReplicaValues, own_sum, share_out
+from official_trainer.distributed.collective import ProcessGroup, collective
+from official_trainer.distributed.replicas import ReplicaValues, ValueBackup, local_sum, synchronize_replicas
 from official_trainer.distributed.strategy import needs_xla
-from official_trainer.engine import audit, windows
+from official_trainer.engine import consistency, windows
 from official_trainer.engine.async_steps import AsyncStepper
 from official_trainer.engine.evaluation import Evaluator
-from official_trainer.engine.feed import Feed, TrainingFeed
 from official_trainer.engine.input_wait import InputMark, is_waiting
 from official_trainer.engine.traces import Traces
+from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.validation_sets import ValidationSet
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
@@ -44,7 +44,7 @@ class Trainer(AsyncStepper, Evaluator):
     host; the rest is traced.
     """
 
-    _held_for_save: HeldValues | None = None
+    _held_for_save: ValueBackup | None = None
 
     def __init__(  # noqa: PLR0913 - the signature is Model Garden's
         self,
@@ -86,7 +86,7 @@ class Trainer(AsyncStepper, Evaluator):
         self._optimizer = optimization.without_averaging(optimizer)
         self._checkpoint_exporter = checkpoint_exporter
         self._enable_xla = needs_xla(self._strategy, _runtime(config, "enable_xla", False))
-        self.company = Company(self._strategy, on_call=self._give_back_after_save)
+        self.process_group = ProcessGroup(self._strategy, on_call=self._give_back_after_save)
         self.actions: list[Any] = []
         """What else happens at a step, for whoever builds the run in Python."""
         self._input_mark = InputMark()
@@ -108,7 +108,7 @@ class Trainer(AsyncStepper, Evaluator):
 
     def _init_sets(self, validation_dataset: Any, parts: Sequence[Part], *, evaluate: bool) -> None:
         params = getattr(self._config.task, "validation_data", None)
-        own = ValidationSet(self._task, self._model, self._feed_of(self._task, params))
+        own = ValidationSet(self._task, self._model, self._builder_of(self._task, params))
         own.dataset = validation_dataset
         self._init_evaluation(own, [self._named_set(part) for part in parts], evaluate=evaluate)
 
@@ -120,21 +120,21 @@ class Trainer(AsyncStepper, Evaluator):
         """Returns what a batch looks like, of the data given by the caller or of the task's."""
         found = next((dataset.element_spec for dataset in given if dataset is not None), None)
         params = getattr(self._config.task, "train_data" if training else "validation_data", None)
-        return found or self._feed_of(self._task, params, training=training).element_spec()
+        return found or self._builder_of(self._task, params, training=training).element_spec()
 
-    def _feed_of(self, task: Any, params: Any, *, training: bool = False) -> Feed:
+    def _builder_of(self, task: Any, params: Any, *, training: bool = False) -> DatasetBuilder:
         seed = _runtime(self._config, "seed", 0)
         timeout = _runtime(self._config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
-        return Feed(task, params, training=training, seed=seed, service_timeout_seconds=timeout)
+        return DatasetBuilder(task, params, training=training, seed=seed, service_timeout_seconds=timeout)
 
     def _named_set(self, part: Part) -> ValidationSet:
-        feed = self._feed_of(part.task, part.task.task_config.validation_data)
+        builder = self._builder_of(part.task, part.task.task_config.validation_data)
         model = sub_model(self._model, part.name)
-        return ValidationSet(part.task, model, feed, name=part.name, steps=part.eval_steps)
+        return ValidationSet(part.task, model, builder, name=part.name, steps=part.eval_steps)
 
     def _init_training(self, train_dataset: Any, *, train: bool) -> None:
         trainer = self._config.trainer
-        feed = self._feed_of(self._task, train_section(self._task, self._config), training=True)
+        builder = self._builder_of(self._task, train_section(self._task, self._config), training=True)
         self.init_async()
         self._train_loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         of_model = list(getattr(self._model, "metrics", []))
@@ -150,8 +150,8 @@ class Trainer(AsyncStepper, Evaluator):
             ),
         )
         counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop deals with their ends
-        self._feed = TrainingFeed(
-            feed,
+        self._train_iterator = TrainIterator(
+            builder,
             self._global_step,
             on_data_end="stop" if counts_epochs else getattr(trainer, "on_data_end", "error"),
             window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if self._compiles_windows else None,
@@ -166,11 +166,11 @@ class Trainer(AsyncStepper, Evaluator):
             items["optimizer"] = self._optimizer
         if self._average is not None:
             items["average"] = self._average.state
-        self._replica_values = ReplicaValues(self._kept_per_replica(), self.company.peers)
+        self._replica_values = ReplicaValues(self._kept_per_replica(), self.process_group.peers)
         training = tf.train.Checkpoint(
             loss=self._train_loss,
             loss_trace=self._loss_trace,
-            position=self._feed.position,
+            position=self._train_iterator.position,
             metrics=list(self._train_metrics),
         )
         if self._replica_values.state is not None:
@@ -185,12 +185,12 @@ class Trainer(AsyncStepper, Evaluator):
     @property
     def stop(self) -> StopRequest:
         """Who tells when to stop."""
-        return self.company.stop
+        return self.process_group.stop
 
     @stop.setter
     def stop(self, stop: StopRequest) -> None:
         """Takes somebody else's, in place of one that nobody asks."""
-        self.company.stop = stop
+        self.process_group.stop = stop
 
     # Properties, named as in Model Garden.
 
@@ -251,17 +251,17 @@ class Trainer(AsyncStepper, Evaluator):
     @property
     def train_dataset(self) -> Any:
         """The dataset given by the caller, or None when the task builds its own."""
-        return self._feed.given
+        return self._train_iterator.given
 
     @train_dataset.setter
     def train_dataset(self, dataset: Any) -> None:
         """Trains on `dataset` from the next window on."""
-        self._feed.replace(dataset)
+        self._train_iterator.replace(dataset)
 
     @property
-    def feed(self) -> TrainingFeed:
+    def train_iterator(self) -> TrainIterator:
         """Where training batches come from."""
-        return self._feed
+        return self._train_iterator
 
     @property
     def traces(self) -> Traces:
@@ -270,14 +270,14 @@ class Trainer(AsyncStepper, Evaluator):
 
     # Setting up.
 
-    @together
+    @collective
     def initialize(self) -> None:
         """Gives a fresh run its first weights; called only when `model_dir` holds no checkpoint."""
         self._task.initialize(self._model)
         if self._average is not None:
             self._average.reset()
 
-    @together
+    @collective
     def before_save(self) -> None:
         """Brings what is saved up to date; called before values are taken for a checkpoint.
 
@@ -285,24 +285,24 @@ class Trainer(AsyncStepper, Evaluator):
         between is read by the chief alone.
         """
         self._replica_values.take()
-        if not self.company.is_alone:
+        if not self.process_group.is_alone:
             apart = self._kept_per_replica()
-            self._held_for_save = HeldValues(apart)
-            with self.company.reading(apart):
-                share_out(apart, self.company.peers)
+            self._held_for_save = ValueBackup(apart)
+            with self.process_group.reading(apart):
+                synchronize_replicas(apart, self.process_group.peers)
 
     def _give_back_after_save(self) -> None:
         if self._held_for_save is not None:
             held, self._held_for_save = self._held_for_save, None
             held.give_back()
 
-    @together
+    @collective
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
         """Restores all that a checkpoint of this trainer holds; see `restore.read_exactly`."""
-        audit.check(self.company.peers, lambda: audit.of_checkpoint(prefix, step))
+        consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
         return restore.read_into(self._checkpoint, prefix, step, allow_mismatch)
 
-    @together
+    @collective
     def load_weights(self, directory: str, step: int) -> None:
         """Takes the step, the weights and the averages of a checkpoint.
 
@@ -316,15 +316,15 @@ class Trainer(AsyncStepper, Evaluator):
         if self._average is not None and "average" not in items:
             self._average.reset()
 
-    @together
+    @collective
     def after_restore(self, report: RestoreReport) -> None:
         """Continues what a restored checkpoint holds: the data, and what each replica had if there are as many."""
-        self._feed.reset()
+        self._train_iterator.reset()
         lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
         if not any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking):
             self._replica_values.give()
 
-    @together
+    @collective
     def use_configured_optimizer(self) -> None:
         """Gives the optimizer the settings of the config again, in place of those that a checkpoint has brought."""
         for variable, value in self._configured:
@@ -332,7 +332,7 @@ class Trainer(AsyncStepper, Evaluator):
         if self._rate_scale is not None:
             self._rate_scale.set(self._scale)
 
-    @together
+    @collective
     def scale_learning_rate(self, scale: float) -> None:
         """Makes the learning rate `scale` times what is configured, from the next step on.
 
@@ -352,7 +352,7 @@ class Trainer(AsyncStepper, Evaluator):
         if not isinstance(self._task, MultiTask):
             data = getattr(self._config.task, "train_data", None)  # None where the caller gave a dataset
             return num_steps * getattr(data, "global_batch_size", 0)
-        stop = self._feed.position.start_step(int(self._global_step.numpy()))
+        stop = self._train_iterator.position.start_step(int(self._global_step.numpy()))
         return self._task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
 
     def progress(self) -> dict[str, Any]:
@@ -361,8 +361,8 @@ class Trainer(AsyncStepper, Evaluator):
         return {
             "step": int(self._global_step.numpy()),
             "waiting_for_input": is_waiting(count),
-            "waiting_for_peers": self.company.waits,
-            "detail": (count, int(own_sum(self._examples_evaluated))),
+            "waiting_for_peers": self.process_group.waits,
+            "detail": (count, int(local_sum(self._examples_evaluated))),
         }
 
     def waits_for_input(self) -> bool | None:
@@ -379,17 +379,17 @@ class Trainer(AsyncStepper, Evaluator):
         of_optimizer = [] if self._optimizer is None else self._optimizer.variables
         average = [] if self._average is None else self._average.values
         kept = [*self._model.variables, *(of_optimizer() if callable(of_optimizer) else of_optimizer)]
-        return replicas.mirrored([*kept, *average, self._global_step], self.company.peers)
+        return replicas.mirrored([*kept, *average, self._global_step], self.process_group.peers)
 
-    @together
+    @collective
     def checksums_of_replicas(self) -> list[list[str]]:
         """Returns, for each of `mirrored_variables`, a checksum of its value on every replica."""
-        return replicas.checksums(self.mirrored_variables(), self.company.peers)
+        return replicas.checksums(self.mirrored_variables(), self.process_group.peers)
 
-    @together
+    @collective
     def values_of_replicas(self, number: int) -> list[tuple[str, Any]]:
         """Returns device and value, on every replica, of one of `mirrored_variables`."""
-        return replicas.values(self.mirrored_variables()[number], self.company.peers)
+        return replicas.values(self.mirrored_variables()[number], self.process_group.peers)
 
     def _kept_per_replica(self) -> Sequence[tf.Variable]:
         of_metrics = metrics.variables_of([*self._train_metrics, self._train_loss])

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.engine.feed import Feed
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.engine.train_iterator import DatasetBuilder
+from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.lazy import keras, tf
-from official_trainer.suggest import nearest
 from official_trainer.tasks import metrics
 from official_trainer.tracking import monitored
 
@@ -38,7 +37,7 @@ class ValidationSet:
       name: under which its results are; empty for the task's own, whose results stand beside these.
       task: whose `validation_step` and `aggregate_logs` are called.
       model: what they are called with; the run's, or a part of it.
-      feed: builds the data.
+      builder: builds the data.
       steps: batches of an evaluation, -1 for all; None for as many as the evaluation is told.
       loss: mean over the examples of the last evaluation.
       metrics: the task's and the model's.
@@ -49,9 +48,11 @@ class ValidationSet:
     dataset: Any = None
     loop_fn: Callable[[Any, int, Any], Any] | None = None
 
-    def __init__(self, task: Any, model: keras.Model, feed: Feed, *, name: str = "", steps: int | None = None) -> None:
+    def __init__(
+        self, task: Any, model: keras.Model, builder: DatasetBuilder, *, name: str = "", steps: int | None = None
+    ) -> None:
         """Takes what it is about; metrics come by `build_metrics`."""
-        self.name, self.task, self.model, self.feed, self.steps = name, task, model, feed, steps
+        self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
         self.loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
         self.metrics: list[Any] = []
 
@@ -73,7 +74,7 @@ class ValidationSet:
     @property
     def has_data(self) -> bool:
         """Whether there is anything to evaluate."""
-        return self.dataset is not None or self.feed.has_section
+        return self.dataset is not None or self.builder.has_section
 
     def metric_names(self) -> set[str]:
         """Returns the names of its metrics among all results: `accuracy`, or `dev|accuracy` of the set `dev`."""

@@ -1,7 +1,7 @@
 """The training data of workers: one stream for each, all of them together the batches of one device.
 
 Owns: making the streams on the workers, and making one again on a worker that comes back. Does not own: what is in a
-stream (`feed.py`), who reads it (`coordinator.py`).
+stream (`train_iterator.py`), who reads it (`coordinator.py`).
 
 TensorFlow traces one function for the data of all workers, in which nobody knows which worker it is for. So each worker
 gets a resource of its own here, by the calls that TensorFlow's own function is made of.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from official_trainer.engine.feed import Feed
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.lazy import load, tf
 
 _values = load("tensorflow.python.distribute.coordinator.values")
@@ -41,16 +41,16 @@ class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[name-
 class WorkerDatasets:
     """The data of all workers from a batch on; `iter` makes the streams."""
 
-    def __init__(self, coordinator: Any, feed: Feed, start_step: int, *, repeats: bool) -> None:
+    def __init__(self, coordinator: Any, builder: DatasetBuilder, start_step: int, *, repeats: bool) -> None:
         """Takes whose data it is.
 
         Args:
           coordinator: of the workers.
-          feed: makes the data of one worker.
+          builder: makes the data of one worker.
           start_step: the first batch, of worker 0; that of worker 1 is the next one.
           repeats: whether data that ends begins again.
         """
-        self._coordinator, self._feed = coordinator, feed
+        self._coordinator, self._builder = coordinator, builder
         self._start_step, self._repeats = start_step, repeats
 
     def __iter__(self) -> WorkerStreams:
@@ -84,7 +84,7 @@ class WorkerDatasets:
         """Returns the function that makes the dataset of the worker whose next batch has this number."""
 
         def make() -> tf.data.Dataset:
-            return self._feed.of_worker(number, self._num_workers, repeats=self._repeats)
+            return self._builder.of_worker(number, self._num_workers, repeats=self._repeats)
 
         with tf.device(None):  # a worker's thread would have what is read now read by the worker
             return tf.function(make, autograph=False).get_concrete_function()

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import Config, ConfigError, Origin, Problem
+from official_trainer.errors import nearest
 from official_trainer.garden import gin_syntax
 from official_trainer.garden.gin_syntax import Macro, Reference, Source
 from official_trainer.garden.spec import is_config_class
-from official_trainer.suggest import nearest
 
 _logger = logging.getLogger(__name__)
 

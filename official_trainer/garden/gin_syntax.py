@@ -17,7 +17,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Origin, Problem
-from official_trainer.suggest import nearest
+from official_trainer.errors import nearest
 
 FILE_FLAG, PARAMS_FLAG = "--gin_file", "--gin_params"
 

@@ -1,7 +1,7 @@
 """Inputs: arrays, TFRecord files and TFDS as batches that start at any step.
 
 Owns: which example is in which batch, for any number of replicas and hosts, and what a user reads when data is bad.
-Does not own: devices (`distributed/strategy.py`), the loop over batches (`engine/feed.py`, `engine/loop.py`).
+Does not own: devices (`distributed/strategy.py`), the loop over batches (`engine/train_iterator.py`, `engine/loop.py`).
 
     order.py ──► arrays.py            order: a pure function of (seed, epoch, position), so a restart costs nothing
         └──────► records.py ──► tfds.py

@@ -1,6 +1,6 @@
 """Reading over the batches before a step, for pipelines that cannot start there by themselves.
 
-Owns: `skip`, for plain and distributed datasets. Does not own: when that is needed (`engine/feed.py`).
+Owns: `skip`, for plain and distributed datasets. Does not own: when that is needed (`engine/train_iterator.py`).
 """
 
 from __future__ import annotations

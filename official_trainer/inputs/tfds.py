@@ -12,12 +12,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from official_trainer.errors import nearest
 from official_trainer.inputs import order
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.files import RecordFile
 from official_trainer.inputs.records import from_files
 from official_trainer.lazy import tf
-from official_trainer.suggest import nearest
 
 
 def from_tfds(

@@ -17,7 +17,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, skip
 from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 
 DEFAULT_BATCH_SIZE = 32  # Keras's
 _NO_END = 2**62
@@ -120,7 +120,7 @@ class Arrays(Source):
             )
 
         passes = tf.data.Dataset.range(first_epoch, self._num_passes)
-        return passes.flat_map(as_written(epoch)).prefetch(_BLOCK_STEPS)
+        return passes.flat_map(do_not_convert(epoch)).prefetch(_BLOCK_STEPS)
 
     def one_pass(self) -> tf.data.Dataset:
         return self._epoch(0, 0, False).prefetch(_BLOCK_STEPS)
@@ -144,7 +144,7 @@ class Arrays(Source):
                 rows = shuffled(number * examples + rows, examples, self._seed)
             return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), self._tensors)
 
-        blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(as_written(block))
+        blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(do_not_convert(block))
         return blocks if steps == 1 else blocks.rebatch(size)
 
     @property

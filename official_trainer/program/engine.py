@@ -30,7 +30,7 @@ from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Given, Job
 from official_trainer.stopping import StopRequest
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking import Tracker
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -135,7 +135,7 @@ class Engine:
 
     def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, hooks: Mapping[str, Any]) -> None:
         if not isinstance(self._data.training, Own):  # which goes on where it was
-            trainer.feed.begin_next_epoch()
+            trainer.train_iterator.begin_next_epoch()
         self._num_fits += 1
         trainer.global_step.assign(action.begin())
         # Signals stay the caller's: there is nothing to save, and the process may be a notebook's.
@@ -169,7 +169,7 @@ class Engine:
         self._check_batches(batch)
         trainer = self._ready(batch)
         trainer.restart_data()
-        trainer.feed.begin_next_epoch()
+        trainer.train_iterator.begin_next_epoch()
         if reset_metrics:
             trainer.reset_training()
         with self.scope():
@@ -241,7 +241,7 @@ class Engine:
         """Creates weights and metrics that wait for a first call, by tracing a step that never runs."""
         strategy = tf.distribute.get_strategy()
 
-        @as_written
+        @do_not_convert
         def step(batch: Any) -> None:
             strategy.run(self._data.validation_step, args=(batch, self._model))
 

@@ -13,12 +13,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from official_trainer.errors import nearest
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.reward_function import RewardError
-from official_trainer.suggest import nearest
 from official_trainer.tasks import random_streams
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 
 _PACKAGE = "official_trainer"
 
@@ -103,12 +103,12 @@ class ScoreFunction:
                 f"allowed: {', '.join(get_args(Outputs))}"
             )
 
-    @as_written
+    @do_not_convert
     def likeliest(self, name: str, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns what is rewarded in an evaluation, of the output of a name."""
         return y_pred if self._kind(name) == "gaussian" else tf.argmax(y_pred, axis=-1)
 
-    @as_written
+    @do_not_convert
     def estimate(self, name: str, y_pred: tf.Tensor, mask: Any, evaluate: Evaluate) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws outputs and has them rewarded.
 
@@ -218,7 +218,7 @@ class EvolutionStrategies:
                 f"with {replicas}; build it without, or use ScoreFunction"
             )
 
-    @as_written
+    @do_not_convert
     def outputs(self, model: keras.Model, x: Any, like: Any) -> Any:
         """Returns the model's outputs for `x` with the weights of each copy: [population, batch, …].
 
@@ -247,7 +247,7 @@ class EvolutionStrategies:
             variable.assign(weight)
         return found
 
-    @as_written
+    @do_not_convert
     def surrogate(self, model: keras.Model, rewards: tf.Tensor) -> tf.Tensor:
         """Returns a number whose gradient is the estimate of the gradient of the reward, from rewards [population]."""
         variables = model.trainable_variables

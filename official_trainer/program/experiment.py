@@ -122,7 +122,7 @@ class ExperimentEngine(Engine):
         if steps_per_epoch is None:
             self._data.training = own
             try:
-                steps = self._ready(own).feed.steps_per_epoch()
+                steps = self._ready(own).train_iterator.steps_per_epoch()
             except DataError:
                 steps = None
             if steps is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from official_trainer.lazy import tf
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 
 
 def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = False) -> tf.data.Dataset:
@@ -32,9 +32,9 @@ def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = Fal
             rows = tf.nest.map_structure(lambda tensor: tensor[start:stop], batch)
             return (rows, tf.fill([stop - start], num_replicas / tf.cast(size, tf.float32))) if weighted else rows
 
-        return tf.data.Dataset.range(num_replicas).map(as_written(part))
+        return tf.data.Dataset.range(num_replicas).map(do_not_convert(part))
 
-    return dataset.flat_map(as_written(parts)).prefetch(num_replicas)
+    return dataset.flat_map(do_not_convert(parts)).prefetch(num_replicas)
 
 
 def share_of(inputs: Any) -> tuple[Any, tf.Tensor | None]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from official_trainer.errors import nearest
 from official_trainer.lazy import keras
 from official_trainer.program.data import ArgumentError
-from official_trainer.suggest import nearest
 
 
 def names_of(model: keras.Model) -> list[str] | None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from official_trainer.config import DataConfig
-from official_trainer.engine.feed import Feed
 from official_trainer.engine.inference import Inference
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import Own, Source
@@ -66,15 +66,15 @@ class Prediction:
 
     def _dataset(self, data: Source, steps: int | None) -> Any:
         section = data.section if isinstance(data, Own) else DataConfig(is_training=False)
-        feed = Feed(_Data(data, steps), section, training=False, seed=self._seed)
+        builder = DatasetBuilder(_Data(data, steps), section, training=False, seed=self._seed)
         if is_waiting_for_a_call(self._model):
             strategy = tf.distribute.get_strategy()
 
             def step(inputs: Any) -> None:
                 strategy.run(self.inference_step, args=(inputs, self._model))
 
-            tf.function(step).get_concrete_function(feed.element_spec())  # creates variables, and never runs
-        return feed.build()
+            tf.function(step).get_concrete_function(builder.element_spec())  # creates variables, and never runs
+        return builder.build()
 
     def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
         """Returns the model's outputs by their places; traced."""

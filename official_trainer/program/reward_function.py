@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.lazy import keras, load, tf
 from official_trainer.program.data import ArgumentError
-from official_trainer.suggest import nearest
 from official_trainer.tasks import random_streams
-from official_trainer.tasks.autograph import as_written, rewritten
+from official_trainer.tasks.autograph import convert, do_not_convert
 
 _PACKAGE = "official_trainer"
 
@@ -94,7 +93,7 @@ class RewardFunction:
         self.is_python = self._is_async or isinstance(function, PythonReward)
         self._failure: BaseException | None = None
 
-    @as_written
+    @do_not_convert
     def of_batch(self, y_true: Any, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns the rewards of a batch, float32: [batch, …], or a scalar for all of it.
 
@@ -104,7 +103,7 @@ class RewardFunction:
         if self.is_python:
             return self._in_python([] if y_true is None else [y_true], y_pred)
         try:
-            values = rewritten(self._function)(*_as_keras_matches_them(y_true, y_pred))
+            values = convert(self._function)(*_as_keras_matches_them(y_true, y_pred))
             values = tf.cast(tf.convert_to_tensor(values), tf.float32)
         except Exception as error:
             raise RewardError(
@@ -114,7 +113,7 @@ class RewardFunction:
             ) from error
         return values if values.shape.rank is not None else tf.reshape(values, [tf.shape(y_pred)[0]])
 
-    @as_written
+    @do_not_convert
     def of_samples(self, y_true: Any, samples: tf.Tensor) -> tf.Tensor:
         """Returns the rewards of several outputs [samples, batch, …] for the same targets: [samples, batch, …].
 

@@ -17,7 +17,7 @@ from official_trainer.program import per_output
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.estimators import EvolutionStrategies, RewardEstimator, ScoreFunction
 from official_trainer.program.reward_function import RewardError, RewardFunction
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking.monitored import Direction
 
 _compiled: Any = load("tf_keras.src.engine.compile_utils")  # Keras's own containers have no public name
@@ -153,7 +153,7 @@ class Rewards:
 
     # In a step. Called in replica context, traced.
 
-    @as_written
+    @do_not_convert
     def trained(self, loss: Any, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
         """Returns what a step of training minimises: the loss minus the reward, with a gradient for each.
 
@@ -179,7 +179,7 @@ class Rewards:
             total = tf.stop_gradient(total) + (surrogate - tf.stop_gradient(surrogate))
         return self._minimised(loss, total, (rewarded, values), model)
 
-    @as_written
+    @do_not_convert
     def evaluated(self, loss: Any, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
         """Returns what `trained` does, without a gradient, of the outputs as they are."""
         _, y, sample_weight = batch
@@ -187,7 +187,7 @@ class Rewards:
         values = [self._value(each) for each in rewarded]
         return self._minimised(loss, self._summed(rewarded, values), (rewarded, values), model)
 
-    @as_written
+    @do_not_convert
     def value(self, y: Any, outputs: Any, sample_weight: Any) -> tf.Tensor:
         """Returns the weighted sum of the outputs' mean rewards, a scalar float32."""
         rewarded = self._rewarded(y, outputs, sample_weight)

@@ -18,7 +18,7 @@ from official_trainer.program.data import Source
 from official_trainer.program.parts import divided, share_of
 from official_trainer.program.rewards import rewards_of
 from official_trainer.tasks import optimization
-from official_trainer.tasks.autograph import as_written, rewritten
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.task import Task
 
 Kind = Literal["train", "eval"]
@@ -58,20 +58,20 @@ class ProgramTask(Task):
         assert self.validation is not None
         return divided(self.validation.one_pass(), context.elements_per_step)
 
-    @as_written
+    @do_not_convert
     def train_step(
         self, inputs: Any, model: keras.Model, optimizer: keras.optimizers.Optimizer, metrics: Any = None
     ) -> dict[str, Any]:
         """Runs Keras's training step, or the model's own."""
         inputs, share = share_of(inputs)
         if self._has_own_step:
-            logs = self._keep("train", rewritten(model.train_step)(inputs))
+            logs = self._keep("train", convert(model.train_step)(inputs))
         else:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
             rewards = rewards_of(model)
             with tf.GradientTape() as tape:
                 outputs = model(x, training=True)
-                loss = rewritten(model.compute_loss)(x, y, outputs, weight)
+                loss = convert(model.compute_loss)(x, y, outputs, weight)
                 if rewards is not None:
                     loss = rewards.trained(loss, (x, y, weight), outputs, model)
                 updated = loss if share is None or _adds_up(model) else loss * share
@@ -80,14 +80,14 @@ class ProgramTask(Task):
             logs = {self.loss: loss}
         return logs
 
-    @as_written
+    @do_not_convert
     def validation_step(self, inputs: Any, model: keras.Model, metrics: Any = None) -> dict[str, Any]:
         """Runs Keras's evaluation step, or the model's own."""
         if type(model).test_step is not keras.Model.test_step:
-            return self._keep("eval", rewritten(model.test_step)(inputs))
+            return self._keep("eval", convert(model.test_step)(inputs))
         x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
         outputs = model(x, training=False)
-        loss = rewritten(model.compute_loss)(x, y, outputs, weight)
+        loss = convert(model.compute_loss)(x, y, outputs, weight)
         rewards = rewards_of(model)
         if rewards is not None:
             loss = rewards.evaluated(loss, (x, y, weight), outputs, model)
@@ -97,7 +97,7 @@ class ProgramTask(Task):
     def _update_metrics(self, kind: Kind, batch: tuple[Any, Any, Any, Any]) -> None:
         model = self._model
         if type(model).compute_metrics is not keras.Model.compute_metrics:
-            self._keep(kind, rewritten(model.compute_metrics)(*batch))
+            self._keep(kind, convert(model.compute_metrics)(*batch))
         else:
             _, y, outputs, weight = batch
             model.compiled_metrics.update_state(y, outputs, weight)  # without the results, which nobody asks for here

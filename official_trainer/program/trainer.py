@@ -18,7 +18,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import tf
 from official_trainer.program.callbacks import looks_at_test_batches
 from official_trainer.program.rewards import rewards_of
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
@@ -60,7 +60,7 @@ class ProgramTrainer(Trainer):
 
     # Callbacks of Keras look at its counters. Not in a task's step: one that a replica may leave out cannot count.
 
-    @as_written
+    @do_not_convert
     def next_train_inputs(self, iterator: Any) -> Any:
         inputs = super().next_train_inputs(iterator)
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
@@ -74,7 +74,7 @@ class ProgramTrainer(Trainer):
         if self.keeps_record or self.tells_loss:
             super()._keep_loss(loss)
 
-    @as_written
+    @do_not_convert
     def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:
         inputs, logs = super().next_eval_inputs(iterator)
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
@@ -138,7 +138,7 @@ class ProgramTrainer(Trainer):
 
     def restart_data(self) -> None:
         """Has the data of the next call built anew."""
-        self.feed.reset()
+        self.train_iterator.reset()
         self.eval_dataset = None
 
     def train_loop_end(self) -> dict[str, Any]:

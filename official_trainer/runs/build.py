@@ -21,7 +21,7 @@ from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
-from official_trainer.engine import audit, process
+from official_trainer.engine import consistency, process
 from official_trainer.engine.trainer import Trainer
 from official_trainer.garden import live
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
@@ -66,9 +66,9 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
         stop.take_back()
-    audit.check(
+    consistency.check(
         multi_worker.peers_of(strategy),
-        lambda: audit.of_run(job.experiment, job.mode, job.model_dir, {**configuration.flat(config), **gin}),
+        lambda: consistency.of_run(job.experiment, job.mode, job.model_dir, {**configuration.flat(config), **gin}),
     )
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)

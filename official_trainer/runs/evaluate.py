@@ -69,7 +69,7 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     with _watchdog_of(job, trainers) as watchdog:
         watchdog.enter("build")
         trainers.append(trainer := build(job, stop=stop))
-        with trainer.company.leading():
+        with trainer.process_group.leading():
             watchdog.enter("restore", step)
             trainer.load_weights(directory, step)
             watchdog.enter("evaluate", step)
@@ -137,7 +137,7 @@ def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watch
     with EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease:
         with stop.interruptible():
             trainer = build(job, keeps_best=True, stop=stop)
-        with trainer.company.leading():
+        with trainer.process_group.leading():
             with stop.interruptible():
                 trainer.check_monitored(monitored(job))
             trainers.append(trainer)

@@ -38,8 +38,8 @@ from official_trainer.runs.resume.config_changes import kind_of
 from official_trainer.stopping import StopRequest
 
 if TYPE_CHECKING:
-    from official_trainer.engine.feed import Feed
     from official_trainer.engine.inference import Inference
+    from official_trainer.engine.train_iterator import DatasetBuilder
     from official_trainer.engine.trainer import Trainer
 
 _logger = logging.getLogger(__name__)
@@ -167,10 +167,10 @@ def _predict(
         with trainer.strategy.scope():
             traced = job.config.trainer.eval_tf_function
             inference = Inference(trainer.task, trainer.model, seed=runtime.seed, use_tf_function=traced)
-            feed, max_rows, dataset = _data(trainer, settings.data, runtime.seed, first)
+            builder, max_rows, dataset = _data(trainer, settings.data, runtime.seed, first)
         waiting = functools.partial(stop.leaving, lambda: True)  # whole shards are all there is to save
-        with trainer.weights_averaged(), feed.errors_explained():
-            reader = Reader(feed, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
+        with trainer.weights_averaged(), builder.errors_explained():
+            reader = Reader(builder, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
             predict_into(shards, reader, max_rows=max_rows, on_batch=watchdog.beat)
 
 
@@ -182,7 +182,7 @@ class Reader:
 
     def __init__(
         self,
-        feed: Feed,
+        builder: DatasetBuilder,
         inference: Inference,
         start: tuple[int, Iterator[Any]],
         *,
@@ -192,21 +192,21 @@ class Reader:
         """Takes what is read.
 
         Args:
-          feed: builds the data.
+          builder: builds the data.
           inference: gives the outputs; its strategy is that of the data.
           start: number of a batch, and an iterator over the data from there on.
           waiting: gives a context for the time in which a batch is waited for.
           on_batch: called after each batch that is read over.
         """
-        self._feed, self._inference = feed, inference
+        self._builder, self._inference = builder, inference
         self._number, self._iterator = start
         self._waiting, self._on_batch = waiting, on_batch
 
     def __call__(self, first: int) -> Iterator[tuple[int, Columns]]:
         """Yields what `Inference.batches` does, from batch number `first` on."""
-        if first - self._number > _NEAR_BATCHES and self._feed.has_started_there:
+        if first - self._number > _NEAR_BATCHES and self._builder.has_started_there:
             with self._waiting(), self._inference.strategy.scope():
-                self._number, self._iterator = first, iter(self._feed.build(first))
+                self._number, self._iterator = first, iter(self._builder.build(first))
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
             while self._number < first:
                 with self._waiting():
@@ -219,7 +219,7 @@ class Reader:
 
 
 def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:
-    """Returns the feed of a data section, how many examples to read (None: all), and the data from batch `first`.
+    """Returns the builder of a data section, how many examples to read (None: all), and the data from batch `first`.
 
     Each example comes once, in order: nothing is shuffled and no last batch left out. Data for training is read as
     such, because tasks choose by `is_training` which examples they give, and cut where it begins again.
@@ -227,7 +227,7 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
     Raises:
       DataError: it has no end, and does not say how long an epoch is.
     """
-    from official_trainer.engine.feed import Feed
+    from official_trainer.engine.train_iterator import DatasetBuilder
 
     section = getattr(trainer.config.task, name)
     is_training = getattr(section, "is_training", None)
@@ -241,16 +241,17 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
     }
     section = section.replace(**{field: value for field, value in wanted.items() if hasattr(section, field)})
     # Apart: what a pipeline shuffles by itself comes in the same order after a restart.
-    feed = Feed(trainer.task, section, training=False, seed=seed).apart()
-    dataset = feed.build(first)
-    steps = feed.steps_per_epoch() if is_training else None
+    builder = DatasetBuilder(trainer.task, section, training=False, seed=seed).apart()
+    dataset = builder.build(first)
+    steps = builder.steps_per_epoch() if is_training else None
     if steps == math.inf:
         raise DataError(
-            f"{feed.source}: task.{name} repeats for ever and does not say how many examples it has, so predictions of "
-            f"it would never end; set task.{name}.is_training=false, or input_context.examples_per_epoch in "
-            "build_inputs"
+            f"{builder.source}: task.{name} repeats for ever and does not say how many examples it has, so "
+            f"predictions of it would never end; set task.{name}.is_training=false, or "
+            "input_context.examples_per_epoch in build_inputs"
         )
-    return feed, (None if feed.context is None or not is_training else feed.context.examples_per_epoch), dataset
+    num_examples = builder.context.examples_per_epoch if builder.context is not None and is_training else None
+    return builder, num_examples, dataset
 
 
 def _watchdog(job: Job, shards: PredictionShards) -> contextlib.AbstractContextManager[Watchdog]:

@@ -163,7 +163,7 @@ class _Session:
             trainer = build(job, trains=True, keeps_best=evaluates != "never", stop=stop)
         self._trainer = trainer
         self._notes.forget()
-        with trainer.company.leading():
+        with trainer.process_group.leading():
             self._lead(trainer, evaluates, stop)
 
     def _lead(self, trainer: Trainer, evaluates: Evaluates, stop: StopRequest) -> None:
@@ -177,7 +177,7 @@ class _Session:
         self._account.trackers_seconds = lambda: self._trackers.spent_seconds
         with closing(self._trackers) as outcome:
             store = store_of(job, trainer, schedule)
-            trainer.feed.on_build = data_layout.LayoutTeller(
+            trainer.train_iterator.on_build = data_layout.LayoutTeller(
                 remember=store.describe, record=self._record.set_input, say=self._console.message
             )
             hooks = self._hooks(trainer, schedule)
@@ -256,11 +256,11 @@ class _Session:
         if any(path.startswith("trainer.optimizer_config.") for path in changes):
             trainer.use_configured_optimizer()
         if size := changes.get("task.train_data.global_batch_size"):
-            trainer.feed.position.change_batch_size(state.step, int(size.before), int(size.after))
+            trainer.train_iterator.position.change_batch_size(state.step, int(size.before), int(size.after))
 
     def _check_layout(self, trainer: Trainer, step: int) -> None:
         """Refuses other input pipelines than the checkpoint was saved with, where examples would change their order."""
-        if (pipelines := trainer.feed.pipelines()) is None:
+        if (pipelines := trainer.train_iterator.pipelines()) is None:
             return
         allow = self._job.allow_config_change
         notice = data_layout.check(self._job.model_dir, step, pipelines, allow_change=allow)

@@ -78,7 +78,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
                 watchdog.enter(phase)
                 teller.tell(phase)
 
-            end = trainers[0].company.follow(trainers[0], on_call)
+            end = trainers[0].process_group.follow(trainers[0], on_call)
             _follow_to_the_end(end)
     return {}
 

@@ -18,7 +18,7 @@ from typing import Any
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import publish
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 
 Step = Callable[..., dict[str, Any]]
 """A task's `train_step(inputs, model, optimizer, metrics)`."""
@@ -163,7 +163,7 @@ def _replicas_apart() -> Iterator[None]:
         ) from error
 
 
-@as_written
+@do_not_convert
 def is_update() -> bool:
     """Whether the step that is traced here ends with an update; false for all but the last micro-batch."""
     return _here.micro_batch is None or _here.micro_batch.is_last

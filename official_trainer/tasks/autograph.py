@@ -16,16 +16,16 @@ from official_trainer.lazy import tf
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def as_written(function: Function) -> Function:
-    """Marks a function of the engine: AutoGraph calls it as it is, and so all that it calls but for `rewritten`.
+def do_not_convert(function: Function) -> Function:
+    """Marks a function of the engine: AutoGraph calls it as it is, and so all that it calls but for `convert`.
 
-    A method that overrides it is a user's, and rewritten.
+    A method that overrides it is a user's, and convert.
     """
-    function.autograph_info__ = None  # type: ignore[attr-defined]  # TensorFlow's own mark on what it has rewritten
+    function.autograph_info__ = None  # type: ignore[attr-defined]  # TensorFlow's own mark on what it has convert
     return function
 
 
-def rewritten(function: Function) -> Function:
+def convert(function: Function) -> Function:
     """Returns a user's function as AutoGraph calls it, if it is at work where this is called; else as it is."""
     autograph = tf.__internal__.autograph
     converted: Function = autograph.tf_convert(function, autograph.control_status_ctx())

@@ -1,7 +1,8 @@
 """TensorFlow's stateful random operations, drawn from a key instead of hidden state.
 
 Owns: which operations, what stands for each of them, and the same for the functions of an input pipeline.
-Does not own: where keys come from in a step (`random_streams.py`), seeds of whole pipelines (`engine/feed.py`).
+Does not own: where keys come from in a step (`random_streams.py`), seeds of whole pipelines
+(`engine/train_iterator.py`).
 
 `tf.random.uniform` and its like count up a state inside the running program, which no checkpoint holds, and in a
 parallel `Dataset.map` whoever comes first draws first. Model Garden draws like that in its augmentations, stochastic

@@ -15,7 +15,7 @@ from official.modeling import optimization as garden_optimization
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks.autograph import as_written, rewritten
+from official_trainer.tasks.autograph import convert, do_not_convert
 
 
 def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.optimizers.Optimizer:
@@ -62,7 +62,7 @@ def hyperparameters(optimizer: Any) -> list[tf.Variable]:
 _SMALL_MODEL = 10_000  # weights
 
 
-@as_written
+@do_not_convert
 def apply_gradients(optimizer: Any, grads_and_vars: Iterable[tuple[Any, tf.Variable]], *, after: tf.Tensor) -> None:
     """Updates weights in a traced step; an update does not count before `after`, scalar, is there.
 
@@ -76,7 +76,7 @@ def apply_gradients(optimizer: Any, grads_and_vars: Iterable[tuple[Any, tf.Varia
     is_small = sum(variable.shape.num_elements() or 0 for _, variable in pairs) <= _SMALL_MODEL
     options = {"experimental_aggregate_gradients": False} if is_small and not sums and _is_keras_own(optimizer) else {}
     with _counting_after(after, optimizer):
-        rewritten(optimizer.apply_gradients)(pairs, **options)
+        convert(optimizer.apply_gradients)(pairs, **options)
 
 
 def minimize(optimizer: Any, loss: tf.Tensor, weights: Sequence[tf.Variable], tape: tf.GradientTape) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking import Histogram, Image
 
 Tensors = dict[str, dict[str, Any]]
@@ -87,7 +87,7 @@ def image(name: str, value: Any, *, max_images: int = 3) -> None:
     _publish("image", name, value, check)
 
 
-@as_written
+@do_not_convert
 def is_wanted() -> bool:
     """Whether somebody wants what this step publishes; for what is expensive to compute, and of no other use."""
     return _here.collection is not None and _here.collection.is_wanted

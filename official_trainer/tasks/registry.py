@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, components, fields
+from official_trainer.errors import nearest
 from official_trainer.garden import index as garden
 from official_trainer.garden import snapshot
 from official_trainer.garden.live import build_task
 from official_trainer.garden.sections import garden_class
 from official_trainer.lazy import load
-from official_trainer.suggest import nearest
 
 _FOLDER = "experiments"
 _DECORATOR = "register_config_factory"

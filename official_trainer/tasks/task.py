@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, publish
-from official_trainer.tasks.autograph import as_written
+from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.results import Results
 from official_trainer.tasks.variables import flatten
 
@@ -257,7 +257,7 @@ def _publish_gradients(model: keras.Model, variables: Sequence[tf.Variable], gra
     publish.scalar("gradient_norm", tf.linalg.global_norm(summed))
 
 
-@as_written
+@do_not_convert
 def split_inputs(inputs: Any) -> tuple[Any, Any]:
     """Returns `(features, labels)` of a batch; features alone are their own labels."""
     if isinstance(inputs, tuple) and len(inputs) == 2:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, said_by
+from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.tracking import Media, Outcome, Tracker
 
 _logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class TrackerError(UserError, RuntimeError):
     """A tracker failed, and its `on_error` is `fail`."""
 
     def __init__(self, name: str, what: str, error: BaseException, fix: str = "") -> None:
-        super().__init__(f"tracker {name} failed in {what}: {said_by(error)}{fix and f'; {fix}'}")
+        super().__init__(f"tracker {name} failed in {what}: {describe_error(error)}{fix and f'; {fix}'}")
         self.exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
 
 

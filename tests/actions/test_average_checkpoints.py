@@ -331,15 +331,15 @@ def test_the_data_of_the_run_is_not_touched(model_dir):
     action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
     tf.random.set_seed(5)
     first = tf.random.uniform([3]).numpy()
-    epoch, batch = trainer.feed.epoch(4), next(trainer.feed.first_batches())
+    epoch, batch = trainer.train_iterator.epoch(4), next(trainer.train_iterator.first_batches())
     action.on_start(run)
     action.on_step(run)
     np.testing.assert_array_equal([first, tf.random.uniform([3]).numpy()], drawn)
     trainer.train(3)
     other.train(3)
     toy.assert_bitwise_equal(parts(trainer), parts(other))
-    assert trainer.feed.epoch(4) == epoch
-    toy.assert_bitwise_equal(next(trainer.feed.first_batches()), batch)
+    assert trainer.train_iterator.epoch(4) == epoch
+    toy.assert_bitwise_equal(next(trainer.train_iterator.first_batches()), batch)
 
 
 @strategies

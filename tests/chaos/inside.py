@@ -58,10 +58,10 @@ def forget_random():
 
 def forget_position():
     """Data starts at its beginning."""
-    from official_trainer.engine.feed import Feed
+    from official_trainer.engine.train_iterator import DatasetBuilder
 
-    build = Feed.build
-    Feed.build = lambda self, start_step=0, window_steps=None: build(self, 0, window_steps)
+    build = DatasetBuilder.build
+    DatasetBuilder.build = lambda self, start_step=0, window_steps=None: build(self, 0, window_steps)
 
 
 def forget_slots():

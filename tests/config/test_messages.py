@@ -22,8 +22,7 @@ from official_trainer.config import (
     nodes,
     resolve,
 )
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.suggest import nearest
+from official_trainer.errors import ExitCode, UserError, nearest
 from tests.config.sample import Block, Model, SampleTask, base, problems, resolved
 
 GOLDEN = """\

@@ -3,11 +3,11 @@
 import orbit
 
 from official_trainer.checkpoints.best import BestCheckpoint
-from official_trainer.distributed.collective import Company
+from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.engine.evaluation import Evaluator
-from official_trainer.engine.feed import Feed, TrainingFeed
 from official_trainer.engine.input_wait import InputMark
 from official_trainer.engine.traces import Traces
+from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import Stepper
 from official_trainer.engine.validation_sets import ValidationSet
 from official_trainer.garden import run_experiment
@@ -42,13 +42,13 @@ class OrbitTrainer(Stepper):
 
     def __init__(self, train_dataset, options=None):
         self._strategy = tf.distribute.get_strategy()
-        self.stop, self.company = StopRequest(), Company(self._strategy)
+        self.stop, self.process_group = StopRequest(), ProcessGroup(self._strategy)
         self._input_mark, self._traces = InputMark(), Traces(20)
         self._enable_xla, self._average, self._accumulator = False, None, None
         self._global_step = self.global_step
         orbit.StandardTrainer.__init__(self, None, options)
-        feed = Feed(Task(None), None, training=True, seed=0, service_timeout_seconds=1)
-        self._feed = TrainingFeed(feed, self.global_step, on_data_end="error", given=train_dataset)
+        feed = DatasetBuilder(Task(None), None, training=True, seed=0, service_timeout_seconds=1)
+        self._train_iterator = TrainIterator(feed, self.global_step, on_data_end="error", given=train_dataset)
 
 
 class OrbitEvaluator(Evaluator):
@@ -56,9 +56,9 @@ class OrbitEvaluator(Evaluator):
 
     def __init__(self, eval_dataset, options=None):
         self._strategy = tf.distribute.get_strategy()
-        self.stop, self.company = StopRequest(), Company(self._strategy)
+        self.stop, self.process_group = StopRequest(), ProcessGroup(self._strategy)
         self._task, self._model, self._average, self._traces = Task(None), tf.Module(), None, Traces(20)
-        feed = Feed(self._task, None, training=False, seed=0, service_timeout_seconds=1)
+        feed = DatasetBuilder(self._task, None, training=False, seed=0, service_timeout_seconds=1)
         self._own_set = self._set = ValidationSet(self._task, self._model, feed)
         self._own_set.dataset, self._named_sets = eval_dataset, []
         self._examples_evaluated, self._held = metrics.example_counter(), []

@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from official_trainer.config import FrozenDict, Positive
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
+from official_trainer.errors import nearest
 from official_trainer.launch import rerun
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 from official_trainer.launch.targets import yaml_text
 from official_trainer.launch.targets.tpu import NEEDS, label_problems, missing_fields, unseen_files
-from official_trainer.suggest import nearest
 
 JOB = "job.yaml"
 

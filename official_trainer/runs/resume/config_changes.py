@@ -26,9 +26,9 @@ from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
+from official_trainer.errors import shorten
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.garden.gin_syntax import PARAMS_FLAG
-from official_trainer.suggest import shorten
 
 _logger = logging.getLogger(__name__)
 

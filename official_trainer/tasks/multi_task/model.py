@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.lazy import keras, tf
-from official_trainer.suggest import nearest
 
 
 class SubTasksError(UserError, LookupError):

@@ -1,7 +1,7 @@
 """The batches of a run: a task's data under the strategy, from the step where the run stands.
 
-Owns: `TrainingFeed`, which builds the iterator there and says what happens when data ends. Does not own: how a pipeline
-orders or reads examples (`inputs/`), what is saved of where the data stands (`data_position.py`).
+Owns: `TrainIterator`, which builds the iterator there and says what happens when data ends. Does not own: how a
+pipeline orders or reads examples (`inputs/`), what is saved of where the data stands (`data_position.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from official_trainer.tasks import keyed_draws, random_streams
 _logger = logging.getLogger(__name__)
 
 
-class Feed:
+class DatasetBuilder:
     """Builds a task's dataset for one split under the strategy in scope."""
 
     def __init__(
@@ -129,16 +129,16 @@ class Feed:
 
     def element_spec(self) -> Any:
         """Returns what a batch of one replica looks like; for the run, it is as if nothing had been built."""
-        feed = self.apart()
-        feed.build()
-        assert feed._built is not None
-        return feed._built[0].element_spec
+        builder = self.apart()
+        builder.build()
+        assert builder._built is not None
+        return builder._built[0].element_spec
 
-    def apart(self) -> Feed:
-        """Returns a feed of the same data, for whoever reads it without the run taking notice."""
-        feed = copy.copy(self)
-        feed._is_apart, feed._built = True, None
-        return feed
+    def apart(self) -> DatasetBuilder:
+        """Returns a builder of the same data, for whoever reads it without the run taking notice."""
+        builder = copy.copy(self)
+        builder._is_apart, builder._built = True, None
+        return builder
 
     def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
         """Does what the pipeline did not do itself: skip to the start, group batches into blocks."""
@@ -195,38 +195,40 @@ _READ_ERRORS = (
 )
 
 
-class TrainingFeed:
+class TrainIterator:
     """The iterator over training batches: built at the run's step, dropped when the run goes elsewhere."""
 
     def __init__(
         self,
-        feed: Feed,
+        builder: DatasetBuilder,
         global_step: tf.Variable,
         *,
         on_data_end: str,
         window_steps: int | None = None,
         given: Any = None,
     ) -> None:
-        """Takes the task's feed, or a dataset `given` by the caller in its place.
+        """Takes the task's builder, or a dataset `given` by the caller in its place.
 
         `on_build` is called with what the task's data was built for, each time that the iterator is built.
 
         Args:
-          feed: builds the task's training data.
+          builder: builds the task's training data.
           global_step: step whose batch comes next.
           on_data_end: `error`, `stop` or `repeat`.
           window_steps: batches in a block, if the iterator is to give blocks.
           given: dataset to use instead of the task's.
         """
         self.position = DataPosition()
-        self._feed = feed
+        self._builder = builder
         self._global_step = global_step
         self._on_data_end = on_data_end
         self._window_steps = window_steps
         self._given = given
         self._iterator: Any = None
         self._to_read_over = 0
-        self.of_workers: Callable[[Feed, int], Any] | None = None  # gives all workers' streams from a batch on
+        self.of_workers: Callable[[DatasetBuilder, int], Any] | None = (
+            None  # gives all workers' streams from a batch on
+        )
         self.on_build: Callable[[InputContext], object] = lambda context: None
 
     @property
@@ -244,11 +246,11 @@ class TrainingFeed:
         if self._iterator is None:
             step = int(self._global_step.numpy())
             dataset = self._dataset(step, self._window_steps)
-            if self._given is None and self._feed.context is not None:
-                self.on_build(self._feed.context)
-            self._to_read_over = 0 if self._feed.has_started_there else self.position.start_step(step)
+            if self._given is None and self._builder.context is not None:
+                self.on_build(self._builder.context)
+            self._to_read_over = 0 if self._builder.has_started_there else self.position.start_step(step)
             if self.of_workers is not None:  # what was built above is for asking about the data
-                dataset = self.of_workers(self._feed, self.position.start_step(step))
+                dataset = self.of_workers(self._builder, self.position.start_step(step))
             self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
 
@@ -256,7 +258,7 @@ class TrainingFeed:
         """Returns the data that follows `step`; in blocks of `window_steps` batches, if given."""
         start_step = self.position.start_step(step)
         if self._given is None:
-            return self._feed.build(start_step, window_steps)
+            return self._builder.build(start_step, window_steps)
         dataset = inputs.skip(self._given, start_step)
         return dataset if window_steps is None else inputs.stack_windows(dataset, window_steps)
 
@@ -265,21 +267,21 @@ class TrainingFeed:
 
         None if a service gives them: it would not give the same ones again.
         """
-        if self._given is None and self._feed.is_served:
+        if self._given is None and self._builder.is_served:
             return
         yield from tf.nest.map_structure(iter, self._dataset(step))
 
     def first_batches(self) -> Iterator[Any]:
         """Yields batches from the first one of the data, distributed; nothing of what trains is changed or drawn."""
-        dataset, feed = self._given, self._feed.apart()
+        dataset, builder = self._given, self._builder.apart()
         if dataset is None:
-            dataset = feed.build()
-        with feed.errors_explained():
+            dataset = builder.build()
+        with builder.errors_explained():
             yield from tf.nest.map_structure(iter, dataset)
 
     def pipelines(self) -> int | None:
         """Returns how many input pipelines share the task's data out; None for a dataset given by the caller."""
-        return self._feed.pipelines() if self._given is None else None
+        return self._builder.pipelines() if self._given is None else None
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""
@@ -315,12 +317,12 @@ class TrainingFeed:
         step = int(self._global_step.numpy())
         if self.position.start_step(step) <= 0:
             raise DataError(
-                f"{self._feed.source}: the training data holds no batch; "
+                f"{self._builder.source}: the training data holds no batch; "
                 "check input_path, and global_batch_size against the number of examples"
             )
         if self._on_data_end == "error":
             raise DataError(
-                f"{self._feed.source}: the training data ended at step {step}; set trainer.on_data_end to repeat "
+                f"{self._builder.source}: the training data ended at step {step}; set trainer.on_data_end to repeat "
                 "(next epoch) or stop (end the run here), or repeat the dataset"
             )
         if self._on_data_end == "repeat":
@@ -331,7 +333,7 @@ class TrainingFeed:
         """Returns the passes over the data until `step`, or None if nobody knows how long one is."""
         done = int(self.position.epoch.numpy())
         if self._given is None and self._iterator is not None:
-            steps = self._feed.steps_per_epoch(count=False)
+            steps = self._builder.steps_per_epoch(count=False)
             if steps is not None and steps != math.inf:
                 return (step + self.skipped_steps) / steps
         return float(done) if done else None
@@ -342,7 +344,7 @@ class TrainingFeed:
         None if nobody knows how long an epoch is.
         """
         self.iterator()
-        steps = None if self._given is not None else self._feed.steps_per_epoch(count=False)
+        steps = None if self._given is not None else self._builder.steps_per_epoch(count=False)
         if steps is None or steps == math.inf:
             return None
         done = step + self.skipped_steps
@@ -353,7 +355,7 @@ class TrainingFeed:
     def reading(self) -> Iterator[None]:
         """For a window that reads from the iterator: explains errors, and says what it took to get to the data."""
         began = time.monotonic()
-        with self._feed.errors_explained():
+        with self._builder.errors_explained():
             yield
         if self._to_read_over:
             seconds = time.monotonic() - began
@@ -367,16 +369,16 @@ class TrainingFeed:
           DataError: the data has no end, so that there are no epochs to count.
         """
         self.iterator()
-        steps = self._feed.steps_per_epoch()
-        if steps is None and self._given is None and self._feed.is_served:
+        steps = self._builder.steps_per_epoch()
+        if steps is None and self._given is None and self._builder.is_served:
             raise DataError(
-                f"{self._feed.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
+                f"{self._builder.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
                 "service the end of one does not show; set trainer.train_steps instead, or "
                 "input_context.examples_per_epoch in build_inputs"
             )
         if steps == math.inf:
             raise DataError(
-                f"{self._feed.source}: trainer.train_epochs needs training data that ends, this dataset repeats for "
+                f"{self._builder.source}: trainer.train_epochs needs training data that ends, this dataset repeats for "
                 "ever; set trainer.train_steps instead, or leave out repeat()"
             )
         return steps
