@@ -276,6 +276,98 @@ def test_functions_have_few_parameters():
     assert over_limit(sizes, MAX_PARAMETERS, MANY_PARAMETERS) == ({}, [])
 
 
+CONTRACTS = {
+    # Model Garden's Trainer and orbit's, rows T1 to T9.
+    *("train", "evaluate", "train_loop_begin", "next_train_inputs", "train_step", "train_loop_end"),
+    *("eval_begin", "next_eval_inputs", "eval_step", "eval_reduce", "eval_end", "initialize", "init_async"),
+    *("coordinator_for_async", "join", "create_train_loop_fn", "create_eval_loop_fn", "distribute_dataset"),
+    *("strategy", "config", "task", "model", "optimizer", "global_step", "train_loss", "validation_loss"),
+    *("train_metrics", "validation_metrics", "checkpoint", "checkpoint_exporter", "train_dataset", "eval_dataset"),
+    # Model Garden's Task.
+    *("build_model", "build_inputs", "build_losses", "build_metrics", "process_metrics", "process_compiled_metrics"),
+    *("validation_step", "inference_step", "aggregate_logs", "reduce_aggregated_logs", "create_optimizer"),
+    # Keras's Model, row K.
+    *("compile", "fit", "predict", "train_on_batch", "test_on_batch", "predict_on_batch", "compute_metrics"),
+    *("compute_loss", "compute_reward", "get_metrics_result", "get_compile_config", "compile_from_config", "metrics"),
+    *("fit_async", "evaluate_async", "predict_async", "load_weights", "load", "save", "history", "metrics_names"),
+}
+"""Methods that a contract of Model Garden or Keras asks for; those of callbacks begin with `on_`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Class:
+    """A class as its source has it, with what it inherits from our own."""
+
+    docstring: str
+    methods: frozenset
+    fields: frozenset
+
+
+def attributes_assigned(node):
+    """Yields the names that a class declares, and those that its methods assign to `self`."""
+    for child in node.body:
+        if isinstance(child, ast.AnnAssign) and "ClassVar" not in ast.unparse(child.annotation):
+            yield child.target.id
+    for child in ast.walk(node):
+        is_assigned = isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store)
+        if is_assigned and isinstance(child.value, ast.Name) and child.value.id == "self":
+            yield child.attr
+
+
+def read_classes():
+    """Returns every class of the package by `module Class`, but for sections of a config."""
+    nodes = {}
+    for path in PATHS:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                nodes[f"{name_of(path)} {node.name}"] = node
+
+    def bases(key):
+        for base in nodes[key].bases:
+            name = base.value if isinstance(base, ast.Subscript) else base
+            ours = [other for other in nodes if other.endswith(f" {getattr(name, 'id', '')}")]
+            yield from ours[:1]
+
+    def read(key):
+        node, inherited = nodes[key], [read(base) for base in bases(key)]
+        methods = {child.name for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)}
+        counted = {name for name in methods - CONTRACTS if not name.startswith(("on_", "__"))}
+        return Class(
+            ast.get_docstring(node) or "",
+            frozenset(counted).union(*(each.methods for each in inherited)),
+            frozenset(attributes_assigned(node)).union(*(each.fields for each in inherited)),
+        )
+
+    def is_section(key):
+        return key.endswith(("Config", "Profile")) or any(is_section(base) for base in bases(key))
+
+    return {key: read(key) for key in nodes if not is_section(key) and not key.startswith(("config/", "garden/sect"))}
+
+
+CLASSES = read_classes()
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_classes_are_small(name):
+    """At most 20 methods and 12 fields, or a line `Size: …` in the docstring that gives the reason; 25 at most."""
+    found = CLASSES[name]
+    assert len(found.methods) <= MOST_METHODS, sorted(found.methods)
+    is_large = len(found.methods) > MAX_METHODS or len(found.fields) > MAX_FIELDS
+    has_reason = re.search(r"^\s*Size: ", found.docstring, flags=re.MULTILINE) is not None
+    assert has_reason == is_large, (sorted(found.methods), sorted(found.fields))
+
+
+VAGUE = r"\b(nobody|somebody|no one|someone|anyone|whoever|whichever)\b"
+
+
+def test_sentences_have_a_subject():
+    """At most 15 of the words that hide who does something; the field has a noun for each of them."""
+    texts = [
+        path.read_text(encoding="utf-8") for path in sorted(ENGINE.rglob("*")) if path.suffix in (".py", ".md", ".sh")
+    ]
+    assert sum(len(re.findall(VAGUE, text, flags=re.IGNORECASE)) for text in texts) <= 15
+
+
 def test_names_say_something():
     """No file for leftovers, no function that may or may not do what it is called."""
     files = [path.name for folder in (ENGINE, ROOT / "experiments", ROOT / "tests") for path in folder.rglob("*.py")]

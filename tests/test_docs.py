@@ -375,16 +375,10 @@ def test_names_in_the_architecture_exist():
     assert not missing
 
 
-def test_every_module_is_in_the_architecture():
-    """Whoever looks for a module's place finds it on the page."""
-    engine = ROOT / "official_trainer"
-    modules = {
-        str(path.relative_to(engine))
-        for path in engine.rglob("*.py")
-        if path.name != "__init__.py" and "template" not in path.parts
-    }
-    packages = {f"{path.parent.name}/" for path in engine.glob("*/__init__.py")}
-    assert (modules | packages) - mentioned("docs/architecture.md") == set()
+def test_every_package_is_in_the_architecture():
+    """A reader finds the place of each package on the page."""
+    packages = {f"{path.parent.name}/" for path in (ROOT / "official_trainer").glob("*/__init__.py")}
+    assert packages <= mentioned("docs/architecture.md")
 
 
 def test_contributing_and_changelog():
