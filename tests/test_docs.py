@@ -32,7 +32,7 @@ DOCUMENTS = sorted(
     for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", str(TEMPLATE))
     for path in ROOT.glob(pattern)
 )
-_TOOLS = {"pip", "pytest", "ruff", "mypy", ".ci/run"}
+_TOOLS = {"pip", "pytest", "ruff", "mypy", "lint-imports", ".ci/run"}
 
 
 @dataclasses.dataclass(frozen=True)
