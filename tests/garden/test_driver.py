@@ -18,7 +18,7 @@ from official_trainer.config import ConfigError, DataConfig
 from official_trainer.config.modes import ModeError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.engine.trainer import Trainer
-from official_trainer.garden import run_experiment
+from official_trainer import run_experiment
 from official_trainer.lazy import keras
 from official_trainer.runs import run_experiment as driver
 from official_trainer.runs.run_experiment import ArgumentError
