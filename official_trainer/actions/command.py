@@ -87,8 +87,8 @@ class Command(events.Notifier):
     ) -> None:
         """Takes the fields of `CommandConfig`, and what tells the time in Unix seconds, for the log."""
         super().__init__(events, waits=wait, end_seconds=timeout_seconds)
-        self._argv, self._clock = argv, clock
-        self._program = _Program(timeout_seconds)
+        self._argv = argv
+        self._program = _Program(timeout_seconds, clock)
 
     def monitored(self) -> tuple[str, ...]:
         names = (match["name"] for argument in self._argv for match in _PLACEHOLDER.finditer(argument))
@@ -110,16 +110,10 @@ class Command(events.Notifier):
         described = f"{shorten(line, _SHOWN_CHARACTERS)} {place}"
         path = files.join(event.model_dir, "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
         with _open_log(path) as log:
-            time_text = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
-            log.write(f"--- {time_text} {line} {place}\n".encode())
-            log.flush()
-            start = log.tell()
             try:
-                code = self._program.run(argv, _environment(values), log)
+                code, last = self._program.run(argv, _environment(values), log, f"{line} {place}")
             except CommandError as error:
                 raise CommandError(f"{described} {error}") from error.__cause__
-            log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
-            last = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         if code:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             raise CommandError(f"{described} {how}{': ' + last if last else ''}; its output is in {path}")
@@ -135,17 +129,29 @@ class _Program:
       process: the program that is running.
     """
 
-    def __init__(self, timeout_seconds: float) -> None:
+    def __init__(self, timeout_seconds: float, clock: Callable[[], float]) -> None:
         self.process: subprocess.Popen[bytes] | None = None
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds, self._clock = timeout_seconds, clock
         self._is_aborted = False
 
-    def run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
-        """Runs a program to its end; returns its exit code.
+    def run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes], title: str) -> tuple[int, str]:
+        """Runs a program to its end, and writes `title` and its output to `log`.
+
+        Returns:
+          Its exit code and the last line of its output.
 
         Raises:
           CommandError: it cannot be run, or was killed.
         """
+        time_text = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
+        log.write(f"--- {time_text} {title}\n".encode())
+        log.flush()
+        start = log.tell()
+        code = self._run(argv, environment, log)
+        log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
+        return code, log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+
+    def _run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
         try:
             process = subprocess.Popen(
                 argv,

@@ -91,28 +91,45 @@ class Webhook(events.Notifier):
         """Takes the fields of `WebhookConfig`, and what waits for so many seconds."""
         pauses = [FIRST_PAUSE_SECONDS * 2**number for number in range(retries)]
         super().__init__(events, end_seconds=(retries + 1) * timeout_seconds + sum(pauses))
-        self._url, self._url_env = url, url_env
+        self._address = _Address(url, url_env)
         self._poster = _Poster(timeout_seconds, pauses, sleep)
 
     def on_start(self, run: Run) -> None:
-        if self._url_env:
-            self._url = os.environ.get(self._url_env, "")
-            if not _is_address(self._url):
-                what = "holds no address that begins with https:// or http://" if self._url else "is not set"
-                raise WebhookError(f"url_env: the environment variable {self._url_env} {what}; nothing is posted")
+        if problem := self._address.problem():
+            raise WebhookError(f"{problem}; nothing is posted")
         super().on_start(run)
 
     def send(self, event: Event) -> None:
-        if not _is_address(self._url):
+        if self._address.problem():
             return  # on_start has raised an error
         body = json.dumps(event.payload(), allow_nan=False).encode()
         try:
-            self._poster.post(self._url, body)
+            self._poster.post(self._address.read(), body)
         except WebhookError as error:
             raise WebhookError(f"event {event.event} of step {event.step} was posted {error}") from None
 
     def abort(self) -> None:
         self._poster.is_aborted = True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Address:
+    """Where events are posted: `url`, or the value of the environment variable `url_env`."""
+
+    url: str
+    url_env: str
+
+    def read(self) -> str:
+        """Returns the address."""
+        return os.environ.get(self.url_env, "") if self.url_env else self.url
+
+    def problem(self) -> str:
+        """Returns what is wrong with the address; empty if nothing is."""
+        found = self.read()
+        if _is_address(found):
+            return ""
+        what = "holds no address that begins with https:// or http://" if found else "is not set"
+        return f"url_env: the environment variable {self.url_env} {what}"
 
 
 class _Poster:
