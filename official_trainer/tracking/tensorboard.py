@@ -21,8 +21,8 @@ from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker
 
 _HPARAMS = "hparams"
-"""Folder of the config and the final metrics. TensorBoard, started on the run directory, would not find metrics that lie
-in the run directory itself."""
+"""Folder of the config and the final metrics. TensorBoard, started on the run directory, would not find metrics in the
+run directory itself."""
 
 _OTHER_RUN = "run.json"
 """A folder with this file belongs to another run, whose points must not be removed."""
