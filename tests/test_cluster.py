@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from official_trainer.distributed import slurm as slurm_step
-from official_trainer.distributed.cluster import Cluster, ClusterError, cluster_env
+from official_trainer.distributed.cluster import Cluster, ClusterError
+from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 
 
@@ -84,13 +85,13 @@ def test_what_platforms_add_is_fine():
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"TF_CONFIG": "{cluster"}, r"TF_CONFIG is '{cluster', which is no JSON .*unset it to train in one process"),
+        ({"TF_CONFIG": "{cluster"}, r"TF_CONFIG is '{cluster', which is not JSON .*unset it to train in one process"),
         ({"TF_CONFIG": "[1]"}, r"TF_CONFIG is \[1\]; expected an object, as in"),
         (tf_config([A], worker(0)), r"TF_CONFIG.cluster is .*; expected an object"),
         (tf_config({"wroker": [A, B]}, worker(0)), r'role in cluster is "wroker"; .*did you mean worker\?'),
         (tf_config({"master": [A], "worker": [B]}, worker(0)), r"did you mean chief\?"),
         (tf_config({"worker": A}, worker(0)), r"cluster.worker is .*; expected a list of host:port"),
-        (tf_config(TWO), r"says nothing of this process: task is missing; expected"),
+        (tf_config(TWO), r"does not name this process: task is missing; expected"),
         (tf_config(TWO, [1]), r"TF_CONFIG.task is \[1\]; expected an object"),
         (tf_config(TWO, {"type": "Worker", "index": 0}), r'task.type is "Worker"; expected one of chief, worker, ps, '),
         (tf_config(TWO, {"index": 0}), r"task.type is null; expected one of"),
@@ -99,7 +100,7 @@ def test_what_platforms_add_is_fine():
         (tf_config(TWO, worker(True)), r"task.index is true; expected a number"),
         (tf_config(TWO, worker(2)), r"the index of this worker is 2, but there is 0 to 1"),
         (tf_config({"worker": [A]}, worker(1)), r"index of this worker is 1, but there is 0 only"),
-        (tf_config(TWO, {"type": "ps", "index": 0}), r"index of this ps is 0, but there is no ps at all"),
+        (tf_config(TWO, {"type": "ps", "index": 0}), r"index of this ps is 0, but there is no ps;"),
         (
             tf_config({"worker": [A, "host"]}, worker(0)),
             r"worker\[1\] is 'host', which has no port; expected host:port",
@@ -287,7 +288,7 @@ def test_malformed_roles_of_slurm_are_refused(environ, said):
         (slurm(SLURM_PROCID="x"), r"SLURM_PROCID='x': expected a number from 0; srun sets it"),
         (slurm(SLURM_JOB_ID=None), r"SLURM_JOB_ID is not set.*srun"),
         (slurm(SLURM_STEP_NODELIST=None), r"SLURM_JOB_NODELIST is not set"),
-        (slurm(SLURM_STEP_TASKS_PER_NODE="3"), r"TASKS_PER_NODE='3' does not share 3 tasks out to the 2 nodes n2,n10"),
+        (slurm(SLURM_STEP_TASKS_PER_NODE="3"), r"TASKS_PER_NODE='3' does not distribute 3 tasks over the 2 nodes n2,n10"),
         (slurm(SLURM_STEP_TASKS_PER_NODE="2;1"), r"expected such as 2\(x3\),1"),
         (slurm(3), r"the index of this worker is 3, but there is 0 to 2"),
         (slurm(1, SLURM_NODEID="1"), r"task 1 of 3 belongs on node 0 of n\[2,10\]; .*srun --distribution=block"),

@@ -9,8 +9,8 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.config import DataConfig, RuntimeConfig
 from official_trainer.distributed.cluster import Cluster
-from official_trainer.distributed.lost_peers import explained
 from official_trainer.distributed.parameter_server import ChiefWatch, CoordinatorError
+from official_trainer.distributed.peers import explain_loss
 from official_trainer.distributed.strategy import build_strategy, strategy_name
 from official_trainer.engine.coordinator import Shares, closure_lengths
 from official_trainer.engine.train_iterator import DatasetBuilder
@@ -154,14 +154,16 @@ ADDRESSES = {"worker": ("a:1", "b:1"), "ps": ("c:1",)}
 
 def test_an_error_names_the_process_that_it_is_about():
     error = tf.errors.UnavailableError(None, None, "recvmsg from remote target /job:ps/replica:0/task:0 while …")
-    found = explained(error, ADDRESSES, connects=lambda address: address != "c:1")
+    found = explain_loss(error, ADDRESSES, connects=lambda address: address != "c:1")
 
     assert found.exit_code == 75
     assert str(found).startswith("lost ps 0 (c:1): ")
 
 
 def test_who_does_not_answer_is_named_where_the_error_names_nobody():
-    found = explained(tf.errors.AbortedError(None, None, "gone"), ADDRESSES, connects=lambda address: address == "c:1")
+    found = explain_loss(
+        tf.errors.AbortedError(None, None, "gone"), ADDRESSES, connects=lambda address: address == "c:1"
+    )
 
     assert "lost worker 0 (a:1), worker 1 (b:1)" in str(found)
 
@@ -169,13 +171,13 @@ def test_who_does_not_answer_is_named_where_the_error_names_nobody():
 def test_a_process_that_was_started_anew_answers_and_is_named_all_the_same():
     error = tf.errors.UnavailableError(None, None, "of /job:worker/replica:0/task:1: and more")
 
-    assert "lost worker 1 (b:1)" in str(explained(error, ADDRESSES, connects=lambda address: True))
+    assert "lost worker 1 (b:1)" in str(explain_loss(error, ADDRESSES, connects=lambda address: True))
 
 
 def test_a_process_that_was_stopped_for_a_while_is_no_failure_of_this_one():
     """T16: TensorFlow misses the heartbeats of one that a debugger or a suspended machine held, and names nobody."""
     said = "Collective ops is aborted by: Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat"
-    found = explained(tf.errors.DeadlineExceededError(None, None, said), ADDRESSES, connects=lambda address: True)
+    found = explain_loss(tf.errors.DeadlineExceededError(None, None, said), ADDRESSES, connects=lambda address: True)
 
     assert found.exit_code == 75
     assert str(found).startswith("lost touch with the other processes of the run: one of them was stopped, or could")
@@ -190,7 +192,7 @@ def test_a_process_that_was_stopped_for_a_while_is_no_failure_of_this_one():
     ],
 )
 def test_other_errors_are_left_alone(error):
-    assert explained(error, ADDRESSES, connects=lambda address: True) is None
+    assert explain_loss(error, ADDRESSES, connects=lambda address: True) is None
 
 
 # Who may take part.

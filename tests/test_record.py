@@ -40,7 +40,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "experiment": "digits",
         "mode": "train_and_eval",
         "status": "running",
-        "run_id": run.run_id,
+        "run_id": run._run["run_id"],
         "argv": ["train.py", "--x"],
         "started": "1970-01-01T00:00:00+00:00",
         "restarted": None,
@@ -111,7 +111,7 @@ def test_a_restart_keeps_the_identity_and_counts(model_dir):
     first.finish(ExitCode.PREEMPTED, {"loss": 1.0})
     second = start(model_dir, now=60, config_digest="def")
     run = read(model_dir)
-    assert second.run_id == first.run_id
+    assert second._run["run_id"] == first._run["run_id"]
     assert run["restarts"] == 1
     assert (run["started"], run["restarted"]) == ("1970-01-01T00:00:00+00:00", "1970-01-01T00:01:00+00:00")
     assert (run["status"], run["finished"], run["config_digest"]) == ("running", None, "def")
@@ -123,7 +123,7 @@ def test_a_restart_keeps_the_identity_and_counts(model_dir):
 
 
 def test_runs_have_different_ids(tmp_path):
-    assert start(str(tmp_path / "a")).run_id != start(str(tmp_path / "b")).run_id
+    assert start(str(tmp_path / "a"))._run["run_id"] != start(str(tmp_path / "b"))._run["run_id"]
 
 
 def test_the_record_is_replaced_whole(model_dir, monkeypatch):

@@ -110,7 +110,7 @@ def test_two_actions_of_one_name_are_refused(calls):
 
 def test_what_is_no_action_is_refused():
     """G1: with what may be given."""
-    with pytest.raises(TypeError, match="3 is no action: it is no Action, no ActionConfig, and cannot be called"):
+    with pytest.raises(TypeError, match="3 is not an action: expected an Action, an ActionConfig or a callable"):
         Schedule([3])
 
 
@@ -351,7 +351,7 @@ def test_state_goes_through_a_checkpoint():
 def test_state_of_an_action_that_is_gone_is_said(caplog):
     """N2: nothing is lost in silence."""
     Schedule([Counter()]).restore({"actions": {"old": {"count": 1}}})
-    assert "the checkpoint has the state of actions that are not there any more: old" in caplog.text
+    assert "the checkpoint has the state of actions that the run no longer has: old" in caplog.text
 
 
 def test_state_that_cannot_be_saved_is_an_error():

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
-from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Trigger
+from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Span, Trigger
 
 KEEPERS = "keepers of checkpoints"
 """Where actions that keep checkpoints leave themselves for others, in `LoopState.shared`."""
@@ -40,6 +40,11 @@ class LoopState:
     shared: dict[str, Any] = dataclasses.field(default_factory=dict)
     step_seconds: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=100))
     stop_reason: str | None = None
+
+    @property
+    def span(self) -> Span:
+        """The steps of this process, for triggers."""
+        return Span(start_step=self.start_step, end_step=self.end_step)
 
     @property
     def median_step_seconds(self) -> float | None:

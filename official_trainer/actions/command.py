@@ -1,7 +1,7 @@
 """A program that is run at events: to send a message, copy a checkpoint, start the next job.
 
-Owns: what the program is given (arguments, environment), its log, its time limit, its end with all it has started.
-Does not own: which event is when, and the thread in which it runs (`events.py`). No shell is involved anywhere.
+Owns: the program's arguments, environment, log and time limit, and killing it with all processes that it has started.
+Does not own: when an event occurs, and the thread in which the program runs (`events.py`). No shell is used anywhere.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Literal
 
 from official_trainer import files
 from official_trainer.actions import events
 from official_trainer.actions.action import Run
-from official_trainer.actions.events import Event, Happening
+from official_trainer.actions.events import Event, EventName
 from official_trainer.config import ActionConfig, PositiveFloat
 from official_trainer.errors import UserError, shorten
 
@@ -59,7 +59,7 @@ class CommandConfig(ActionConfig):
     """
 
     on_error: Literal["fail", "warn", "disable"] = "warn"
-    events: tuple[Event, ...] = ("end", "failure")
+    events: tuple[EventName, ...] = ("end", "failure")
     argv: tuple[str, ...] = ()
     timeout_seconds: PositiveFloat = 60.0
     wait: bool = False
@@ -73,13 +73,13 @@ class CommandConfig(ActionConfig):
         return Command(self.argv, self.events, timeout_seconds=self.timeout_seconds, wait=self.wait)
 
 
-class Command(events.Teller):
-    """Runs a program at events, in a session and process group of its own."""
+class Command(events.Notifier):
+    """Runs a program at events."""
 
     def __init__(
         self,
         argv: tuple[str, ...],
-        events: tuple[Event, ...] = ("end", "failure"),
+        events: tuple[EventName, ...] = ("end", "failure"),
         *,
         timeout_seconds: float = 60.0,
         wait: bool = False,
@@ -87,9 +87,8 @@ class Command(events.Teller):
     ) -> None:
         """Takes the fields of `CommandConfig`, and what tells the time in Unix seconds, for the log."""
         super().__init__(events, waits=wait, end_seconds=timeout_seconds)
-        self._argv, self._timeout_seconds, self._clock = argv, timeout_seconds, clock
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_over = False
+        self._argv = argv
+        self._program = _Program(timeout_seconds, clock)
 
     def monitored(self) -> tuple[str, ...]:
         names = (match["name"] for argument in self._argv for match in _PLACEHOLDER.finditer(argument))
@@ -98,35 +97,61 @@ class Command(events.Teller):
     def on_start(self, run: Run) -> None:
         program = self._argv[0]
         if not _PLACEHOLDER.search(program) and shutil.which(program) is None:
-            where = "is no program that may be run" if os.sep in program else "is not on the PATH"
+            where = "is not an executable file" if os.sep in program else "is not on the PATH"
             split = ", ".join(program.split())
             fix = f"write each argument by itself: [{split}]" if " " in program else "give its path, or install it"
             raise CommandError(f"argv: {program!r} {where}; {fix}")
         super().on_start(run)
 
-    def tell(self, happening: Happening) -> None:
-        values = happening.payload()
+    def send(self, event: Event) -> None:
+        values = event.payload()
         argv = [fill(argument, values) for argument in self._argv]
-        line, event = shlex.join(argv), f"(event {happening.event} of step {happening.step})"
-        said = f"{shorten(line, _SHOWN_CHARACTERS)} {event}"
-        with self._log_of(happening.model_dir) as (log, where):
-            time_text = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
-            log.write(f"--- {time_text} {line} {event}\n".encode())
-            log.flush()
-            start = log.tell()
-            code = self._run(argv, _environment(values), log, said)
-            log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
-            last = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        line, place = shlex.join(argv), f"(event {event.event} of step {event.step})"
+        described = f"{shorten(line, _SHOWN_CHARACTERS)} {place}"
+        path = files.join(event.model_dir, "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
+        with _open_log(path) as log:
+            try:
+                code, last = self._program.run(argv, _environment(values), log, f"{line} {place}")
+            except CommandError as error:
+                raise CommandError(f"{described} {error}") from error.__cause__
         if code:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            raise CommandError(f"{said} {how}{': ' + last if last else ''}; its output is in {where}")
+            raise CommandError(f"{described} {how}{': ' + last if last else ''}; its output is in {path}")
 
-    def give_up(self) -> None:
-        self._is_over = True
-        if self._process is not None:
-            _kill(self._process)
+    def abort(self) -> None:
+        self._program.abort()
 
-    def _run(self, argv: list[str], environment: Mapping[str, str], log: IO[bytes], said: str) -> int:
+
+class _Program:
+    """Runs one program at a time, in a session and process group of its own.
+
+    Attributes:
+      process: the program that is running.
+    """
+
+    def __init__(self, timeout_seconds: float, clock: Callable[[], float]) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self._timeout_seconds, self._clock = timeout_seconds, clock
+        self._is_aborted = False
+
+    def run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes], title: str) -> tuple[int, str]:
+        """Runs a program to its end, and writes `title` and its output to `log`.
+
+        Returns:
+          Its exit code and the last line of its output.
+
+        Raises:
+          CommandError: it cannot be run, or was killed.
+        """
+        time_text = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
+        log.write(f"--- {time_text} {title}\n".encode())
+        log.flush()
+        start = log.tell()
+        code = self._run(argv, environment, log)
+        log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
+        return code, log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+
+    def _run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
         try:
             process = subprocess.Popen(
                 argv,
@@ -134,51 +159,56 @@ class Command(events.Teller):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that Ctrl-C is not its, and it can be killed with its children
+                start_new_session=True,  # Ctrl-C does not reach it, and it can be killed with its children
             )
         except OSError as error:
-            raise CommandError(f"{said} cannot be run: {error.strerror}") from error
-        self._process = process
+            raise CommandError(f"cannot be run: {error.strerror}") from error
+        self.process = process
         try:
-            if self._is_over:
+            if self._is_aborted:
                 _kill(process)
             code = process.wait(self._timeout_seconds)
         except subprocess.TimeoutExpired:
             _kill(process)
             process.wait()
             limit = f"{self._timeout_seconds:g}"
-            raise CommandError(f"{said} had not ended after timeout_seconds={limit} and was killed") from None
+            raise CommandError(f"had not ended after timeout_seconds={limit} and was killed") from None
         finally:
-            self._process = None
-        if self._is_over:
-            raise CommandError(f"{said} had not ended in time at the end of the run and was killed")
+            self.process = None
+        if self._is_aborted:
+            raise CommandError("had not ended in time at the end of the run and was killed")
         return code
 
-    @contextlib.contextmanager
-    def _log_of(self, model_dir: str) -> Iterator[tuple[IO[bytes], str]]:
-        """Opens the log for a program to write to, and says where it is."""
-        directory = files.join(model_dir, "commands")
-        path = files.join(directory, f"{_UNFIT.sub('_', self.name or 'command')}.log")
-        files.make_dirs(directory)
-        if not files.is_url(path):
-            with open(path, "a+b") as log:
-                yield log, path
-            return
-        with tempfile.TemporaryFile() as log:  # a program can write to local files only
-            try:
-                yield log, path
-            finally:
-                log.seek(0)
-                with files.open_file(path, "ab") as remote:
-                    remote.write(log.read())
+    def abort(self) -> None:
+        """Kills the program that is running, and each that is started later."""
+        self._is_aborted = True
+        if self.process is not None:
+            _kill(self.process)
+
+
+@contextlib.contextmanager
+def _open_log(path: str) -> Iterator[IO[bytes]]:
+    """Opens the log for a program to write to; a program can write to local files only."""
+    files.make_dirs(os.path.dirname(path))
+    if not files.is_url(path):
+        with open(path, "a+b") as log:
+            yield log
+        return
+    with tempfile.TemporaryFile() as log:
+        try:
+            yield log
+        finally:
+            log.seek(0)
+            with files.open_file(path, "ab") as remote:
+                remote.write(log.read())
 
 
 def fill(argument: str, values: Mapping[str, Any]) -> str:
-    """Returns an argument with its placeholders filled in; one of which nothing is known yet is empty.
+    """Returns an argument with its placeholders filled in; a placeholder without a value is empty.
 
     Args:
-      argument: as it is written.
-      values: as `Happening.payload` returns them.
+      argument: from the config.
+      values: as `Event.payload` returns them.
     """
 
     def value_of(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Profiles of a few steps, at chosen steps or as soon as somebody touches a file.
+"""Profiles of a few steps, at chosen steps or on demand by a file in the run directory.
 
 Owns: when TensorFlow's profiler starts and stops, and that it never stays on. Does not own: what is in a profile, or
 showing it (TensorBoard's profile plugin).
@@ -17,7 +17,7 @@ from official_trainer.actions.action import Action, CallAt, Run
 from official_trainer.config import ActionConfig, Positive, When
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
-from official_trainer.triggers import AnyOf, EverySeconds, Moment, Span, Trigger
+from official_trainer.triggers import AnyOf, EverySeconds, Moment, Trigger
 
 _logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ FILE = "PROFILE"
 """The file in the run directory that asks for a profile."""
 
 LOOK_SECONDS = 2.0
-"""How often that file is looked for, at most."""
+"""Shortest time between two checks for that file."""
 
 
 class ProfileError(UserError, RuntimeError):
@@ -51,33 +51,24 @@ class ProfileConfig(ActionConfig):
     directory: str = "train"
 
     def build(self) -> Profile:
-        return Profile(steps=self.steps, on_demand=self.on_demand, directory=self.directory)
+        return Profile(self)
 
 
 class Profile(Action):
     """Starts TensorFlow's profiler, and stops it exactly `steps` later, at the end of the run, or when it fails."""
 
-    def __init__(
-        self,
-        *,
-        steps: int = 5,
-        on_demand: bool = True,
-        directory: str = "train",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Takes the fields of `ProfileConfig`, and what tells the time in seconds."""
-        self._steps, self._on_demand, self._directory = steps, on_demand, directory
-        self._clock = clock
+    def __init__(self, config: ProfileConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Takes the section, and what tells the time in seconds."""
+        self._config, self._clock = config, clock
         self._planned: Trigger = Action.when
-        self._logdir = ""
-        self._until: int | None = None
-        self._looked_seconds = -float("inf")
+        self._running: tuple[str, int] | None = None  # folder of the profile that runs, and the step at which it stops
+        self._checked_seconds = -float("inf")
         self._began_seconds = self._ended_seconds = clock()
 
     @property
     def when(self) -> Trigger:
-        """When a profile is planned, and every few seconds, at ends of windows, if there is something to look at."""
-        if self._on_demand or not self._planned.is_foreseeable:  # the call that ends one moves the schedule's clock
+        """The steps of planned profiles; and every few seconds, at ends of windows, where the file is to be checked."""
+        if self._config.on_demand or not self._planned.is_foreseeable:  # ending a profile moves the schedule's clock
             return AnyOf((self._planned, EverySeconds(LOOK_SECONDS)))
         return self._planned
 
@@ -101,23 +92,23 @@ class Profile(Action):
         self._stop()  # rolled back: the step at which it was to stop may never come
 
     def _step(self, run: Run, *, evaluated: bool) -> CallAt | None:
-        if self._until is not None and run.step >= self._until:
+        if self._running is not None and run.step >= self._running[1]:
             self._stop()
-        if self._until is not None or _is_last(run):
+        if self._running is not None or _is_last(run):
             return None
         if not (self._is_planned(run, evaluated=evaluated) or self._is_demanded(run)):
             return None
-        self._start(run)
-        self._until = run.step + self._steps
-        return CallAt(step=self._until)
+        until = run.step + self._config.steps
+        self._start(run, until)
+        return CallAt(step=until)
 
     def _is_planned(self, run: Run, *, evaluated: bool) -> bool:
-        """Asks the trigger itself: the schedule says that something is due, not what."""
+        """Whether the trigger itself is due: this is also called for the file, and to end a profile."""
         now = self._clock()
         moment = Moment(
             after=run.step - 1,  # a window ends at each step that can be foreseen
             step=run.step,
-            span=Span(start_step=run.state.start_step, end_step=run.state.end_step),
+            span=run.state.span,
             evaluated=evaluated,
             summarized=run.summary_step == run.step,
             since_end_seconds=now - self._ended_seconds,
@@ -127,36 +118,38 @@ class Profile(Action):
 
     def _is_demanded(self, run: Run) -> bool:
         now = self._clock()
-        if not self._on_demand or now - self._looked_seconds < LOOK_SECONDS:
+        if not self._config.on_demand or now - self._checked_seconds < LOOK_SECONDS:
             return False
-        self._looked_seconds = now
+        self._checked_seconds = now
         path = files.join(run.model_dir, FILE)
         if not files.exists(path):
             return False
         files.remove(path)
         return True
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: Run, until: int) -> None:
         self._began_seconds = self._clock()
-        self._logdir = files.join(run.model_dir, self._directory)
+        folder = files.join(run.model_dir, self._config.directory)
         try:
-            tf.profiler.experimental.start(self._logdir)
-        except tf.errors.AlreadyExistsError:  # there is one in a process
+            tf.profiler.experimental.start(folder)
+        except tf.errors.AlreadyExistsError:  # a process has one profiler
             raise ProfileError(
-                f"the steps after {run.step} cannot be profiled, because a profiler runs in this process that somebody "
-                "else has started; take that out (a TensorBoard callback, tf.profiler in the task), or this action"
+                f"the steps after {run.step} cannot be profiled, because other code has started a profiler in this "
+                "process; remove that (a TensorBoard callback, tf.profiler in the task), or this action"
             ) from None
+        self._running = folder, until
 
     def _stop(self) -> None:
-        if self._until is None:
+        if self._running is None:
             return
-        self._until = None
+        folder, _ = self._running
+        self._running = None
         self._ended_seconds = self._clock()
         try:
             tf.profiler.experimental.stop()
         except tf.errors.UnavailableError:
-            raise ProfileError("somebody else has stopped the profiler; there is no profile") from None
-        _logger.info("a profile is in %s", files.join(self._logdir, "plugins", "profile"))
+            raise ProfileError("other code in this process has stopped the profiler, so there is no profile") from None
+        _logger.info("a profile is in %s", files.join(folder, "plugins", "profile"))
 
 
 def _is_last(run: Run) -> bool:

@@ -1,7 +1,7 @@
-"""A request that is posted at events, to a chat or to a service that keeps an eye on runs.
+"""A request that is posted at events, to a chat or to a service that monitors runs.
 
 Owns: the request, its retries, and that its address, which is often a secret, is in no message.
-Does not own: which event is when, what is said of one, and the thread in which it is sent (`events.py`).
+Does not own: when an event occurs, what it holds, and the thread in which it is sent (`events.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from official_trainer.actions import events
 from official_trainer.actions.action import Run
-from official_trainer.actions.events import Event, Happening
+from official_trainer.actions.events import Event, EventName
 from official_trainer.config import ActionConfig, NonNegative, PositiveFloat
 from official_trainer.errors import UserError
 
@@ -46,11 +46,11 @@ class WebhookConfig(ActionConfig):
       url: where to. It is kept with the config in the run directory, so for a secret set `url_env` instead.
       url_env: name of an environment variable that holds it.
       timeout_seconds: how long an answer is waited for.
-      retries: how often an event is posted again, after 1, 2, 4, … seconds, if nobody answers or the server fails.
+      retries: how often an event is posted again, after 1, 2, 4, … seconds, if there is no answer or the server fails.
     """
 
     on_error: Literal["fail", "warn", "disable"] = "warn"
-    events: tuple[Event, ...] = ("end", "failure")
+    events: tuple[EventName, ...] = ("end", "failure")
     url: str = ""
     url_env: str = ""
     timeout_seconds: PositiveFloat = 10.0
@@ -75,12 +75,12 @@ class WebhookConfig(ActionConfig):
         )
 
 
-class Webhook(events.Teller):
+class Webhook(events.Notifier):
     """Posts events."""
 
     def __init__(
         self,
-        events: tuple[Event, ...] = ("end", "failure"),
+        events: tuple[EventName, ...] = ("end", "failure"),
         *,
         url: str = "",
         url_env: str = "",
@@ -89,60 +89,96 @@ class Webhook(events.Teller):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Takes the fields of `WebhookConfig`, and what waits for so many seconds."""
-        pauses = FIRST_PAUSE_SECONDS * (2**retries - 1)
-        super().__init__(events, end_seconds=(retries + 1) * timeout_seconds + pauses)
-        self._url, self._url_env = url, url_env
-        self._timeout_seconds, self._attempts, self._sleep = timeout_seconds, retries + 1, sleep
-        self._is_over = False
+        pauses = [FIRST_PAUSE_SECONDS * 2**number for number in range(retries)]
+        super().__init__(events, end_seconds=(retries + 1) * timeout_seconds + sum(pauses))
+        self._address = _Address(url, url_env)
+        self._poster = _Poster(timeout_seconds, pauses, sleep)
 
     def on_start(self, run: Run) -> None:
-        if self._url_env:
-            self._url = os.environ.get(self._url_env, "")
-            if not _is_address(self._url):
-                what = "holds no address that begins with https:// or http://" if self._url else "is not set"
-                raise WebhookError(f"url_env: the environment variable {self._url_env} {what}; nothing is posted")
+        if problem := self._address.problem():
+            raise WebhookError(f"{problem}; nothing is posted")
         super().on_start(run)
 
-    def tell(self, happening: Happening) -> None:
-        if not _is_address(self._url):
-            return  # said at the start
-        body = json.dumps(happening.payload(), allow_nan=False).encode()
-        pause = FIRST_PAUSE_SECONDS
-        for attempt in range(1, self._attempts + 1):
-            problem, is_passing = self._post(body)
+    def send(self, event: Event) -> None:
+        if self._address.problem():
+            return  # on_start has raised an error
+        body = json.dumps(event.payload(), allow_nan=False).encode()
+        try:
+            self._poster.post(self._address.read(), body)
+        except WebhookError as error:
+            raise WebhookError(f"event {event.event} of step {event.step} was posted {error}") from None
+
+    def abort(self) -> None:
+        self._poster.is_aborted = True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Address:
+    """Where events are posted: `url`, or the value of the environment variable `url_env`."""
+
+    url: str
+    url_env: str
+
+    def read(self) -> str:
+        """Returns the address."""
+        return os.environ.get(self.url_env, "") if self.url_env else self.url
+
+    def problem(self) -> str:
+        """Returns what is wrong with the address; empty if nothing is."""
+        found = self.read()
+        if _is_address(found):
+            return ""
+        what = "holds no address that begins with https:// or http://" if found else "is not set"
+        return f"url_env: the environment variable {self.url_env} {what}"
+
+
+class _Poster:
+    """Posts requests, each again after a failure that may pass.
+
+    Attributes:
+      is_aborted: whether nothing is posted again.
+    """
+
+    def __init__(self, timeout_seconds: float, pauses_seconds: Sequence[float], sleep: Callable[[float], None]) -> None:
+        self.is_aborted = False
+        self._timeout_seconds, self._pauses_seconds, self._sleep = timeout_seconds, pauses_seconds, sleep
+
+    def post(self, url: str, body: bytes) -> None:
+        """Posts `body`.
+
+        Raises:
+          WebhookError: how often it was posted without success, and the problem.
+        """
+        for attempt, pause_seconds in enumerate([*self._pauses_seconds, None], 1):
+            problem, may_pass = self._try(url, body)
             if not problem:
                 return
-            if not is_passing or self._is_over or attempt == self._attempts:
-                break
-            self._sleep(pause)
-            pause *= 2
-        times = f"{attempt} times" if attempt > 1 else "once"
-        raise WebhookError(f"event {happening.event} of step {happening.step} was posted {times} in vain: {problem}")
+            if pause_seconds is None or not may_pass or self.is_aborted:
+                times = f"{attempt} times" if attempt > 1 else "once"
+                raise WebhookError(f"{times} without success: {problem}")
+            self._sleep(pause_seconds)
 
-    def give_up(self) -> None:
-        self._is_over = True
+    def _try(self, url: str, body: bytes) -> tuple[str, bool]:
+        """Returns the problem, empty if there is none, and whether it may pass.
 
-    def _post(self, body: bytes) -> tuple[str, bool]:
-        """Returns what went wrong, or nothing, and whether it may pass.
-
-        No text of an error is handed on, and no error: they may name the address.
+        The texts of errors, and the errors themselves, may contain the address, so neither leaves this method.
         """
         headers = {"Content-Type": "application/json", "User-Agent": "official-trainer"}
         try:
-            request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")
+            request = urllib.request.Request(url, data=body, headers=headers, method="POST")
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._timeout_seconds):
                 return "", False
         except urllib.error.HTTPError as error:
             error.close()
             return f"the server answered {_status(error.code)}", error.code >= 500 or error.code in _PASSING
         except urllib.error.URLError as error:
-            return self._explained(error.reason), True
+            return self._describe(error.reason), True
         except (OSError, http.client.HTTPException) as error:
-            return self._explained(error), not isinstance(error, http.client.InvalidURL)
+            return self._describe(error), not isinstance(error, http.client.InvalidURL)
         except ValueError:
             return "the address is not valid", False
 
-    def _explained(self, reason: object) -> str:
+    def _describe(self, reason: object) -> str:
         if isinstance(reason, TimeoutError):
             return f"no answer within timeout_seconds={self._timeout_seconds:g}"
         if isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and reason.strerror:
@@ -151,7 +187,7 @@ class Webhook(events.Teller):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """What is posted goes to the address that was given, or nowhere."""
+    """Follows no redirect, so that an event reaches the configured address only."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None

@@ -1,6 +1,6 @@
-"""Which processes and devices compute together.
+"""The processes and devices that compute together.
 
-Owns: the cluster, the strategy, and what its processes tell each other. Does not own: what they compute (`engine/`).
+Owns: the cluster, the strategy, and the messages between its processes. Does not own: the computation (`engine/`).
 """
 
 from typing import TYPE_CHECKING
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from official_trainer import lazy
 
 if TYPE_CHECKING:
-    from official_trainer.distributed.cluster import Cluster, ClusterError, cluster_env
+    from official_trainer.distributed.cluster import Cluster, ClusterError
+    from official_trainer.distributed.environment import cluster_env
     from official_trainer.distributed.strategy import DeviceError, build_strategy
 
 __all__ = ["Cluster", "ClusterError", "DeviceError", "build_strategy", "cluster_env"]
@@ -20,6 +21,6 @@ __getattr__ = lazy.face(
         "ClusterError": "official_trainer.distributed.cluster",
         "DeviceError": "official_trainer.distributed.strategy",
         "build_strategy": "official_trainer.distributed.strategy",
-        "cluster_env": "official_trainer.distributed.cluster",
+        "cluster_env": "official_trainer.distributed.environment",
     },
 )

@@ -1,7 +1,7 @@
 """MultiWorkerMirroredStrategy: processes that train as one, each with its own part of every batch.
 
-Owns: connecting them, what travels between them beside gradients, and which errors mean that one of them is gone.
-Does not own: who decides what all of them do (`collective.py`), who takes part (`cluster.py`).
+Owns: connecting them, and exchanging values other than gradients between them.
+Does not own: who decides what all of them do (`collective.py`), the list of processes (`cluster.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any
 
 from official_trainer.distributed import rendezvous, tcp_timeout
 from official_trainer.distributed.cluster import CHIEF, WORKER, Cluster, process_name
-from official_trainer.distributed.lost_peers import explained
-from official_trainer.distributed.peers import ALONE, Peers
+from official_trainer.distributed.peers import ALONE, Peers, explain_loss
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
 
 _GROUP_KEY = 720_001  # of our collectives; TensorFlow counts its own up from 0
-_WORDS = 256  # 32 bits each: what most messages fit in
+_WORDS = 256  # of 32 bits; enough for most messages
 _IMPLEMENTATIONS = {None: "AUTO", "nccl": "NCCL", "ring": "RING"}
 
 
@@ -35,7 +34,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         return tf.distribute.MultiWorkerMirroredStrategy()
     members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
     rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
-    # No timeout of TensorFlow's: for each sum of gradients it would start a thread that waits until it has passed.
+    # Without TensorFlow's timeout: for each sum of gradients it would start a thread that waits until it has passed.
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=getattr(
             tf.distribute.experimental.CommunicationImplementation, _IMPLEMENTATIONS[runtime.all_reduce_alg]
@@ -73,11 +72,11 @@ class _Workers:
 
     @contextlib.contextmanager
     def losses_explained(self) -> Iterator[None]:
-        """Turns TensorFlow's errors about processes that are gone into one that names them."""
+        """Turns TensorFlow's errors about lost processes into one that names them."""
         try:
             yield
         except tf.errors.OpError as error:
-            if (lost := explained(error, self._addresses)) is not None:
+            if (lost := explain_loss(error, self._addresses)) is not None:
                 raise lost from error
             raise
 
@@ -87,7 +86,7 @@ class _Workers:
         padded = len(data).to_bytes(8, "little") + data
         rows = self._gather(padded, words)
         longest = max(8 + int.from_bytes(row[:8], "little") for row in rows)
-        if longest > words * 4:  # everybody sees that, and comes again with room for it
+        if longest > words * 4:  # all processes compute the same length, and repeat with a buffer for it
             words = 1 << (-(-longest // 4) - 1).bit_length()
             rows = self._gather(padded, words)
         return [pickle.loads(row[8 : 8 + int.from_bytes(row[:8], "little")]) for row in rows]

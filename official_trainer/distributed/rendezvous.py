@@ -1,10 +1,10 @@
 """Waiting for the other processes of a run before anything is built with them.
 
-Owns: the bounded wait, and saying who did not answer. Does not own: who they are (`cluster.py`), or talking to them.
-Imports no TensorFlow.
+Owns: the bounded wait, and the error that names the processes that did not answer. Does not own: the list of processes
+(`cluster.py`), or messages between them. Imports no TensorFlow.
 
-TensorFlow waits for the processes of a cluster for ever, or fails with one address in the middle of a page. Here a
-connection that is accepted says that the process is there and listens; no byte is sent.
+TensorFlow waits for the processes of a cluster without a limit, or fails with a page of text that contains one address.
+Here a connection that is accepted means that the process listens; no byte is sent.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from official_trainer.distributed.peers import PeerLostError
+from official_trainer.distributed.peers import PeerLostError, answers, named
 
 _logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
-_CONNECT_SECONDS = 2.0
-_CONNECTED_SECONDS = 120.0  # TensorFlow takes less than one, on a machine that is not overloaded
-_SAY_AFTER_SECONDS = 5.0
+_CONNECTED_SECONDS = 120.0  # TensorFlow takes less than one second on a machine that is not overloaded
+_WARN_AFTER_SECONDS = 5.0
 
 
 class RendezvousError(PeerLostError, TimeoutError):
@@ -47,14 +46,14 @@ def wait_for(
       timeout_seconds: longest wait.
       clock: tells the time in seconds.
       sleep: waits.
-      connects: whether somebody answers at an address; None opens a connection.
+      connects: whether a process answers at an address; None opens a connection.
 
     Raises:
       RendezvousError: names the processes that did not answer.
     """
     connects = connects or answers
     deadline = clock() + timeout_seconds
-    said_seconds = clock() + _SAY_AFTER_SECONDS
+    warning_seconds = clock() + _WARN_AFTER_SECONDS
     missing = dict(addresses)
     while missing := {name: address for name, address in missing.items() if not connects(address)}:
         if clock() >= deadline:
@@ -64,22 +63,22 @@ def wait_for(
                 f"{'them' if len(missing) > 1 else 'it'}, or check that the address is right and can be reached from "
                 "here, and start this process again."
             )
-        if clock() >= said_seconds:
+        if clock() >= warning_seconds:
             _logger.warning("waiting for %s, for up to %g seconds", named(missing), timeout_seconds)
-            said_seconds = deadline
+            warning_seconds = deadline
         sleep(POLL_SECONDS)
 
 
 def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> None:
-    """Returns when all of several equal processes have seen each other; listens at the own address meanwhile.
+    """Returns when all of several equal processes have reached each other; listens at its own address meanwhile.
 
     Args:
-      name: which of them this process is.
-      addresses: `host:port` of each process, this one too.
+      name: the name of this process.
+      addresses: `host:port` of each process, including this one, by name.
       timeout_seconds: longest wait, `runtime.rendezvous_timeout_seconds`.
 
     Raises:
-      RendezvousError: names the processes that did not come, or says that the own port is in use.
+      RendezvousError: names the processes that did not come, or this process's port is in use.
     """
     others = {other: address for other, address in addresses.items() if other != name}
     port = int(addresses[name].rpartition(":")[2])
@@ -96,10 +95,10 @@ def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> Non
 
 @contextlib.contextmanager
 def bounded(seconds: float, what: str) -> Iterator[None]:
-    """Kills this process, after a message on stderr, if the block takes longer than this, or two minutes.
+    """Kills this process, after a message on stderr, if the block takes longer than `seconds`, or two minutes.
 
-    For calls of TensorFlow that connect to processes which are there, but may die now: it waits for them in C++, and no
-    thread of Python runs meanwhile, nor a handler of a signal. So another process keeps the time.
+    For calls of TensorFlow that connect to processes which answered, but may die now: TensorFlow waits for them in C++,
+    and no Python thread or signal handler runs meanwhile. So another process measures the time.
     """
     seconds = min(seconds, _CONNECTED_SECONDS)
     what = f"{what} took longer than {seconds:g} seconds: one of them must have died meanwhile"
@@ -115,19 +114,4 @@ if not select.select([0], [], [], float(sys.argv[2]))[0]:
     os.write(2, sys.argv[3].encode() + b"\\n")
     os.kill(int(sys.argv[1]), signal.SIGKILL)
 """
-"""Waits for its stdin to be closed, which happens too when the process that it guards dies."""
-
-
-def answers(address: str) -> bool:
-    """Whether a process accepts connections at `host:port`."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
-            return True
-    except OSError:
-        return False
-
-
-def named(processes: Mapping[str, str]) -> str:
-    """Returns processes with their addresses: `worker 0 (10.0.0.2:2222), ps 0 (10.0.0.3:2222)`."""
-    return ", ".join(f"{name} ({address})" for name, address in processes.items())
+"""Waits until its stdin is closed, which also happens when the process that it guards dies."""

@@ -1,17 +1,25 @@
-"""What Slurm tells a process that srun has started: which of the tasks it is, and where the others are.
+"""The cluster of a process that Slurm's srun has started, read from the variables that srun sets.
 
-Owns: reading that, and where it puts the ports of a job.
-Does not own: what is made of it (`cluster.py`), the script that starts the steps (`launch/targets/slurm.py`).
+Owns: reading these, and the ports of a job. Does not own: the description of a cluster and its checks (`cluster.py`),
+the script that starts the steps (`launch/targets/slurm.py`).
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from official_trainer.distributed.cluster import (
+    WORKER,
+    Cluster,
+    ClusterError,
+    check_role,
+    checked_cluster,
+    number_variable,
+    required_variable,
+)
 from official_trainer.errors import shorten
 
 ROLE = "OFFICIAL_TRAINER_ROLE"
@@ -21,30 +29,10 @@ HOSTS = "OFFICIAL_TRAINER_HOSTS"
 """Our own variable: the node of every process of such a job, such as `chief=n1;worker=n1,n2;ps=n2`."""
 
 SOURCE = "Slurm"
-"""What a cluster that was read from here says of that."""
+"""The source of a cluster that was read here."""
 
 _FIRST_PORT, _SLOTS, _PORTS_PER_SLOT = 12000, 320, 64  # ends below 32768: no port of a client's
 _SRUN = "srun sets it; start this with srun, or set TF_CONFIG"
-_WORKER = "worker"
-
-
-class StepError(ValueError):
-    """What srun says of its tasks cannot be."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
-    """The place of a process in its job.
-
-    Attributes:
-      addresses: `host:port` of every process, by role.
-      role: of this one.
-      index: of this one among those of its role.
-    """
-
-    addresses: Mapping[str, Sequence[str]]
-    role: str
-    index: int
 
 
 def run_scontrol(*words: str) -> str:
@@ -60,65 +48,65 @@ def run_scontrol(*words: str) -> str:
     return done.stdout
 
 
-def read(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Step | None:
-    """Returns the place of a task of srun; None in the shell of a batch job, though it has most of the variables.
+def read(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster | None:
+    """Returns the cluster of a task of srun; None in the shell of a batch job, which has most of the variables too.
 
     Raises:
-      StepError: what is said is malformed.
+      ClusterError: a variable is malformed.
     """
     if "SLURM_PROCID" not in environ or not ({"SLURM_STEP_ID", "SLURM_STEPID"} & set(environ)):
         return None
     return _step_of_a_role(environ, scontrol) if environ.get(HOSTS) else _step_of_workers(environ, scontrol)
 
 
-def _step_of_a_role(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Step:
-    """Reads what `launch slurm` says of a job that has a step for each role."""
+def _step_of_a_role(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster:
+    """Reads a job of `launch slurm` that has a step for each role."""
     nodes: dict[str, list[str]] = {}
     for part in environ[HOSTS].split(";"):
         role, _, names = part.partition("=")
         if not role or not all(names.split(",")):
             example = "chief=n1;worker=n1,n2;ps=n2"
-            raise StepError(f"{HOSTS}={environ[HOSTS]}: cannot read {part!r}; expected such as {example}")
+            raise ClusterError(f"{HOSTS}={environ[HOSTS]}: cannot read {part!r}; expected such as {example}")
         nodes[role] = names.split(",")
-    rank, job = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_JOB_ID")
-    role = _needed(environ, ROLE)
+    rank, job = (number_variable(environ, name, _SRUN) for name in ("SLURM_PROCID", "SLURM_JOB_ID"))
+    role = check_role(required_variable(environ, ROLE, _SRUN), ROLE)
     here, there = environ.get("SLURMD_NODENAME"), nodes.get(role, [])[rank : rank + 1]
     if here and there and here != there[0]:
-        raise StepError(
+        raise ClusterError(
             f"{HOSTS}={environ[HOSTS]}: {role} {rank} belongs on {there[0]}, and srun started it on {here}; "
-            "`launch slurm` says both, so leave the steps to it"
+            "`launch slurm` sets both, so let it start the steps"
         )
     hosts = list(dict.fromkeys(host for names in nodes.values() for host in names))
     addresses = dict(zip(hosts, _node_addresses(hosts, scontrol), strict=True))
     places = iter(_with_ports([addresses[host] for names in nodes.values() for host in names], job))
-    return Step(addresses={name: [next(places) for _ in nodes[name]] for name in nodes}, role=role, index=rank)
+    return checked_cluster({name: [next(places) for _ in nodes[name]] for name in nodes}, role, rank, SOURCE)
 
 
-def _step_of_workers(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Step | None:
+def _step_of_workers(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster | None:
     """Reads a step of several tasks, all of them workers, in the order of their ranks."""
     count_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
-    count = _number(environ, count_name) if count_name in environ else 1
+    count = number_variable(environ, count_name, _SRUN) if count_name in environ else 1
     if count < 2:
         return None
-    rank, job = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_JOB_ID")
+    rank, job = (number_variable(environ, name, _SRUN) for name in ("SLURM_PROCID", "SLURM_JOB_ID"))
     list_name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
-    nodes = _needed(environ, list_name)
+    nodes = required_variable(environ, list_name, _SRUN)
     try:
         hosts = scontrol("show", "hostnames", nodes).split()
     except OSError as error:
-        raise StepError(
+        raise ClusterError(
             f"Slurm: `scontrol show hostnames {nodes}` fails: {error}; put scontrol on the PATH, or set TF_CONFIG"
         ) from error
     places = _places(environ, hosts, count)
     if (node := environ.get("SLURM_NODEID")) is not None and rank < count and node != str(places[rank]):
-        raise StepError(
+        raise ClusterError(
             f"Slurm: SLURM_NODEID={node}, but task {rank} of {count} belongs on node {places[rank]} of {nodes}; "
             "start the tasks in blocks: srun --distribution=block"
         )
     names = _node_addresses(hosts, scontrol)
     step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "0"))
     slot = job + 131 * int(step if step.isdecimal() else 0)
-    return Step(addresses={_WORKER: _with_ports([names[node] for node in places], slot)}, role=_WORKER, index=rank)
+    return checked_cluster({WORKER: _with_ports([names[node] for node in places], slot)}, WORKER, rank, SOURCE)
 
 
 def _with_ports(hosts: Iterable[str], number: int) -> list[str]:
@@ -138,8 +126,8 @@ def _places(environ: Mapping[str, str], hosts: Sequence[str], count: int) -> lis
     parts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
     per_node = [int(part[1]) for part in parts if part for _ in range(int(part[2] or 1))]
     if None in parts or len(per_node) != len(hosts) or sum(per_node) != count:
-        raise StepError(
-            f"Slurm: SLURM_STEP_TASKS_PER_NODE={text!r} does not share {count} tasks out to the {len(hosts)} nodes "
+        raise ClusterError(
+            f"Slurm: SLURM_STEP_TASKS_PER_NODE={text!r} does not distribute {count} tasks over the {len(hosts)} nodes "
             f"{shorten(','.join(hosts))}; expected such as 2(x3),1; {_SRUN}"
         )
     places = [(node, local) for node, tasks in enumerate(per_node) for local in range(tasks)]
@@ -148,7 +136,7 @@ def _places(environ: Mapping[str, str], hosts: Sequence[str], count: int) -> lis
 
 
 def _node_addresses(hosts: Iterable[str], scontrol: Callable[..., str]) -> list[str]:
-    """Returns where each node is reached: its NodeAddr, or its name where Slurm does not say."""
+    """Returns the address of each node: its NodeAddr, or its name where Slurm has none."""
     hosts = list(hosts)
     try:
         lines = scontrol("-o", "show", "node", ",".join(hosts)).splitlines()
@@ -157,16 +145,3 @@ def _node_addresses(hosts: Iterable[str], scontrol: Callable[..., str]) -> list[
     nodes = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
     known = {node["NodeName"]: node["NodeAddr"] for node in nodes if {"NodeName", "NodeAddr"} <= node.keys()}
     return [known.get(host, host) for host in hosts]
-
-
-def _needed(environ: Mapping[str, str], name: str) -> str:
-    if not environ.get(name):
-        raise StepError(f"{name} is not set, so who takes part in the run is not known; {_SRUN}")
-    return environ[name]
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    text = _needed(environ, name)
-    if not (text.isascii() and text.isdecimal()):
-        raise StepError(f"{name}={text!r}: expected a number from 0; {_SRUN}")
-    return int(text)

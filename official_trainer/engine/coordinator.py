@@ -20,10 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.distributed import lost_peers
 from official_trainer.distributed.cluster import WORKER, process_name
-from official_trainer.distributed.peers import PeerLostError
-from official_trainer.distributed.rendezvous import answers, named
+from official_trainer.distributed.peers import PeerLostError, answers, explain_loss, is_loss, named
 from official_trainer.engine.worker_streams import WorkerStreams
 from official_trainer.inputs import DataError
 from official_trainer.lazy import load, tf
@@ -233,7 +231,7 @@ class CoordinatedLoop:
                 "trainer.on_data_end=repeat, or repeat the dataset"
             ) from error
         except tf.errors.OpError as error:
-            if (lost := lost_peers.explained(error, self._addresses)) is None:
+            if (lost := explain_loss(error, self._addresses)) is None:
                 raise
             raise lost from error
 
@@ -297,7 +295,7 @@ class CoordinatedLoop:
 
     def _note_lost(self, worker: int, error: tf.errors.OpError) -> None:
         address = self._addresses[WORKER][worker]
-        if worker not in self._lost and lost_peers.is_loss(error) and not answers(address):
+        if worker not in self._lost and is_loss(error) and not answers(address):
             self._lost.add(worker)
             left = self._num_workers - len(self._lost)
             goes_on = "the others take over its steps" if left else "training waits for a worker"

@@ -33,10 +33,9 @@ from official_trainer.tasks.multi_task import garden
 from official_trainer.tasks.multi_task.task import parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
-from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.tracking.ledger import LedgerTrackers
+from official_trainer.tracking.jsonl import AllTrackers, JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardTracker
-from official_trainer.tracking.threads import Threaded
+from official_trainer.tracking.threads import ThreadedTracker
 
 _logger = logging.getLogger(__name__)
 
@@ -184,14 +183,14 @@ def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrac
     if not is_chief:
         return RunTrackers(all=Trackers([]), console=console, rows=rows)
     others = [summaries_of(job, owns_run=not beside), *_configured_trackers(job, beside), console]
-    return RunTrackers(all=LedgerTrackers(others, rows), console=console, rows=rows)
+    return RunTrackers(all=AllTrackers(others, rows), console=console, rows=rows)
 
 
 def summaries_of(job: Job, *, owns_run: bool) -> Tracker:
     """Returns what writes TensorBoard's files, or what the caller has in its place; nothing is opened yet."""
     folders = {"validation": job.config.trainer.validation_summary_subdir}
     board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=owns_run)
-    threaded = Threaded(board, name="tensorboard", on_error="fail")
+    threaded = ThreadedTracker(board, name="tensorboard", on_error="fail")
     return threaded if job.given is None else job.given.summaries(threaded)
 
 
@@ -203,7 +202,7 @@ def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:
         name=f"{name} {beside}" if beside else name,
     )
     return [
-        Threaded(
+        ThreadedTracker(
             config.build(place),
             name=f"{config.type} (trainer.trackers[{number}])",
             on_error=config.on_error,

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server, slurm
-from official_trainer.distributed.cluster import EVALUATOR, Cluster, cluster_env
+from official_trainer.distributed.cluster import EVALUATOR, Cluster
+from official_trainer.distributed.environment import cluster_env
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.lazy import load

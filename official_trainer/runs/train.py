@@ -21,7 +21,7 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.config import ConfigError, Problem
 from official_trainer.config.modes import TRAINING_MODES, Evaluates
-from official_trainer.distributed import lost_peers, parameter_server, tpu
+from official_trainer.distributed import parameter_server, peers, tpu
 from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.nonfinite import Diagnosis
@@ -139,7 +139,7 @@ class _Session:
     def _lost(self, error: BaseException) -> UserError | None:
         """Returns what an error says about another process, or a TPU, that is gone; None if it says something else."""
         cluster, runtime = self._job.cluster, self._job.config.runtime
-        lost = None if cluster is None else lost_peers.explained(error, cluster.addresses)
+        lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
         said = None if self._trainer is None else self._notes.explained(lost or error)
         return said or lost or tpu.as_lost_error(error, runtime)
 

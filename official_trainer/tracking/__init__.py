@@ -1,8 +1,8 @@
 """Where numbers go: the Tracker contract, and sending the same numbers to several trackers.
 
 Owns: turning nested metrics of tensors into flat names and Python floats, and media into NumPy arrays, once, in the
-caller; how a tracker hears of the end. Does not own: any format or destination; each is one file beside this one.
-Nothing here imports TensorFlow.
+caller; the end of a tracker. Does not own: any format or destination; each has a file in this package. Nothing here
+imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import logging
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.tracking.media import Histogram, Image, Media, MediaError, Text, on_host
 
@@ -36,22 +39,40 @@ _logger = logging.getLogger(__name__)
 
 
 class MetricError(UserError, TypeError):
-    """A metric that cannot be recorded: it is not one number, or its name is taken."""
+    """A metric that cannot be recorded: it is not one number, or another metric has its name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """What the config of a tracker builds it for.
+    """The run for which the config of a tracker builds it.
 
     Attributes:
       directory: where this process writes: the run directory, or a folder of its own there; a local path or a URL.
       experiment: registered name of the experiment.
-      name: what people call the run: the last part of the run directory, and the part of it that is this process's.
+      name: of the run, for people: the last part of the run directory, and the name of this process's folder there.
     """
 
     directory: str
     experiment: str
     name: str
+
+    def read_identity(self, file: str) -> dict[str, Any]:
+        """Returns what a tracking service's `file` in the directory holds, at least its name for the run, `run`.
+
+        Where there is no such file, it is written with a new name before the service gets that name, so that a restart
+        finds the run of a process that was killed in between.
+        """
+        path = files.join(self.directory, file)
+        if files.exists(path):
+            return json.loads(files.read_text(path))
+        new = {"run": uuid.uuid4().hex}
+        files.make_dirs(self.directory)
+        self.write_identity(file, new)
+        return new
+
+    def write_identity(self, file: str, identity: Mapping[str, Any]) -> None:
+        """Replaces the content of `file`."""
+        files.write_text_atomically(files.join(self.directory, file), json.dumps(identity) + "\n", durable=False)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -60,7 +81,8 @@ class Outcome:
 
     Attributes:
       status: `preempted` if the same command continues it.
-      step: the last step, and `metrics` the final metrics, flat, of a run that is done.
+      step: the last step, of a run that is done.
+      metrics: the final metrics, flat, of a run that is done.
     """
 
     status: Literal["done", "preempted", "failed"] = "done"
@@ -69,10 +91,10 @@ class Outcome:
 
 
 class Tracker:
-    """A destination of metrics. Subclasses override what they can show; the rest is left out.
+    """A destination of metrics. Subclasses override the methods for what they can show; the others do nothing.
 
     `values` are flat when they come through `Trackers`: `{"loss": 0.5, "dev/accuracy": 0.9}`, Python floats; and
-    `media` hold NumPy arrays of their own. Nothing is opened before the first call. This class itself writes nowhere.
+    `media` hold NumPy arrays of their own. Nothing is opened before the first call. This class itself writes nothing.
     """
 
     spent_seconds = 0.0
@@ -85,26 +107,26 @@ class Tracker:
         """Records the metrics of `split` (`train`, `validation`) at a global step."""
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        """Records what is no number."""
+        """Records histograms, images and texts."""
 
     def rewind(self, step: int) -> None:
         """Drops everything after `step`: the run continues there. Called at every start, with 0 for a fresh run."""
 
     def resume(self, split: str, step: int) -> None:
-        """Expects numbers of `split` at `step` again that a process may have logged before it died; once is enough."""
+        """Announces numbers of `split` at `step` that a killed process may have logged already; they count once."""
 
     def flush(self) -> None:
         """Brings everything logged so far to its destination; called before each checkpoint."""
 
     def end(self, outcome: Outcome) -> None:
-        """Takes how this process ended, once, before `close`."""
+        """Takes the outcome of this process, once, before `close`."""
 
     def close(self) -> None:
-        """Flushes and lets go; nothing is logged afterwards."""
+        """Flushes and closes all files and connections; nothing is logged afterwards."""
 
 
 class Trackers(Tracker):
-    """Sends everything to several trackers, in their order. A tracker itself; with none it is one that does nothing."""
+    """Sends everything to several trackers, in their order; without trackers it does nothing."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = tuple(trackers)
@@ -118,7 +140,7 @@ class Trackers(Tracker):
         """Records media, which may be nested as metrics may.
 
         Raises:
-          MediaError: something is none, or an image has no shape of one.
+          MediaError: a value is not media, or an image does not have an image's shape.
         """
         flat = {name: on_host(name, value) for name, value in _leaves(media, "")}
         for tracker in self._trackers:
@@ -141,15 +163,15 @@ class Trackers(Tracker):
             tracker.flush()
 
     def end(self, outcome: Outcome) -> None:
-        """Tells every tracker, also when one fails; the first error is raised at the end."""
-        _each([functools.partial(tracker.end, outcome) for tracker in self._trackers])
+        """Calls every tracker, also when one fails; then raises the first error."""
+        _call_all([functools.partial(tracker.end, outcome) for tracker in self._trackers])
 
     def close(self) -> None:
-        """Closes every tracker, also when one fails; the first error is raised at the end."""
-        _each([tracker.close for tracker in self._trackers])
+        """Closes every tracker, also when one fails; then raises the first error."""
+        _call_all([tracker.close for tracker in self._trackers])
 
 
-def _each(calls: Sequence[Callable[[], None]]) -> None:
+def _call_all(calls: Sequence[Callable[[], None]]) -> None:
     errors = []
     for call in calls:
         try:
@@ -162,7 +184,7 @@ def _each(calls: Sequence[Callable[[], None]]) -> None:
 
 @contextlib.contextmanager
 def closing(tracker: Tracker) -> Iterator[Outcome]:
-    """Closes a tracker after the block, and tells it how that ended; an error of the block goes before the tracker's.
+    """Ends and closes a tracker after the block; an error of the block has priority over the tracker's.
 
     Yields:
       The outcome, for the block to fill in.
@@ -171,14 +193,14 @@ def closing(tracker: Tracker) -> Iterator[Outcome]:
     try:
         yield outcome
     except BaseException as error:
-        goes_on = getattr(error, "exit_code", None) in (ExitCode.PREEMPTED, ExitCode.RETRY)
-        left = Outcome(status="preempted" if goes_on else "failed")
+        will_continue = getattr(error, "exit_code", None) in (ExitCode.PREEMPTED, ExitCode.RETRY)
+        ended = Outcome(status="preempted" if will_continue else "failed")
         try:
-            _each([functools.partial(tracker.end, left), tracker.close])
+            _call_all([functools.partial(tracker.end, ended), tracker.close])
         except Exception as other:
             _logger.error("%s", other)
         raise
-    _each([functools.partial(tracker.end, outcome), tracker.close])
+    _call_all([functools.partial(tracker.end, outcome), tracker.close])
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, float]:

@@ -1,24 +1,25 @@
 """`metrics.jsonl`: every metric of a run, one JSON object a line, for scripts.
 
-Owns: the row format, `{"step": 10, "split": "train", "time": 1700000000.0, "loss": 0.5}`, time in Unix seconds, and
-that no step and split is there twice.
-Does not own: when rows are logged.
+Owns: the row format, `{"step": 10, "split": "train", "time": 1700000000.0, "loss": 0.5}`, time in Unix seconds; that
+each step and split has one row; and that a row is written after everything else about its step and split.
+Does not own: when rows are logged, or which other trackers there are.
 
 Rows are strict JSON: values that are not finite are the strings "NaN", "Infinity" and "-Infinity", which `read_rows`,
-and Python's `float`, turn back into numbers.
+and Python's `float`, convert back to numbers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from official_trainer import files
-from official_trainer.tracking import MetricError, Tracker
+from official_trainer.tracking import Media, MetricError, Tracker, Trackers, flatten
 
 _logger = logging.getLogger(__name__)
 _RESERVED = ("step", "split", "time")
@@ -26,7 +27,7 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 class JsonlTracker(Tracker):
-    """Appends rows to one file; each is on its way to the disk before `log` returns.
+    """Appends rows to one file; each is handed to the operating system before `log` returns.
 
     Args:
       path: local path or URL.
@@ -37,13 +38,13 @@ class JsonlTracker(Tracker):
         self.path = str(path)
         self._clock = clock
         self._file: IO[str] | None = None
-        self._known: set[tuple[int, str]] | None = None  # (step, split) of each row; None until asked for
+        self._known: set[tuple[int, str]] | None = None  # (step, split) of each row; None until the file is read
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Appends a row; it replaces one of the same step and split.
 
         Raises:
-          MetricError: a metric has the name of one of the row's own fields.
+          MetricError: a metric has the name of a field that every row has.
         """
         for name in _RESERVED:
             if name in values:
@@ -59,7 +60,7 @@ class JsonlTracker(Tracker):
         self._rows_known().add((step, split))
 
     def has_row(self, step: int, split: str) -> bool:
-        """Tells whether `split` was logged at `step`."""
+        """Whether `split` was logged at `step`."""
         return (step, split) in self._rows_known()
 
     def row(self, step: int, split: str) -> dict[str, float] | None:
@@ -87,7 +88,7 @@ class JsonlTracker(Tracker):
     def _rows_known(self) -> set[tuple[int, str]]:
         if self._known is None:
             if files.exists(self.path):
-                self._keep(lambda row: True)  # drops what a killed process left of its last line
+                self._keep(lambda row: True)  # drops an incomplete last line of a killed process
             else:
                 self._known = set()
         assert self._known is not None
@@ -103,6 +104,52 @@ class JsonlTracker(Tracker):
             files.write_text_atomically(self.path, kept)
 
 
+EVALUATION = "validation"
+"""The split whose rows a restart looks for: an evaluation that has a row is not repeated."""
+
+
+class AllTrackers(Trackers):
+    """All trackers of a process; a row of `metrics.jsonl` is written after everything else.
+
+    So the row of an evaluation means that everything about it was written: a kill loses none of it, and a restart
+    writes none of it twice.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker], rows: JsonlTracker) -> None:
+        super().__init__([*trackers, rows])
+        self._others = Trackers(trackers)
+        self._rows = rows
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        flat = flatten(values)
+        with self._timed():
+            self._others.log(split, step, flat)
+            if split == EVALUATION:
+                self._others.flush()
+            self._rows.log(split, step, flat)
+
+    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
+        with self._timed():
+            super().publish(split, step, media)
+
+    def flush(self) -> None:
+        with self._timed():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent_seconds += time.monotonic() - start
+
+    def rewind(self, step: int) -> None:
+        super().rewind(step)
+        if not self._rows.has_row(step, EVALUATION):
+            self._others.resume(EVALUATION, step)  # of a process that was killed before it wrote the row
+
+
 def read_rows(path: str) -> list[dict[str, Any]]:
     """Returns the rows of a `metrics.jsonl`, numbers as floats; lines that are not whole are left out."""
     rows = []
@@ -112,12 +159,12 @@ def read_rows(path: str) -> list[dict[str, Any]]:
 
 
 def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics of a row, without its own fields."""
+    """Returns the metrics of a row, without step, split and time."""
     return {name: value for name, value in row.items() if name not in _RESERVED}
 
 
 def _read(path: str) -> str:
-    """Returns the text, with a mark in place of bytes that are none: they spoil their row, not the file."""
+    """Returns the text, with a mark in place of invalid bytes: they make their row invalid, not the file."""
     return files.read_bytes(path).decode("utf-8", "replace")
 
 
@@ -134,7 +181,7 @@ def _parse(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def encode(value: float) -> float | str:
-    """Returns a number as strict JSON can hold it; `float` gives it back."""
+    """Returns a number in a form that strict JSON allows; `float` converts it back."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

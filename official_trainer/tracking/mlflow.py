@@ -1,7 +1,7 @@
-"""MLflow: a run there for each run directory, in a SQLite file of the run directory if no server is named.
+"""MLflow: an MLflow run for each run directory, in a SQLite file of the run directory if no server is configured.
 
-Owns: which MLflow run it is, and that no point is there twice: those of an abandoned stretch stay, because MLflow takes
-none back, and steps that are there are not logged again. Does not own: MLflow itself, an optional extra.
+Owns: which MLflow run it is, and that no point is logged twice: after a rewind the later points stay, because MLflow
+deletes none, and steps that it has are not logged again. Does not own: MLflow itself, an optional extra.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem, TrackerConfig
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Text, Tracker
-from official_trainer.tracking.identity import remembered
 
 _logger = logging.getLogger(__name__)
 _STATUS = {"done": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
@@ -59,11 +58,11 @@ class MlflowConfig(TrackerConfig):
 
 
 class MlflowTracker(Tracker):
-    """Logs to one MLflow run, which it finds again by a tag.
+    """Logs to one MLflow run, which a restart finds by a tag.
 
     Args:
       tracking_uri: MLflow's store.
-      place: the names of experiment and run, and where the tag is remembered.
+      place: the names of experiment and run, and the directory of the file with the tag.
       clock: tells the time in Unix seconds.
     """
 
@@ -71,17 +70,17 @@ class MlflowTracker(Tracker):
         self._uri, self._place, self._clock = tracking_uri, place, clock
         self._client: Any = None
         self._run_id = ""
-        self._last_steps: dict[str, int] = {}  # of each metric that was asked for
+        self._last_steps: dict[str, int] = {}  # of each metric that was looked up
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
-        """Logs the config as parameters; MLflow keeps the first value of each, whatever a restart says."""
+        """Logs the config as parameters; MLflow keeps the first value of each, also where a restart changes it."""
         client = self._open()
-        said = {"experiment": experiment, **{_name(path): _text(value) for path, value in config.items()}}
+        values = {"experiment": experiment, **{_name(path): _text(value) for path, value in config.items()}}
         known = client.get_run(self._run_id).data.params
-        new = [_entities().Param(name, value) for name, value in said.items() if name not in known]
+        new = [_entities().Param(name, value) for name, value in values.items() if name not in known]
         for start in range(0, len(new), _BATCH):
             client.log_batch(self._run_id, params=new[start : start + _BATCH])
-        if changed := sorted(name for name in said.keys() & known.keys() if not said[name].startswith(known[name])):
+        if changed := sorted(name for name in values.keys() & known.keys() if not values[name].startswith(known[name])):
             _logger.warning("MLflow keeps the first value of a parameter; changed since: %s", ", ".join(changed))
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
@@ -94,7 +93,7 @@ class MlflowTracker(Tracker):
         self._last_steps.update({logged.key: step for logged in new})
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        """Writes artifacts `SPLIT/NAME/STEP.png`, `.md` or `.json`; one that is there is replaced."""
+        """Writes artifacts `SPLIT/NAME/STEP.png`, `.md` or `.json`, replacing older ones."""
         client = self._open()
         for name, thing in media.items():
             path = f"{_name(f'{split}/{name}')}/{step:08d}"
@@ -115,12 +114,12 @@ class MlflowTracker(Tracker):
         self._client = None
 
     def _open(self) -> Any:
-        """Returns the client, once the run is there and runs."""
+        """Returns the client; the first call creates or continues the run."""
         if self._client is None:
             for name, value in _ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
             mlflow = importlib.import_module("mlflow")
-            for name in ("mlflow", "alembic"):  # how they make their tables is not about the user's run
+            for name in ("mlflow", "alembic"):  # their messages about database tables are not about the user's run
                 logging.getLogger(name).setLevel(logging.WARNING)
             client = mlflow.MlflowClient(tracking_uri=self._uri)
             self._run_id = self._find_or_create(client)
@@ -134,7 +133,7 @@ class MlflowTracker(Tracker):
             number = client.create_experiment(self._place.experiment, artifact_location=artifacts)
         else:
             number = experiment.experiment_id
-        tag = remembered(files.join(self._place.directory, "mlflow.json"))["run"]
+        tag = self._place.read_identity("mlflow.json")["run"]
         found = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{tag}'", max_results=1)
         if found:
             client.update_run(found[0].info.run_id, status="RUNNING")
@@ -142,7 +141,7 @@ class MlflowTracker(Tracker):
         return client.create_run(number, run_name=self._place.name, tags={_TAG: tag}).info.run_id
 
     def _last(self, name: str) -> int:
-        """Returns the last step of a metric that is there, or one before all."""
+        """Returns the last step at which MLflow has a metric, or -1."""
         if name not in self._last_steps:
             history = self._client.get_metric_history(self._run_id, name)
             self._last_steps[name] = max((metric.step for metric in history), default=-1)
@@ -162,13 +161,13 @@ def _entities() -> Any:
 
 
 def _artifacts(uri: str) -> str | None:
-    """Returns where artifacts go: beside a SQLite file, where MLflow would take the current folder; else it knows."""
+    """Returns the artifact folder next to a SQLite file, where MLflow would take the current folder; else None."""
     _, is_file, path = uri.partition("sqlite:///")
     return f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
 
 
 def _name(text: str) -> str:
-    """Returns a name as MLflow takes it."""
+    """Returns a name with the characters that MLflow allows."""
     return re.sub(r"[^\w\-. :/]", "_", text)
 
 

@@ -1,10 +1,10 @@
-"""What a run says about itself: `run.json`, its identity and results, and `status.json`, what it does now.
+"""The record of a run: `run.json`, its identity and results, and `status.json`, its current phase.
 
 Owns: both files, and whether a `model_dir` may be used by an experiment.
-Does not own: metrics by step (`tracking/`), checkpoints, or when a run moves on. Imports no TensorFlow.
+Does not own: metrics by step (`tracking/`), checkpoints, or when a run enters a phase. Imports no TensorFlow.
 
-Both files are replaced whole, so a reader never sees half of one; they do not wait for the disk. `run.json` survives
-restarts: the run keeps its id.
+Both files are replaced atomically, so a reader never sees an incomplete one; writing does not wait for the disk. A
+restart continues `run.json`: the run keeps its id.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class Launch:
 
 
 def claim(model_dir: str, experiment: str, *, is_shared: bool = False) -> None:
-    """Makes sure that `model_dir` is a directory in which `experiment` may run; creates it if there is none.
+    """Checks that `model_dir` is a directory in which `experiment` may run; creates it if it does not exist.
 
     Args:
       model_dir: the run directory.
-      experiment: what is to run there.
-      is_shared: whether the calling program writes there too, so that what it holds already is no stranger's.
+      experiment: registered name.
+      is_shared: whether the calling program writes there too, so that other files there are allowed.
 
     Raises:
-      ModelDirError: it is not, and why. Nothing was written.
+      ModelDirError: it cannot be used, and why. Nothing was written.
     """
     try:
         _check_owner(model_dir, experiment, is_shared)
@@ -83,10 +83,10 @@ def claim(model_dir: str, experiment: str, *, is_shared: bool = False) -> None:
 
 
 def read_run(model_dir: str) -> dict[str, Any] | None:
-    """Returns what `run.json` says, or None if there is none.
+    """Returns the content of `run.json`, or None if there is no such file.
 
     Raises:
-      ModelDirError: it is not what this package writes.
+      ModelDirError: the file was not written by this package.
     """
     path = files.join(model_dir, RUN_FILE)
     try:
@@ -114,15 +114,10 @@ class RunRecord:
     def __init__(self, model_dir: str, launch: Launch, *, clock: Callable[[], float] = time.time) -> None:
         self.model_dir = str(model_dir)
         self._launch = launch
-        self._clock = clock
+        self._now = lambda: _timestamp(clock())
         self._before: dict[str, Any] = {}
         self._run: dict[str, Any] = {}
         self._status: dict[str, Any] = {}
-
-    @property
-    def run_id(self) -> str:
-        """Identity of the run, the same after restarts."""
-        return self._run["run_id"]
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -130,7 +125,7 @@ class RunRecord:
         return self._run["best"]
 
     def start(self) -> None:
-        """Begins a run, or a restart of the one that is there: its id, first start and best result are kept."""
+        """Begins a run, or a restart of the run in the directory, whose id, first start and best result are kept."""
         before = self._before = read_run(self.model_dir) or {}
         now = self._now()
         is_restart = bool(before) and "train" in self._launch.mode
@@ -177,7 +172,7 @@ class RunRecord:
     def describe(
         self, *, devices: Sequence[str] | None = None, start_step: int | None = None, end_step: int | None = None
     ) -> None:
-        """Adds what is known only once TensorFlow runs: devices, and from which step to which this process trains."""
+        """Adds what is known only after TensorFlow has started: devices, first and last step of this process."""
         if devices is not None:
             self._run["devices"] = list(devices)
         if start_step is not None:
@@ -187,52 +182,52 @@ class RunRecord:
         self._write_run()
 
     def add_order(self, description: str) -> None:
-        """Says in which order examples are seen, where that is not the order of one device."""
+        """Records the order of examples, where it is not the order of one device."""
         self._run["order_of_examples"] = description
 
     def set_input(self, layout: Mapping[str, Any]) -> None:
-        """Says how the training data is shared out."""
+        """Records how the training data is distributed."""
         self._run["input"] = dict(layout)
         self._write_run()
 
     def set_gin(self, checksums: Mapping[str, str] | None) -> None:
-        """Says which gin bindings were in force, and in use; it is written with whatever is written next."""
+        """Records the checksums of gin bindings; the next change of the file writes them."""
         self._run["gin"] = None if checksums is None else dict(checksums)
 
     @property
     def time_before(self) -> dict[str, Any] | None:
-        """What earlier processes of the run did with their time."""
+        """The time account of earlier processes of the run."""
         return self._before.get("time")
 
     def set_time(self, spent: Mapping[str, Any]) -> None:
-        """Says what the run's processes did with their time; it is written with whatever is written next."""
+        """Records the time account of all processes of the run; the next change of the file writes it."""
         self._run["time"] = dict(spent)
 
     def phase(self, name: str, step: int | None = None) -> None:
-        """Says what the run does now; without `step` the last one stays."""
+        """Records the current phase; without `step` the last one stays."""
         self._status["phase"] = name
         self._set_step(step)
         self._write_status()
 
     def checkpoint(self, step: int) -> None:
-        """Says that the checkpoint of `step` is committed."""
+        """Records that the checkpoint of `step` is committed."""
         self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = step
         self._set_step(step)
         self._write_status()
         self._write_run()
 
     def set_best(self, metric: str, value: float, step: int) -> None:
-        """Says which evaluation is the best so far; called once its checkpoint is committed."""
+        """Records the best evaluation so far; called after its checkpoint is committed."""
         self._run["best"] = {"metric": metric, "value": encode(value), "step": step}
         self._write_run()
 
     def stopped_early(self, reason: str) -> None:
-        """Says why training ends before its planned last step."""
+        """Records why training ends before its planned last step."""
         self._run["stopped_early"] = reason
         self._write_run()
 
     def clear_best(self) -> None:
-        """Says that no evaluation is the best: the run has gone back to before the one that was."""
+        """Removes the best evaluation, because the run has gone back to an earlier step."""
         self._run["best"] = None
         self._write_run()
 
@@ -252,7 +247,7 @@ class RunRecord:
         self._write_status()
 
     def refuse(self, exit_code: int) -> None:
-        """Ends the record of a process that was refused at once; a run that was there before stays as it was."""
+        """Ends the record of a process that did not start to run; the record of an earlier run is restored."""
         if not self._before:
             self.finish(exit_code)
             return
@@ -265,9 +260,6 @@ class RunRecord:
         if step is not None:
             self._status["step"] = self._run["steps"]["current"] = step
 
-    def _now(self) -> str:
-        return datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
-
     def _write_run(self) -> None:
         _write(files.join(self.model_dir, RUN_FILE), self._run)
 
@@ -279,7 +271,7 @@ class RunRecord:
 _CODES = frozenset(ExitCode)
 
 HEARTBEAT_SECONDS = 1.0
-"""How often `status.json` is brought up to date while training."""
+"""How often `status.json` is written while training."""
 
 
 @dataclasses.dataclass
@@ -298,7 +290,7 @@ class Heartbeat:
 
 
 def git_revision(workspace: str | None) -> str | None:
-    """Returns the commit of the workspace, with `-dirty` if files differ from it; None where there is no git."""
+    """Returns the commit of the workspace, with `-dirty` if files differ from it; None without git."""
     if workspace is None:
         return None
     command = ["git", "-C", workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -310,7 +302,7 @@ def git_revision(workspace: str | None) -> str | None:
 
 
 def _is_harmless(name: str) -> bool:
-    # Of the system, or of a process that died while it wrote its first record.
+    # Of the file system, or of a process that was killed while it wrote its first record.
     return name.startswith((".", f"{RUN_FILE}.tmp-")) or name == "lost+found"
 
 
@@ -336,11 +328,17 @@ def _check_owner(model_dir: str, experiment: str, is_shared: bool) -> None:
 
 def _check_writable(model_dir: str) -> None:
     files.make_dirs(model_dir)
-    probe = files.join(model_dir, ".write-test")  # one name for all: whoever comes next removes what a killed one left
+    probe = files.join(
+        model_dir, ".write-test"
+    )  # one name for all processes: the next one removes the file of a killed one
     with files.open_file(probe, "w"):
         pass
-    with contextlib.suppress(FileNotFoundError):  # somebody else tried at the same time
+    with contextlib.suppress(FileNotFoundError):  # another process removed it at the same time
         files.remove(probe)
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
 
 
 def _encoded(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,7 +356,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {key: _version(name) for key, name in _DISTRIBUTIONS.items()}
 
 
-@functools.cache  # every checkpoint asks, and looking takes tens of milliseconds while the disk is busy
+@functools.cache  # every checkpoint needs it, and reading takes tens of milliseconds while the disk is busy
 def _version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)

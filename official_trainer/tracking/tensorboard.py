@@ -1,12 +1,12 @@
 """TensorBoard event files: `train/`, `validation/`, and sub-folders for nested names.
 
-Owns: which folder and tag a metric goes to, how TensorBoard has each kind of media, and that points of an abandoned
-stretch of a run disappear after a rewind, from the files and from a TensorBoard that is watching.
+Owns: the folder and tag of a metric, the summary of each kind of media, and that points after the step of a rewind
+disappear, from the files and from a TensorBoard that shows them.
 Does not own: summaries that a task writes itself with `tf.summary`; those in the run's folders are rewound too.
 
-Nested names become sub-folders, as orbit does it: `dev/accuracy` of the split `validation` is the tag `accuracy` in
-`validation/dev`, so that TensorBoard draws the same metric of several sets in one chart. The config and the final
-metrics are in `hparams/`: the HParams tab lists a run with what lies in one folder with its config.
+Nested names become sub-folders, as in orbit: `dev/accuracy` of the split `validation` is the tag `accuracy` in
+`validation/dev`, so TensorBoard draws the same metric of several sets in one chart. The config and the final metrics
+are in `hparams/`: the HParams tab lists a run with the metrics in the folder of its config.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker
 
 _HPARAMS = "hparams"
-"""Folder of the config and the final metrics. A TensorBoard that is started on the run directory would not find metrics
-that lie there themselves."""
+"""Folder of the config and the final metrics. TensorBoard, started on the run directory, would not find metrics in the
+run directory itself."""
 
 _OTHER_RUN = "run.json"
-"""A folder with this file is another run's, whose points are not ours to take back."""
+"""A folder with this file belongs to another run, whose points must not be removed."""
 
 _MARK_OF_PROFILE = ".profile-empty"
-"""How TensorFlow's profiler names a file without events, which tells TensorBoard that there is a profile."""
+"""Suffix of a file without events by which TensorFlow's profiler shows TensorBoard that there is a profile."""
 
 
 class TensorBoardTracker(Tracker):
@@ -36,8 +36,8 @@ class TensorBoardTracker(Tracker):
 
     Args:
       directory: the run's directory.
-      folders: split → its folder below `directory`; a split that is not named has a folder of its own name.
-      owns_run: whether the config and the end of the run are told here; not beside a process that does it.
+      folders: split → its folder below `directory`; the folder of any other split has the split's name.
+      owns_run: whether this process writes the config and the end of the run; only one process of a run does.
       clock: tells the time in Unix seconds.
     """
 
@@ -49,29 +49,27 @@ class TensorBoardTracker(Tracker):
         owns_run: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.directory = str(directory)
+        self._files = _EventFiles(str(directory))
         self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
         self._owns_run = owns_run
         self._clock = clock
         self._writers: dict[str, Any] = {}
-        self._there: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
+        self._known: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
         self._rewound_to: int | None = None
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
-        """Lists the run in the HParams tab, with what its config says now."""
+        """Lists the run in the HParams tab, with its current config."""
         if not self._owns_run:
             return
         summary = load("tensorboard.plugins.hparams.summary_v2")
         plain = {"experiment": experiment, **config}
         values = {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str)}
         new = summary.hparams_pb(values, start_time_secs=self._clock())
-        tag, told = new.value[0].tag, []
-        for name in self._names(_HPARAMS):
-            for event in _events(self._path(_HPARAMS, name)):
-                told += [value for value in event.summary.value if value.tag == tag]
-        if [_group(value) for value in told] == [_group(new.value[0])]:
+        tag = new.value[0].tag
+        written = [value for event in self._files.events(_HPARAMS) for value in event.summary.value if value.tag == tag]
+        if [_group(value) for value in written] == [_group(new.value[0])]:
             return
-        if told:
+        if written:
             self._cut(_HPARAMS, lambda event: not any(value.tag == tag for value in event.summary.value))
         self._write(_HPARAMS, 0, new)
         self._writers[_HPARAMS].flush()
@@ -81,34 +79,35 @@ class TensorBoardTracker(Tracker):
         self._add(step, {self._place(split, name): (scalar.scalar_pb, value) for name, value in values.items()})
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        """Writes media, in one folder: TensorBoard has a group for what stands before the first `/` of a name.
+        """Writes media, in one folder: TensorBoard groups them by the part of a name before the first `/`.
 
-        A text that is there already, which a restart may say again, is left out.
+        A text that the files hold already, which a restart may publish again, is left out.
         """
         new = {}
-        for name, thing in media.items():
+        for name, item in media.items():
             place = self._folders.get(split, split), name
-            if isinstance(thing, Text) and self._holds(place, step, thing):
+            if isinstance(item, Text) and self._holds(place, step, item):
                 continue
-            new[place] = (_FORMS[type(thing)], thing)
+            new[place] = (_FORMS[type(item)], item)
         self._add(step, new)
 
     def resume(self, split: str, step: int) -> None:
-        """Leaves out the points of `split` at `step` that are there, without touching the files."""
-        for path, names in self._below(self._folders.get(split, split)):
-            self._note(path, names, step)
+        """Leaves out the points of `split` at `step` that the files hold, without changing the files."""
+        for path in self._files.folders(self._folders.get(split, split)):
+            self._note(path, step)
 
     def rewind(self, step: int) -> None:
         """Drops the points after `step` in every folder that has any."""
         events = load("tensorboard.compat.proto.event_pb2")
         restart = events.SessionLog(status=events.SessionLog.START)
         self.close()  # files change, so new points go to new ones
-        self._there.clear()
+        self._known.clear()
         self._rewound_to = step
-        for path in list(self._event_folders()):
+        folders = [path for folder in (*self._folders.values(), "") for path in self._files.folders(folder)]
+        for path in dict.fromkeys(folders):
             self._cut(path, lambda event: event.step <= step)
-            # For a TensorBoard that has read them already. It takes the first start it sees for the beginning of the
-            # run, so there are two.
+            # For a TensorBoard that has read the points already. It takes the first start for the beginning of the run,
+            # so there are two.
             for _ in range(2):
                 event = events.Event(wall_time=self._clock(), step=step + 1, session_log=restart)
                 self._writer(path).add_event(event)
@@ -119,11 +118,11 @@ class TensorBoardTracker(Tracker):
             writer.flush()
 
     def end(self, outcome: Outcome) -> None:
-        """Adds the final metrics to what the HParams tab lists, as `final/NAME`, and that the run has ended."""
+        """Adds the final metrics to the HParams tab, as `final/NAME`, and that the run has ended."""
         if not self._owns_run or outcome.status != "done" or outcome.step is None:
             return
         scalar = load("tensorboard.plugins.scalar.summary_v2")
-        self._note(_HPARAMS, self._names(_HPARAMS), outcome.step)
+        self._note(_HPARAMS, outcome.step)
         final = {(_HPARAMS, f"final/{name}"): (scalar.scalar_pb, value) for name, value in outcome.metrics.items()}
         self._add(outcome.step, {**final, (_HPARAMS, _session_end_tag()): (self._session_end, None)})
 
@@ -138,10 +137,10 @@ class TensorBoardTracker(Tracker):
         return "/".join(part for part in (self._folders.get(split, split), folder) if part), tag
 
     def _add(self, step: int, new: Mapping[tuple[str, str], tuple[Callable[[str, Any], Any], Any]]) -> None:
-        """Writes what is not there yet: place → what makes a summary of tag and value, and the value."""
+        """Writes new points: place → the function that makes a summary of tag and value, and the value."""
         written = set()
         for (path, tag), (form, value) in new.items():
-            if (path, tag, step) not in self._there:
+            if (path, tag, step) not in self._known:
                 self._write(path, step, form(tag, value))
                 written.add(path)
         for path in written:
@@ -154,7 +153,7 @@ class TensorBoardTracker(Tracker):
     def _writer(self, path: str) -> Any:
         if path not in self._writers:
             module = load("tensorboard.summary.writer.event_file_writer")
-            self._writers[path] = module.EventFileWriter(self._path(path))
+            self._writers[path] = module.EventFileWriter(self._files.path(path))
         return self._writers[path]
 
     def _session_end(self, tag: str, _: None) -> Any:
@@ -165,59 +164,65 @@ class TensorBoardTracker(Tracker):
         content = metadata.create_summary_metadata(plugin.HParamsPluginData(session_end_info=info))
         return _summary(tag, content, metadata.NULL_TENSOR)
 
-    # What the files hold.
-
     def _holds(self, place: tuple[str, str], step: int, text: Text) -> bool:
         if self._rewound_to is not None and step > self._rewound_to:
-            return False  # nothing of that step has been left
+            return False  # the rewind has removed that step
         path, tag = place
         content = _text(tag, text).value[0].tensor
         return any(
             event.step == step and any(value.tag == tag and value.tensor == content for value in event.summary.value)
-            for name in self._names(path)
-            for event in _events(self._path(path, name))
+            for event in self._files.events(path)
         )
 
-    def _note(self, path: str, names: list[str], step: int) -> None:
-        """Has the points at `step` in these files not written again."""
-        for name in names:
-            for event in _events(self._path(path, name)):
-                if event.step == step:
-                    self._there.update((path, value.tag, step) for value in event.summary.value)
+    def _note(self, path: str, step: int) -> None:
+        """Remembers the points at `step` in a folder, so that they are not written again."""
+        for event in self._files.events(path):
+            if event.step == step:
+                self._known.update((path, value.tag, step) for value in event.summary.value)
 
     def _cut(self, path: str, is_kept: Callable[[Any], bool]) -> None:
-        """Removes summaries from the files of a folder, and what a process left that died while it did so."""
-        for name in files.list_dir(self._path(path)):
-            if ".tfevents." in name and ".tmp-" in name:
-                files.remove(self._path(path, name))
+        """Removes summaries from the files of a folder, and closes its writer, whose file is among them."""
         if path in self._writers:
             self._writers.pop(path).close()
-        for name in self._names(path):
-            _cut(self._path(path, name), is_kept)
+        self._files.cut(path, is_kept)
 
-    def _event_folders(self) -> Iterator[str]:
-        """Yields each folder with event files: the splits', wherever they are, and others that the run has."""
-        named = [path for folder in self._folders.values() for path, _ in self._below(folder)]
-        yield from dict.fromkeys([*named, *(path for path, _ in self._below(""))])
 
-    def _below(self, path: str) -> Iterator[tuple[str, list[str]]]:
-        """Yields folder and names for each folder with event files, from `path` downwards; not other runs."""
-        if names := self._names(path):
-            yield path, names
-        for name in files.list_dir(self._path(path)):
-            inside = f"{path}/{name}" if path else name
-            folder = self._path(inside)
+class _EventFiles:
+    """The event files below a directory; `path` is a folder's path in it."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def path(self, path: str, *names: str) -> str:
+        """Returns the whole path of a folder, or of a file in it."""
+        return files.join(self._directory, *(part for part in path.split("/") if part), *names)
+
+    def folders(self, path: str) -> Iterator[str]:
+        """Yields each folder with event files, from `path` downwards, except those of other runs."""
+        if self._names(path):
+            yield path
+        for name in files.list_dir(self.path(path)):
+            folder = self.path(path, name)
             if ".tfevents." not in name and files.is_dir(folder) and not files.exists(files.join(folder, _OTHER_RUN)):
-                yield from self._below(inside)
+                yield from self.folders(f"{path}/{name}" if path else name)
+
+    def events(self, path: str) -> Iterator[Any]:
+        """Yields the events of all files in a folder."""
+        for name in self._names(path):
+            yield from _events(self.path(path, name))
+
+    def cut(self, path: str, is_kept: Callable[[Any], bool]) -> None:
+        """Removes summaries from the files of a folder, and temporary files of a process that was killed here."""
+        for name in files.list_dir(self.path(path)):
+            if ".tfevents." in name and ".tmp-" in name:
+                files.remove(self.path(path, name))
+        for name in self._names(path):
+            _cut(self.path(path, name), is_kept)
 
     def _names(self, path: str) -> list[str]:
-        """Returns the names of the event files in a folder."""
-        names = files.list_dir(self._path(path))
+        names = files.list_dir(self.path(path))
         left_out = (".tmp-", _MARK_OF_PROFILE)
         return [name for name in names if ".tfevents." in name and not any(part in name for part in left_out)]
-
-    def _path(self, path: str, *names: str) -> str:
-        return files.join(self.directory, *(part for part in path.split("/") if part), *names)
 
 
 def _text(tag: str, text: Text) -> Any:
@@ -254,41 +259,41 @@ def _session_end_tag() -> str:
 
 
 def _group(value: Any) -> str:
-    """Returns what is equal for summaries of the same config."""
+    """Returns the group name, which is equal for summaries of the same config."""
     plugin = load("tensorboard.plugins.hparams.plugin_data_pb2")
     return plugin.HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info.group_name
 
 
 def _cut(path: str, is_kept: Callable[[Any], bool]) -> None:
-    """Removes summaries from an event file; the whole file, if nothing is left that says anything.
+    """Removes summaries from an event file, and the whole file if no summary is left.
 
-    Each start begins new files. Without that, a run that is killed again and again would fill its folders with them.
+    Each start begins new files, so a run that is killed often would fill its folders with empty ones.
     """
     events = load("tensorboard.compat.proto.event_pb2")
     content = files.read_bytes(path)
-    kept, dropped, says = [], False, False
+    kept, is_cut, is_needed = [], False, False
     for record, payload in _records(content):
         event = events.Event.FromString(payload)
         if event.HasField("summary") and not is_kept(event):
-            dropped = True
+            is_cut = True
         else:
             kept.append(record)
-            says = says or event.WhichOneof("what") not in (None, "file_version", "session_log")
-    if not says:
+            is_needed = is_needed or event.WhichOneof("what") not in (None, "file_version", "session_log")
+    if not is_needed:
         files.remove(path)
-    elif dropped:
+    elif is_cut:
         files.write_bytes_atomically(path, b"".join(kept))
 
 
 def _events(path: str) -> Iterator[Any]:
-    """Yields the events of a file, one by one."""
+    """Yields the events of a file."""
     events = load("tensorboard.compat.proto.event_pb2")
     for _, payload in _records(files.read_bytes(path)):
         yield events.Event.FromString(payload)
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields each whole record (length, its checksum, payload, its checksum) of a TFRecord file, and its payload."""
+    """Yields each complete record (length, its checksum, payload, its checksum) of a TFRecord file, and its payload."""
     start = 0
     while len(content) >= start + 12:
         (length,) = struct.unpack_from("<Q", content, start)

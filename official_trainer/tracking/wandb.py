@@ -1,8 +1,8 @@
-"""Weights & Biases: a run there for each run directory, offline unless told otherwise.
+"""Weights & Biases: a W&B run for each run directory, offline by default.
 
-Owns: which W&B run it is, and that no point is there twice: those of an abandoned stretch stay, because W&B takes none
-back, and steps of a process that ended in order are not logged again. Does not own: W&B itself, an optional extra. It
-holds rows in memory, so a process that is killed loses some, and what is repeated after it is logged again.
+Owns: which W&B run it is, and that no point is logged twice: after a rewind the later points stay, because W&B deletes
+none, and steps of a process that ended in order are not logged again. Does not own: W&B itself, an optional extra. It
+keeps rows in memory, so a process that is killed loses some, and the steps repeated after that are logged again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Literal
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem, TrackerConfig
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Text, Tracker
-from official_trainer.tracking.identity import remember, remembered
 
 _ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 _STATE = "wandb.json"
@@ -54,8 +53,8 @@ class WandbTracker(Tracker):
 
     Args:
       project: W&B's project.
-      place: the run's name, and where it is written and remembered.
-      mode: as W&B has it.
+      place: the run's name, and the directory of its files.
+      mode: W&B's mode.
     """
 
     def __init__(self, project: str, place: Place, *, mode: str = "offline") -> None:
@@ -63,7 +62,6 @@ class WandbTracker(Tracker):
         self._config: Mapping[str, Any] = {}
         self._run: Any = None
         self._outcome = Outcome(status="failed")
-        self._path = files.join(place.directory, _STATE)
         self._known: dict[str, Any] = {}
         self._step = -1
 
@@ -78,7 +76,7 @@ class WandbTracker(Tracker):
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
         self._open()
-        self._log(step, {f"{split}/{name}": _shown(thing) for name, thing in media.items()})
+        self._log(step, {f"{split}/{name}": _as_wandb(item) for name, item in media.items()})
 
     def end(self, outcome: Outcome) -> None:
         self._outcome = outcome
@@ -88,10 +86,12 @@ class WandbTracker(Tracker):
             self._run.finish(exit_code=0 if self._outcome.status == "done" else 1)
             self._run = None
             if self._step > self._known.get("step", -1):
-                remember(self._path, {**self._known, "step": self._step})  # not earlier: W&B holds rows in memory
+                self._place.write_identity(
+                    _STATE, {**self._known, "step": self._step}
+                )  # not earlier: W&B keeps rows in memory
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Logs what is not there yet; a step's row is open until a later step comes."""
+        """Logs values that W&B does not have yet; a step's row is open until a later step is logged."""
         self._open()
         if step >= self._step and step > self._known.get("step", -1):
             self._run.log(values, step=step)
@@ -103,7 +103,7 @@ class WandbTracker(Tracker):
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         wandb = importlib.import_module("wandb")
-        self._known = remembered(self._path)
+        self._known = self._place.read_identity(_STATE)
         is_local = not files.is_url(self._place.directory)
         self._run = wandb.init(
             project=self._project,
@@ -117,12 +117,12 @@ class WandbTracker(Tracker):
         )
 
 
-def _shown(thing: Media) -> Any:
-    """Returns media as W&B has them."""
+def _as_wandb(item: Media) -> Any:
+    """Returns media as objects of W&B."""
     wandb = importlib.import_module("wandb")
-    if isinstance(thing, Image):
-        return wandb.Image(thing.pixels)
-    if isinstance(thing, Histogram):
-        return wandb.Histogram(np_histogram=thing.buckets())
-    assert isinstance(thing, Text)
-    return wandb.Html(f"<pre>{html.escape(thing.markdown)}</pre>", inject=False)
+    if isinstance(item, Image):
+        return wandb.Image(item.pixels)
+    if isinstance(item, Histogram):
+        return wandb.Histogram(np_histogram=item.buckets())
+    assert isinstance(item, Text)
+    return wandb.Html(f"<pre>{html.escape(item.markdown)}</pre>", inject=False)

@@ -206,7 +206,7 @@ def test_an_error_beside_training_comes_up_at_the_next_hook(tmp_path):
     action = Command(python("raise SystemExit(1)"), ("step",))
     watched = Events(action, tmp_path, "fail")
     watched.step(10)
-    assert action._outbox.wait(60)
+    assert action._queue.wait(60)
     with pytest.raises(ActionError, match=r"failed in on_step at step 20: .*\(event step of step 10\) ended with exit"):
         watched.step(20)
     with pytest.raises(ActionError, match=r"\(event step of step 20\)"):
@@ -228,7 +228,7 @@ def test_several_errors_are_all_said(tmp_path):
     ("program", "message"),
     [
         ("no_such_program", "argv: 'no_such_program' is not on the PATH; give its path, or install it"),
-        ("/no/such", "argv: '/no/such' is no program that may be run; give its path"),
+        ("/no/such", "argv: '/no/such' is not an executable file; give its path"),
         ("echo hi", r"argv: 'echo hi' is not on the PATH; write each argument by itself: \[echo, hi\]"),
     ],
 )
@@ -289,11 +289,11 @@ def test_the_end_of_the_run_waits_no_longer_than_the_time_limit(tmp_path, caplog
     watched = Events(action, tmp_path)
     for step in (10, 20, 30):
         watched.step(step)
-    wait_for(lambda: action._process is not None)
+    wait_for(lambda: action._program.process is not None)
     watched.end()
     assert "(event step of step 10) had not ended in time at the end of the run and was killed" in caplog.text
-    assert "2 more events were not told, because the run has ended" in caplog.text
-    assert action._process is None
+    assert "2 more events were not sent, because the run has ended" in caplog.text
+    assert action._program.process is None
 
 
 def test_training_does_not_wait_unless_asked_to(tmp_path):
@@ -304,7 +304,7 @@ def test_training_does_not_wait_unless_asked_to(tmp_path):
     watched = Events(action, tmp_path, "fail")
     watched.step(10)
     watched.step(20)
-    assert not action._outbox.wait(0.05)
+    assert not action._queue.wait(0.05)
     go.touch()
     watched.end()
     log = (tmp_path / "commands" / "Command.log").read_text()
@@ -346,9 +346,9 @@ def test_a_disabled_command_leaves_nothing_running(tmp_path):
     pids = tmp_path / "pids"
     action = Command((*FAMILY, str(pids)), ("step",))
     watched = Events(action, tmp_path, "disable")
-    action._outbox.fail(events.TellingError("one before"))
+    action._queue.errors.append(events.NotificationError("one before"))
     watched.run.state.step = 10
-    action._outbox.put(events.Happening(event="step", step=1, experiment="", model_dir=str(tmp_path), metrics={}))
+    action._queue.put(events.Event(event="step", step=1, experiment="", model_dir=str(tmp_path), metrics={}))
     wait_for(pids.exists)
     watched.step(10)
     for pid in map(int, pids.read_text().split()):
@@ -373,10 +373,10 @@ def test_too_many_events_are_an_error(tmp_path, monkeypatch, caplog):
     action._end_seconds = 0.1
     watched = Events(action, tmp_path)
     watched.step(10)
-    wait_for(lambda: action._process is not None)
+    wait_for(lambda: action._program.process is not None)
     for step in (20, 30, 40):
         watched.step(step)
-    assert "2 events wait to be told already; one is left out" in caplog.text
+    assert "2 events wait to be sent already; one is left out" in caplog.text
     watched.end()
 
 
@@ -391,8 +391,8 @@ def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
     action = Command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
     watched = Events(action, tmp_path)
     watched.step(10)
-    wait_for(lambda: action._process is not None)
-    process = action._process
+    wait_for(lambda: action._program.process is not None)
+    process = action._program.process
     watched.end(PreemptedError("SIGTERM at step 10"))
     assert "had not ended in time at the end of the run and was killed" in caplog.text
     wait_for(lambda: not is_alive(process.pid))

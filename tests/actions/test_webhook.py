@@ -171,12 +171,16 @@ def answers_in_vain(server, tmp_path, caplog, **options):
 @pytest.mark.parametrize(
     ("answer", "times", "message"),
     [
-        (500, 3, "event end of step 0 was posted 3 times in vain: the server answered 500 Internal Server Error"),
-        (404, 1, "event end of step 0 was posted once in vain: the server answered 404 Not Found"),
-        (302, 1, "was posted once in vain: the server answered 302 Found"),
-        (599, 3, "was posted 3 times in vain: the server answered 599"),
-        ("hang up", 3, "was posted 3 times in vain: RemoteDisconnected"),
-        ("nonsense", 3, "was posted 3 times in vain: BadStatusLine"),
+        (
+            500,
+            3,
+            "event end of step 0 was posted 3 times without success: the server answered 500 Internal Server Error",
+        ),
+        (404, 1, "event end of step 0 was posted once without success: the server answered 404 Not Found"),
+        (302, 1, "was posted once without success: the server answered 302 Found"),
+        (599, 3, "was posted 3 times without success: the server answered 599"),
+        ("hang up", 3, "was posted 3 times without success: RemoteDisconnected"),
+        ("nonsense", 3, "was posted 3 times without success: BadStatusLine"),
     ],
 )
 def test_what_the_server_does_is_said_without_the_address(answer, times, message, tmp_path, server, caplog):
@@ -192,7 +196,7 @@ def test_a_server_that_refuses_the_connection(tmp_path, server, caplog):
     """It may be back in a second."""
     url = f"http://127.0.0.1:{free_port()}/{SECRET}"
     text, _, pauses = answers_in_vain(server, tmp_path, caplog, url=url)
-    assert "was posted 3 times in vain: Connection refused" in text
+    assert "was posted 3 times without success: Connection refused" in text
     assert pauses == [1, 2]
 
 
@@ -204,7 +208,9 @@ def test_a_server_that_is_slow_holds_up_nobody(tmp_path, server, caplog):
     told.step(20)
     assert server.came.wait(60)
     told.end()
-    assert "event step of step 10 was posted 2 times in vain: no answer within timeout_seconds=0.2" in caplog.text
+    assert (
+        "event step of step 10 was posted 2 times without success: no answer within timeout_seconds=0.2" in caplog.text
+    )
     assert server.events == [("step", 10), ("step", 10), ("step", 20)]
 
 
@@ -218,14 +224,14 @@ def test_the_end_waits_for_a_while_only(tmp_path, server, caplog):
     told.step(20)
     threading.Timer(0.5, server.go_on.set).start()
     told.end()
-    assert "1 more events were not told, because the run has ended" in caplog.text
+    assert "1 more events were not sent, because the run has ended" in caplog.text
     assert server.events == [("step", 10)]
 
 
 def test_an_address_that_cannot_be_used_is_not_said(tmp_path, server, caplog):
     """Python's own message would name it."""
     text, _, pauses = answers_in_vain(server, tmp_path, caplog, url=f"http://127.0.0.1:80/{SECRET} with spaces")
-    assert "was posted once in vain: InvalidURL" in text
+    assert "was posted once without success: InvalidURL" in text
     assert pauses == []
 
 
@@ -234,8 +240,8 @@ def test_on_error_fail_ends_the_run_without_the_address(tmp_path, server):
     server.answers = [404]
     told = Events(tmp_path, ("step",), url=server.url)
     told.step(10)
-    assert told.action._outbox.wait(60)
-    with pytest.raises(ActionError, match="event step of step 10 was posted once in vain") as caught:
+    assert told.action._queue.wait(60)
+    with pytest.raises(ActionError, match="event step of step 10 was posted once without success") as caught:
         told.step(20)
     error = caught.value
     while error is not None:

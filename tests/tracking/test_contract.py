@@ -16,7 +16,7 @@ from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tr
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardTracker
-from official_trainer.tracking.threads import Threaded
+from official_trainer.tracking.threads import ThreadedTracker
 from tests.tracking.readers import READERS
 
 FIXED = {
@@ -61,7 +61,7 @@ def test_every_type_can_be_read_here():
 
 def part(tracker, start, steps, end=None):
     """What one process of a run does with it, through what a run puts around it."""
-    told = Trackers([Threaded(tracker, name="x", on_error="fail")])
+    told = Trackers([ThreadedTracker(tracker, name="x", on_error="fail")])
     told.rewind(start)
     told.describe("digits", {"trainer.train_steps": 40, "task.model.filters[0]": "a", "task.none": None})
     for step in steps:

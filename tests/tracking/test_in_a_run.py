@@ -80,8 +80,8 @@ def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
     assert "accuracy" in metrics
     said = [record.getMessage() for record in caplog.records if "trainer.trackers[0]" in record.getMessage()]
     assert said == [
-        "tracker test_in_a_run (trainer.trackers[0]) failed in rewind; the run goes on, and what else it loses is "
-        "counted: ValueError: broken",
+        "tracker test_in_a_run (trainer.trackers[0]) failed in rewind; the run continues and counts further "
+        "lost calls: ValueError: broken",
         f"tracker test_in_a_run (trainer.trackers[0]): {len(CALLS)} of {len(CALLS)} calls were lost; the first error: "
         "ValueError: broken",
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from official_trainer.errors import ExitCode
 from official_trainer.tracking import Histogram, Outcome, Text, Tracker, closing, threads
-from official_trainer.tracking.threads import Threaded, TrackerError
+from official_trainer.tracking.threads import ThreadedTracker, TrackerError
 
 
 class Recorder(Tracker):
@@ -57,7 +57,7 @@ class Recorder(Tracker):
 def test_one_thread_makes_every_call_in_order():
     """B6: order kept, in one thread that `close` ends; a rewind has happened when it returns."""
     inner = Recorder()
-    tracker = Threaded(inner, name="x")
+    tracker = ThreadedTracker(inner, name="x")
     tracker.rewind(7)
     assert inner.calls == [("rewind", 7)]
     tracker.describe("digits", {})
@@ -75,6 +75,7 @@ def test_one_thread_makes_every_call_in_order():
     assert inner.calls == [("rewind", 7), ("describe", "digits"), *pairs, *last]
     (thread,) = inner.threads
     assert thread is not threading.current_thread()
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -82,7 +83,7 @@ def test_the_caller_goes_on_while_the_tracker_works_and_flush_waits():
     """B6: `log` returns at once; `flush` returns when everything before it is written."""
     inner = Recorder()
     inner.gate.clear()
-    tracker = Threaded(inner, name="x", on_error="fail")
+    tracker = ThreadedTracker(inner, name="x", on_error="fail")
     for step in range(5):
         tracker.log("train", step, {})
     assert inner.calls == []
@@ -96,13 +97,13 @@ def test_the_queue_is_bounded_and_the_caller_waits_when_it_is_full():
     """B6: bounded."""
     inner = Recorder()
     inner.gate.clear()
-    tracker = Threaded(inner, name="x", on_error="fail", queue_calls=3)
+    tracker = ThreadedTracker(inner, name="x", on_error="fail", queue_calls=3)
     for step in range(3):
         tracker.log("train", step, {})
     one_more = threading.Thread(target=tracker.log, args=("train", 3, {}))
     one_more.start()
     inner.entered.wait()
-    assert len(tracker._waiting) == 3
+    assert len(tracker._queue._waiting) == 3
     assert one_more.is_alive()
     inner.gate.set()
     one_more.join()
@@ -115,17 +116,17 @@ def test_media_are_bounded_by_their_bytes(monkeypatch):
     monkeypatch.setattr(threads, "QUEUE_BYTES", 1000)
     inner = Recorder()
     inner.gate.clear()
-    tracker = Threaded(inner, name="x", patience_seconds=0)
+    tracker = ThreadedTracker(inner, name="x", patience_seconds=0)
     tracker.log("train", 1, {})
     for step in (1, 2, 3):  # 600 bytes, twice that, and numbers, which are small
         tracker.publish("train", step, {"a": Histogram(np.zeros(75)), "b": Text("")})
     tracker.log("train", 3, {})
     inner.gate.set()
-    tracker._queue.put(None)
-    tracker._thread.join()
+    tracker._queue.close()
+    tracker._queue._worker._thread.join()
     assert inner.calls == [("log", 1), ("publish", 1), ("log", 3)]
     inner = Recorder()
-    tracker = Threaded(inner, name="x", on_error="fail")
+    tracker = ThreadedTracker(inner, name="x", on_error="fail")
     tracker.publish("train", 4, {"large": Histogram(np.zeros(1000))})
     tracker.close()
     assert inner.calls == [("publish", 4), ("close",)]
@@ -134,7 +135,7 @@ def test_media_are_bounded_by_their_bytes(monkeypatch):
 def test_an_error_surfaces_at_the_next_call_and_ends_the_run():
     """B6: on_error fail; what comes after it is not tried."""
     inner = Recorder({"log": ValueError("no such column")})
-    tracker = Threaded(inner, name="csv (trainer.trackers[0])", on_error="fail", fix="with warn it would go on")
+    tracker = ThreadedTracker(inner, name="csv (trainer.trackers[0])", on_error="fail", fix="with warn it would go on")
     tracker.log("train", 10, {})
     said = r"tracker csv \(trainer.trackers\[0\]\) failed in log of train at step 10: ValueError: no such column; with "
     with pytest.raises(TrackerError, match=said) as caught:
@@ -148,11 +149,11 @@ def test_an_error_surfaces_at_the_next_call_and_ends_the_run():
 
 def test_an_error_surfaces_at_close_at_the_latest():
     """B6: nothing is lost in silence."""
-    tracker = Threaded(Recorder({"log": ValueError("x")}), name="x", on_error="fail")
+    tracker = ThreadedTracker(Recorder({"log": ValueError("x")}), name="x", on_error="fail")
     tracker.log("train", 10, {})
     with pytest.raises(TrackerError, match=r"tracker x failed in log of train at step 10: ValueError: x$"):
         tracker.close()
-    tracker = Threaded(Recorder({"close": ValueError("y")}), name="x", on_error="fail")
+    tracker = ThreadedTracker(Recorder({"close": ValueError("y")}), name="x", on_error="fail")
     with pytest.raises(TrackerError, match="tracker x failed in close: ValueError: y"):
         tracker.close()
 
@@ -160,7 +161,7 @@ def test_an_error_surfaces_at_close_at_the_latest():
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_what_is_not_the_trackers_fault_keeps_its_kind(error):
     """B6: a full disk is the storage's fault, so the run may be started again; an interruption is one."""
-    tracker = Threaded(Recorder({"log": error}), name="tensorboard", on_error="fail")
+    tracker = ThreadedTracker(Recorder({"log": error}), name="tensorboard", on_error="fail")
     tracker.log("train", 10, {})
     with pytest.raises(type(error)) as caught:
         tracker.flush()
@@ -173,7 +174,7 @@ def test_a_tracker_that_always_fails_warns_once_counts_and_stops_nothing(caplog)
     inner = Recorder(
         {name: ValueError(f"{name} is broken") for name in ("describe", "log", "rewind", "flush", "close")}
     )
-    tracker = Threaded(inner, name="csv (trainer.trackers[0])")
+    tracker = ThreadedTracker(inner, name="csv (trainer.trackers[0])")
     tracker.rewind(0)
     tracker.describe("digits", {})
     for step in range(5):
@@ -184,7 +185,7 @@ def test_a_tracker_that_always_fails_warns_once_counts_and_stops_nothing(caplog)
     assert len(inner.calls) == 14
     first, last = (record for record in caplog.records if record.levelno >= logging.WARNING)
     assert first.getMessage() == (
-        "tracker csv (trainer.trackers[0]) failed in rewind; the run goes on, and what else it loses is counted: "
+        "tracker csv (trainer.trackers[0]) failed in rewind; the run continues and counts further lost calls: "
         "ValueError: rewind is broken"
     )
     assert first.exc_info[1] is inner.fails["rewind"]
@@ -197,7 +198,7 @@ def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog):
     """B6: under warn nobody waits for ever: said once, what does not fit is lost and counted, the order stays."""
     inner = Recorder()
     inner.gate.clear()
-    tracker = Threaded(inner, name="x", patience_seconds=0, queue_calls=3)
+    tracker = ThreadedTracker(inner, name="x", patience_seconds=0, queue_calls=3)
     for step in range(5):
         tracker.log("train", step, {})
     tracker.flush()
@@ -205,11 +206,11 @@ def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog):
     tracker.close()
     messages = [record.getMessage() for record in caplog.records]
     assert messages == [
-        "tracker x has been busy for 0 s: going on without it; what it does not take is lost",
+        "tracker x has been busy for 0 s: continuing without it; calls that it does not make are lost",
         "tracker x: 5 of 8 calls were lost",
     ]
     inner.gate.set()
-    tracker._thread.join()
+    tracker._queue._worker._thread.join()
     assert inner.calls == [("log", 0), ("log", 1), ("log", 2), ("flush",), ("flush",), ("close",)]
 
 
@@ -221,7 +222,7 @@ def test_what_must_work_is_waited_for_and_it_is_said_once(monkeypatch):
         threads._logger, "warning", lambda *said: (said_so.append(said[0] % said[1:]), inner.gate.set())
     )
     said_so = []
-    tracker = Threaded(inner, name="x", on_error="fail", patience_seconds=0)
+    tracker = ThreadedTracker(inner, name="x", on_error="fail", patience_seconds=0)
     tracker.log("train", 1, {})
     tracker.flush()
     tracker.close()
@@ -232,11 +233,11 @@ def test_what_must_work_is_waited_for_and_it_is_said_once(monkeypatch):
 def test_the_error_of_the_run_goes_before_the_trackers(caplog):
     """B6: what ended the run is what is raised; the tracker's own error is logged."""
     inner = Recorder({"end": ValueError("x")})
-    with pytest.raises(KeyError, match="run"), closing(Threaded(inner, name="x", on_error="fail")):
+    with pytest.raises(KeyError, match="run"), closing(ThreadedTracker(inner, name="x", on_error="fail")):
         raise KeyError("run")
     assert inner.calls == [("end", "failed"), ("close",)]
     assert "tracker x failed in end: ValueError: x" in caplog.text
-    with pytest.raises(TrackerError), closing(Threaded(inner, name="x", on_error="fail")) as outcome:
+    with pytest.raises(TrackerError), closing(ThreadedTracker(inner, name="x", on_error="fail")) as outcome:
         outcome.step = 3
     assert inner.calls[2:] == [("end", "done"), ("close",)]
 
@@ -244,7 +245,7 @@ def test_the_error_of_the_run_goes_before_the_trackers(caplog):
 def test_the_thread_does_not_keep_a_process_alive():
     """B6: a tracker that hangs does not hang the end of the process."""
     inner = Recorder()
-    tracker = Threaded(inner, name="x")
+    tracker = ThreadedTracker(inner, name="x")
     tracker.log("train", 1, {})
-    assert tracker._thread.daemon
+    assert tracker._queue._worker._thread.daemon
     tracker.close()

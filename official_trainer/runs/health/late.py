@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 from official_trainer import files
 from official_trainer.distributed.cluster import PS, Cluster, process_name
-from official_trainer.distributed.peers import PeerLostError
-from official_trainer.distributed.rendezvous import answers
+from official_trainer.distributed.peers import PeerLostError, answers
 from official_trainer.runs.health.stalls import UNCERTAIN, Stall
 
 _NOTE = "late.json"
