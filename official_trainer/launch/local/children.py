@@ -30,7 +30,7 @@ PRELOAD = (
 _BOOT = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from official_trainer.launch import starter
+from official_trainer.launch.local import starter
 starter.main(int(sys.argv[2]), sys.argv[3:])
 """
 _END_SECONDS = 10.0
