@@ -296,7 +296,7 @@ def test_texts_stay_texts_for_every_parser(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("image: ''", r"image.*is not set; build one with the Dockerfile, push it, and name it, such as"),
+        ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
         ("image: a b", r"image.*'a b' is no image"),
         ("namespace: a.b", r"namespace.*is no namespace; use at most 63"),
         ("queue: Team_A", r"queue.*'Team_A' is no name of an object; use lower-case"),
