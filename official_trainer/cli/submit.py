@@ -79,7 +79,7 @@ def root(arguments: argparse.Namespace) -> str:
 def say_submitted(record: Record, folder: str, engine: Target[Any]) -> None:
     """Says what has become of a job, and what can be done with it."""
     print(f"{record.name} was submitted to {record.target} as {record.id}; its files are in {os.path.relpath(folder)}")
-    if type(engine).supervisor is not Target.supervisor:
+    if engine.is_supervised:
         print("while this runs, it comes back when it is taken away, and is deleted once it has ended:")
         print(f"  official-trainer job supervise {record.name}")
         print("and at any time:")
