@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import cli, config
-from official_trainer.cli import dispatch, flags, launch, target
+from official_trainer.cli import dispatch, flags, job_spec, launch, target
 from official_trainer.config import modes
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 TEMPLATE = Path("official_trainer/cli/template/README.md")
 DOCUMENTS = sorted(
     path.relative_to(ROOT)
-    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", str(TEMPLATE))
+    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", "launch/*.md", str(TEMPLATE))
     for path in ROOT.glob(pattern)
 )
 _TOOLS = {"pip", "pytest", "ruff", "mypy", "lint-imports", ".ci/run"}
@@ -107,7 +107,7 @@ COMMANDS = [(words, place, document) for words, place, document in commands() if
 def workspace(tmp_path_factory):
     """This repository's workspace with the files that the documents show, and what the README's first run leaves."""
     folder = tmp_path_factory.mktemp("workspace")
-    for name in ("experiments", "configs"):
+    for name in ("experiments", "configs", "launch"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for block in FILES:
         path = folder / block.path
@@ -165,7 +165,7 @@ def test_commands_can_be_given(words, place, document, workspace, monkeypatch):
     arguments = parser.read(rest)
     arguments.home = None
     if verb == "launch":
-        launch.read_mode(arguments, launch.read_profile(arguments, _profile_of(arguments.target)))
+        job_spec.read_mode(arguments, job_spec.read_profile(arguments, _profile_of(arguments.target)))
     if verb in ("train", "check", "launch"):
         flags.read_mode(arguments)
         target.from_flags(arguments)

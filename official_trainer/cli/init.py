@@ -1,6 +1,7 @@
 """Start a new workspace with one complete example.
 
-Owns: `init`: copies `template/` without ever overwriting a file.
+Owns: `init`: copies `template/` without ever overwriting a file. `template/launch` is a link to the repository's
+`launch/`, so the profiles exist once; a wheel contains them as files.
 Does not own: what a workspace is (`tasks/registry.py`).
 """
 
@@ -15,9 +16,9 @@ from official_trainer.cli.spelling import UsageError
 
 USAGE = "DIR"
 
-_RENAMED = {
-    "gitignore": ".gitignore"
-}  # a .gitignore in the template would count for this repository, and for the wheel
+_RENAMED = {"gitignore": ".gitignore"}  # under its own name, it would apply to this repository and to the wheel
+_LEFT_OUT = ("__pycache__", "examples")  # the examples are rendered for the repository's experiment
+_REPOSITORY_EXPERIMENT, _EXPERIMENT = "digits_cnn", "my_experiment"
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -50,15 +51,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _template() -> dict[str, str]:
-    """Returns the text of each file of a new workspace, by its path there."""
+    """Returns the text of each file of a new workspace, by its path there; its commands name the new experiment."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "template")
     files = {}
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
         for name in sorted(names):
             path = os.path.relpath(os.path.join(folder, _RENAMED.get(name, name)), root)
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                files[path] = file.read()
+                files[path] = file.read().replace(_REPOSITORY_EXPERIMENT, _EXPERIMENT)
     return files
 
 

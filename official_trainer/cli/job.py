@@ -18,7 +18,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.launch import submission, targets
 from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.submission import EngineError, Record
-from official_trainer.launch.target import Hands, Target
+from official_trainer.launch.target import Host, Target
 
 USAGE = "status|logs|cancel|resume|supervise NAME [--follow], or: official-trainer job list"
 
@@ -133,14 +133,14 @@ def _resume(folder: str, target: Target[Any], record: Record, follow: bool) -> i
 
 def _supervise(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
     del follow
+    if not target.is_supervised:
+        raise UsageError(f"{record.name}: {record.target} itself restarts a job; `job supervise` is not needed")
     job, rendered = submission.submitted(target, record), submission.rendered_before(folder, record)
-    supervisor = target.supervisor(job, rendered, record.model_dir)
-    if supervisor is None:
-        raise UsageError(f"{record.name}: {record.target} itself starts a job again; `job supervise` is not needed")
     submission.find_programs(target, [target.status(job)])
     with Signals() as signals:
-        run = functools.partial(submission.run_apart, folder=folder)
-        outcome = supervisor.supervise(Hands(run=run, say=_say, wait=signals.wait))
+        run = functools.partial(submission.run_detached, folder=folder)
+        host = Host(run=run, say=_say, wait=signals.wait)
+        outcome = target.supervise(job, rendered, record.model_dir, host)
     if outcome.note:
         terminal.report_error(outcome.note, "stopped" if outcome.was_asked else "error")
     return outcome.code

@@ -1,7 +1,7 @@
 """Start the processes of a run on this machine, or hand them to Slurm and other engines.
 
-Owns: `launch` and its flags; what is refused before anything starts; a job on this machine.
-Does not own: the processes (`launch/`), what each of them does (`train.py`), jobs elsewhere (`submit.py`).
+Owns: `launch` and its flags; a job on this machine, and the message about its end.
+Does not own: how flags become a job (`job_spec.py`), jobs of engines (`submit.py`), the processes (`launch/local/`).
 """
 
 from __future__ import annotations
@@ -13,22 +13,16 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer import files
-from official_trainer.cli import flags, target, terminal, train
+from official_trainer.cli import flags, job_spec, terminal, train
 from official_trainer.cli.spelling import UsageError, did_you_mean
-from official_trainer.config import modes
-from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
-    from official_trainer.config import Problem, Resolved
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import JobSpec
     from official_trainer.launch.verdict import Outcome
-    from official_trainer.runs.job import Job
 
 USAGE = (
     "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] --experiment=NAME [flags of train] [PATH=VALUE …]"
@@ -36,42 +30,37 @@ USAGE = (
 
 LOCAL = "local"
 _COLOURS: tuple[terminal.Colour, ...] = ("cyan", "magenta", "green", "yellow", "blue")
-_GRACE_MARGIN_SECONDS = 10.0  # processes give up by themselves after runtime.stop_grace_seconds
-_JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
-_STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
-_LEAST = {"workers": 1, "ps": 0, "max_restarts": 0}
-_MODES = (*modes.TRAINING_MODES, "predict")
 _NOT_HERE = ("name", "resources", "ps_resources")
 
 
 def add_flags(parser: flags.Parser) -> None:
-    """Declares where and how many, and the flags of `train`."""
-    parser.positional("target", "TARGET", "where: `local`, processes on this machine, or an engine")
-    parser.value("profile", "FILE", "YAML that says how; the flags from here to --max_restarts go over it")
+    """Declares where the job runs, how many processes it has, and the flags of `train`."""
+    parser.positional("target", "TARGET", "where: `local` (processes on this machine) or an engine")
+    parser.value("profile", "FILE", "YAML with the job's settings; the flags up to --max_restarts override it")
     parser.value("workers", "N", "workers that train together (default: 1)")
-    parser.switch("chief", "one more process, which leads the workers; without it worker 0 does", default=None)
-    parser.value("ps", "N", "parameter servers; the workers then serve a chief, which is added")
-    parser.switch("evaluator", "one more process, which evaluates beside them (they: --mode=train)", default=None)
-    parser.value("max_restarts", "N", "give up after so many; local: with --supervise")
-    parser.switch("submit", "hand the job to the engine; without it, the job is only shown")
+    parser.switch("chief", "add a process that leads the workers; without it worker 0 leads", default=None)
+    parser.value("ps", "N", "parameter servers; a chief is added, which the workers then serve")
+    parser.switch("evaluator", "add a process that evaluates; the others get --mode=train", default=None)
+    parser.value("max_restarts", "N", "the most restarts; local: with --supervise")
+    parser.switch("submit", "hand the job to the engine; without it the job is only shown")
     parser.switch("dry_run", "local: print the processes and start none")
-    parser.switch("supervise", "local: start again what ends with exit code 75 or 143")
-    parser.switch("spawn", "local: start each process anew, not forked from one that has imported TensorFlow")
-    parser.value("data_workers", "N", "local: a tf.data service beside them, in which so many prepare batches")
-    parser.value("log_dir", "DIR", "local: a file there for what each process prints")
+    parser.switch("supervise", "local: restart what ends with exit code 75 or 143")
+    parser.switch("spawn", "local: start each process from scratch instead of forking one that has TensorFlow")
+    parser.value("data_workers", "N", "local: add a tf.data service with N processes that prepare batches")
+    parser.value("log_dir", "DIR", "local: write the output of each process to a file in DIR")
     parser.takes_command = True
-    train.add_flags(parser, _MODES)
+    train.add_flags(parser, job_spec.MODES)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Starts the processes and returns the exit code of the run; elsewhere, shows the job or submits it."""
+    """Starts the processes and returns the exit code of the run; for an engine, shows the job or submits it."""
     from official_trainer.launch import targets
 
     known = (LOCAL, *targets.names())
     if arguments.target not in known:
         near = did_you_mean(arguments.target, known) if arguments.target else ""
-        said = arguments.target or "nothing"
-        raise UsageError(f"launch where? expected one of {', '.join(known)}, not {said}{near}")
+        given = arguments.target or "nothing"
+        raise UsageError(f"launch where? expected one of {', '.join(known)}, not {given}{near}")
     if arguments.target == LOCAL:
         return _run_here(arguments)
     from official_trainer.cli import submit
@@ -86,221 +75,44 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import run as engine
     from official_trainer.runs.job import check_ready
 
-    profile = read_profile(arguments, Profile())
+    profile = job_spec.read_profile(arguments, Profile())
     limit = _limit_here(arguments, profile)
-    mode = read_mode(arguments, profile)
-    ports = use_data_service(arguments, profile.counts)
+    mode = job_spec.read_mode(arguments, profile)
+    ports = job_spec.use_data_service(arguments, profile.counts)
     prediction = flags.read_prediction(arguments)
     starting = functools.partial(engine.check_startable, prediction=prediction)
     check = check_ready if arguments.dry_run else starting  # the latter makes the directory
-    job = check_job(arguments, profile, mode, check)
+    job = job_spec.check_job(arguments, profile, mode, check)
     roles = [dataclasses.replace(role, environ=profile.environ) for role in job.roles]
-    job = _with_data_service(dataclasses.replace(job, roles=tuple(roles)), ports)
+    job = job_spec.with_data_service(dataclasses.replace(job, roles=tuple(roles)), ports)
     if arguments.dry_run:
         _print_plan(job)
         return int(ExitCode.DONE)
     options = Options(supervise=arguments.supervise, max_restarts=limit)
     if arguments.spawn:
-        options = Options(supervise=arguments.supervise, max_restarts=limit, preload=())
+        options = dataclasses.replace(options, preload=())
     log_dir = os.path.expanduser(arguments.log_dir) if arguments.log_dir else None
     printer = output.Printer(sys.stdout, paint=paint_label, log_dir=log_dir, quiet=arguments.quiet)
     outcome = local.launch(job, options, printer, newest=lambda: local.newest_step(job.model_dir))
     if job.journal is not None:
-        shutil.rmtree(job.journal, ignore_errors=True)  # data in memory is in it; one at a URL stays
+        shutil.rmtree(job.journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
     report(outcome)
     return outcome.code
 
 
 def _limit_here(arguments: argparse.Namespace, profile: Profile) -> int | None:
-    """Returns how often a job on this machine is started again, once what would have no effect on it is refused."""
+    """Returns how often a job on this machine is restarted at most; refuses settings without effect here."""
     if arguments.submit:
         raise UsageError("--submit: `launch local` starts the processes at once; leave it out")
-    if idle := [name for name in _NOT_HERE if getattr(profile, name) != getattr(type(profile)(), name)]:
+    default = type(profile)()
+    if idle := [name for name in _NOT_HERE if getattr(profile, name) != getattr(default, name)]:
         what = f"{' and '.join(idle)}: no effect with `launch local`; remove it"
         raise UsageError(f"--profile={arguments.profile}: {what}")
-    is_set = arguments.max_restarts is not None or profile.max_restarts != type(profile)().max_restarts
+    is_set = arguments.max_restarts is not None or profile.max_restarts != default.max_restarts
     if is_set and not arguments.supervise:
         given = f"--max_restarts={profile.max_restarts}"
         raise UsageError(f"{given} has no effect without --supervise; add that, or leave it out")
     return profile.max_restarts if is_set or arguments.profile else None
-
-
-def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
-    """Returns how a job is to be run: what the target's section says, under the file, under the flags.
-
-    Raises:
-      UsageError: a count is none.
-      ConfigError: the file has a problem.
-    """
-    from official_trainer import config
-
-    given = list(_profile_flags(arguments))
-    try:
-        resolved = config.resolve(base, config_files=[arguments.profile] if arguments.profile else [], flags=given)
-    except config.ConfigError as error:
-        raise config.ConfigError(_without_what_follows(error.problems)) from error
-    for warning in resolved.warnings:
-        terminal.report_error(str(warning), "warning", "yellow")
-    profile: Profile = resolved.config
-    return profile
-
-
-def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yields problems but for those of fields that nobody has set, where a file that may set them was not read."""
-    is_unread = any(not problem.path for problem in problems)
-    for problem in problems:
-        if not is_unread or not problem.path or (problem.origin and problem.origin.by_user):
-            yield problem
-
-
-def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """Yields flag, field and value of the flags that go over a profile."""
-    for name, least in _LEAST.items():
-        if (number := _number(name, getattr(arguments, name), least=least)) is not None:
-            yield f"--{name}", name, str(number)
-    for name in ("chief", "evaluator"):
-        if (on := getattr(arguments, name)) is not None:
-            yield f"--{'' if on else 'no'}{name}", name, str(on).lower()
-
-
-def _number(name: str, text: str | None, *, least: int) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal()) or int(text) < least:
-        raise UsageError(f"--{name}={text}: expected a number from {least}")
-    return int(text)
-
-
-def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
-    """Returns the mode of what trains, or predicts; beside an evaluator it is `train`, unless another is given.
-
-    Raises:
-      UsageError: it does neither, two would evaluate, or there would be nothing to do for a process or a flag.
-    """
-    if profile.evaluator and arguments.mode is None:
-        arguments.mode = "train"
-    mode = flags.read_mode(arguments)
-    if mode == "predict":
-        if idle := [role for role in (PS, EVALUATOR) if profile.counts[role]]:
-            raise UsageError(f"--mode=predict has nothing to do for {' and '.join(idle)}; leave it out")
-        if arguments.data_workers:
-            raise UsageError("--data_workers prepares batches of training, and --mode=predict has none; leave it out")
-        flags.read_checkpoint(arguments)
-        return mode
-    flags.refuse_idle_prediction(arguments, mode)
-    if mode not in modes.TRAINING_MODES:
-        raise UsageError(f"--mode={mode} does not train: use `official-trainer train --mode={mode}`, or --evaluator")
-    if profile.evaluator and modes.TRAINING_MODES[mode] != "never":
-        raise UsageError(f"--evaluator with --mode={mode}: both would evaluate; use --mode=train, or leave one out")
-    return mode
-
-
-def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check: Callable[[Job], object]) -> JobSpec:
-    """Returns what to start, once all is refused that a process would refuse at its start.
-
-    Args:
-      arguments: the flags of `train`.
-      profile: how many processes, and their variables.
-      mode: of what trains.
-      check: refuses what cannot be trained.
-    """
-    from official_trainer.launch.spec import training_job, with_gpus
-    from official_trainer.runs.job import Job
-
-    experiment, resolved, model_dir, gin = target.from_flags(arguments)
-    counts = profile.counts
-    predicts = mode == "predict"  # each process on its own devices, so that any strategy will do
-    if not predicts:
-        refuse_strategy(resolved, counts)
-    startable = Job(
-        experiment=experiment,
-        resolved=resolved,
-        model_dir=model_dir,
-        mode=mode,
-        allow_config_change=arguments.allow_config_change,
-        cluster=None if predicts else _cluster_of(counts),
-        gin=gin,
-        gpus=profile.resources.gpus,
-    )
-    check(startable)
-    parser = flags.Parser("train", usage="", description="")
-    train.add_flags(parser, _MODES)
-    grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
-    job = training_job(counts, parser.words(arguments), grace_seconds=grace)
-    job = with_gpus(job, lambda role: profile.resources_of(role).gpus)
-    strategy = resolved.config.runtime.distribution_strategy
-    return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
-
-
-def _with_data_service(job: JobSpec, ports: list[int]) -> JobSpec:
-    """Returns the job with a tf.data service beside it, if there are ports for one."""
-    if not ports:
-        return job
-    from official_trainer.inputs.data_service import WORK_DIR
-    from official_trainer.launch.spec import with_data_service
-
-    # Not where an earlier service kept its journal, with addresses that are somebody else's by now.
-    return with_data_service(job, ports, files.join(job.model_dir, WORK_DIR, str(ports[0])))
-
-
-def _cluster_of(counts: Mapping[str, int]) -> Cluster | None:
-    """Returns the cluster as its chief will see it, but for the addresses; None for a process alone."""
-    addresses = {role: ("",) * counts[role] for role in (CHIEF, WORKER, PS) if counts[role]}
-    if sum(map(len, addresses.values())) == 1:
-        return None
-    return Cluster(addresses=addresses, role=next(iter(addresses)), index=0, source="launch")
-
-
-def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -> list[int]:
-    """Has the job read from a tf.data service of its own if one is asked for.
-
-    Args:
-      arguments: get the address of the dispatcher, and the name of the job that workers share.
-      counts: how many processes of each role.
-
-    Returns:
-      Ports of the dispatcher and of each data worker; none without a service.
-
-    Raises:
-      UsageError: there is another service, or parameter servers.
-    """
-    count = _number("data_workers", arguments.data_workers, least=0)
-    if not count:
-        return []
-    if arguments.tf_data_service:
-        raise UsageError(
-            "--data_workers starts a tf.data service, and --tf_data_service names one; keep one of the two"
-        )
-    if counts[PS]:
-        raise UsageError(
-            f"--data_workers={count} with --ps={counts[PS]}: workers of parameter servers read by themselves"
-        )
-    from official_trainer.launch import spec
-    from official_trainer.launch.local import local
-
-    ports = local.free_ports(1 + count)
-    arguments.tf_data_service = spec.dispatcher_address(ports[0])
-    if counts[CHIEF] + counts[WORKER] > 1:  # under a name, so that a word of the user's that names another comes later
-        arguments.set = [f"{_JOB_NAME_FIELD}=launch", *(arguments.set or ())]
-    return ports
-
-
-def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:
-    """Refuses a strategy under which the processes would not train together.
-
-    Raises:
-      UsageError: it is one for a single process.
-    """
-    if counts[CHIEF] + counts[WORKER] + counts[PS] == 1:
-        return
-    strategy = resolved.config.runtime.distribution_strategy
-    fitting = _STRATEGIES[PS if counts[PS] else WORKER]
-    if strategy not in (fitting, "auto"):
-        names = [f"{count} {role}{'s' * (count > 1)}" for role, count in counts.items() if role != EVALUATOR and count]
-        raise UsageError(
-            f"runtime.distribution_strategy={strategy} does not train with {', '.join(names)}; "
-            f"set runtime.distribution_strategy={fitting}, or leave it at auto"
-        )
 
 
 def paint_label(label: str, number: int) -> str:
@@ -309,21 +121,21 @@ def paint_label(label: str, number: int) -> str:
 
 
 def report(outcome: Outcome) -> None:
-    """Says at the end what it was that failed first, as it said it itself."""
+    """Reports how the job ended: the process that failed first, with its last lines of output."""
     cause, note = outcome.cause, outcome.note
     if cause is None:
         if note:
             terminal.report_error(note)
         return
     if cause.code == ExitCode.PREEMPTED:
-        said = "all have ended" if outcome.was_asked else f"{cause.name} {cause.how}"
-        said += f"; {note}" if note else "; the same command continues the run"
-        terminal.report_error(said, "stopped")
+        message = "all processes have ended" if outcome.was_asked else f"{cause.name} {cause.how}"
+        message += f"; {note}" if note else "; the same command continues the run"
+        terminal.report_error(message, "stopped")
         return
-    said = f"{cause.name} {cause.how}" + (f"; {note}" if note else "")
+    message = f"{cause.name} {cause.how}" + (f"; {note}" if note else "")
     if cause.last:
-        said += "\n".join(["; its last lines:", *(f"    {line}" for line in cause.last)])
-    terminal.report_error(said)
+        message += "\n".join(["; its last lines:", *(f"    {line}" for line in cause.last)])
+    terminal.report_error(message)
 
 
 def _print_plan(job: JobSpec) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer import files
-from official_trainer.cli import launch, target, terminal
+from official_trainer.cli import job_spec, target, terminal
 from official_trainer.cli.spelling import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode, UserError
@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace, engine: Target[Any]) -> int:
       EngineError: the engine's program is missing, or fails.
     """
     _refuse_idle(arguments, engine)
-    profile = launch.read_profile(arguments, engine.profile())
-    job = _checked(arguments, profile, engine)
+    profile, job = checked(arguments, engine)
     if problems := [*_unwritable(job), *engine.problems(job, profile)]:
         raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
     rendered = engine.render(job, profile)
@@ -80,7 +79,7 @@ def root(arguments: argparse.Namespace) -> str:
 def say_submitted(record: Record, folder: str, engine: Target[Any]) -> None:
     """Says what has become of a job, and what can be done with it."""
     print(f"{record.name} was submitted to {record.target} as {record.id}; its files are in {os.path.relpath(folder)}")
-    if type(engine).supervisor is not Target.supervisor:
+    if engine.is_supervised:
         print("while this runs, it comes back when it is taken away, and is deleted once it has ended:")
         print(f"  official-trainer job supervise {record.name}")
         print("and at any time:")
@@ -96,28 +95,34 @@ def _refuse_idle(arguments: argparse.Namespace, engine: Target[Any]) -> None:
         raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
 
 
-def _checked(arguments: argparse.Namespace, profile: Profile, engine: Target[Any]) -> JobSpec:
-    """Returns the job, once all is refused that its processes would refuse; also what only one of several runs has."""
+def checked(arguments: argparse.Namespace, engine: Target[Any]) -> tuple[Profile, JobSpec]:
+    """Returns the profile and the job, once they have passed the checks of its processes; of each run of a sweep too.
+
+    Raises:
+      UsageError: a flag has no effect here, or a run of a sweep is refused.
+      ConfigError: the profile or the experiment's configuration has a problem.
+    """
+    profile = job_spec.read_profile(arguments, engine.profile())
     experiment = target.named_experiment(arguments)
     model_dir = target.model_dir_of(experiment, arguments)
     arguments.model_dir = model_dir if files.is_url(model_dir) else os.path.abspath(model_dir)
-    mode = launch.read_mode(arguments, profile)
+    mode = job_spec.read_mode(arguments, profile)
     if mode == "predict":
         fix = "start `official-trainer predict` as the tasks of a job of your own, or use `launch local`"
         raise UsageError(f"--mode=predict: `launch {engine.name}` starts what trains; {fix}")
     variants = engine.variants(profile)
     check = check_ready if variants else _check_in(arguments.model_dir)
-    job = launch.check_job(arguments, profile, mode, check)
+    job = job_spec.check_job(arguments, profile, mode, check)
     for number, overrides in enumerate(variants):
         place = files.join(arguments.model_dir, str(number))
         sets = [*(arguments.set or ()), *overrides]
         changed = argparse.Namespace(**{**vars(arguments), "model_dir": place, "set": sets})
         try:
-            launch.check_job(changed, profile, mode, _check_in(place))
+            job_spec.check_job(changed, profile, mode, _check_in(place))
         except UserError as error:
             raise UsageError(f"run {number} of the profile ({', '.join(overrides)}): {error}") from error
     name = submission.job_name(profile.name, experiment, job.model_dir)
-    return dataclasses.replace(job, name=name)
+    return profile, dataclasses.replace(job, name=name)
 
 
 def _unwritable(job: JobSpec) -> Iterator[str]:

@@ -18,8 +18,7 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
-from official_trainer.launch.local.restarts import Restarts
-from official_trainer.launch.verdict import may_run_again
+from official_trainer.launch.verdict import Restarts, may_run_again
 
 _MODULE = ("-m", "official_trainer.launch.rerun")
 

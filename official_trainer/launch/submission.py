@@ -171,7 +171,7 @@ def run(argv: Argv, folder: str, *, keep: bool = False) -> tuple[int, str]:
     return done.returncode, done.stdout or ""
 
 
-def run_apart(argv: Argv, *, folder: str) -> Ran:
+def run_detached(argv: Argv, *, folder: str) -> Ran:
     """Runs a program of the engine in a job's folder, out of reach of Ctrl-C; nothing of what it says is shown."""
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, start_new_session=True, check=False)
     return Ran(code=done.returncode, out=done.stdout, err=done.stderr)

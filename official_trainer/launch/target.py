@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec
@@ -65,25 +65,18 @@ class Ran:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hands:
-    """What a supervisor acts with.
+class Host:
+    """What a supervisor can do on the machine where it runs.
 
     Attributes:
       run: runs a command in the folder of the job.
-      say: tells the user.
-      wait: waits for so many seconds; returns whether the user wants to go.
+      say: prints a message for the user.
+      wait: waits for that many seconds; returns whether the user wants to stop.
     """
 
     run: Callable[[Argv], Ran]
     say: Callable[[str], object]
     wait: Callable[[float], bool]
-
-
-class Supervisor(Protocol):
-    """Starts a job again wherever its engine does not."""
-
-    def supervise(self, hands: Hands) -> Outcome:
-        """Returns how the job has ended, once it has, or the user wants to go."""
 
 
 class Target(abc.ABC, Generic[P]):
@@ -92,12 +85,14 @@ class Target(abc.ABC, Generic[P]):
     Attributes:
       name: the word after `launch`.
       profile: the section that says how; a subclass of `Profile`.
-      needs: where its programs are to be had, for whoever lacks one.
+      needs: where to get its programs, for the message that one is missing.
+      is_supervised: whether the engine does not restart a job by itself, so that `job supervise` does.
     """
 
     name: ClassVar[str]
     profile: type[P]
     needs: ClassVar[str]
+    is_supervised: ClassVar[bool] = False
 
     def variants(self, profile: P) -> tuple[tuple[str, ...], ...]:
         """Returns the overrides (`PATH=VALUE`) of each run, where a profile asks for several.
@@ -153,7 +148,10 @@ class Target(abc.ABC, Generic[P]):
         del job
         return rendered.submit
 
-    def supervisor(self, job: Submitted[P], rendered: Rendered, model_dir: str) -> Supervisor | None:
-        """Returns what starts the job again when the engine has ended it; None where the engine itself does."""
-        del job, rendered, model_dir
-        return None
+    def supervise(self, job: Submitted[P], rendered: Rendered, model_dir: str, host: Host) -> Outcome:
+        """Restarts the job until it has ended or the user stops; only where `is_supervised`.
+
+        Returns:
+          How the job has ended.
+        """
+        raise NotImplementedError(f"{self.name} restarts jobs itself")

@@ -454,9 +454,11 @@ def test_init_writes_a_workspace(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     written = sorted(str(path.relative_to(tmp_path / "my work")) for path in (tmp_path / "my work").rglob("*.*"))
     assert written == [
-        ".gitignore", "README.md", "configs/my_experiment.yaml", "experiments/my_experiment.py", "train.py",
+        ".gitignore", "README.md", "configs/my_experiment.yaml", "experiments/my_experiment.py",
+        "launch/README.md", "launch/gke.yaml", "launch/kubernetes.yaml", "launch/local.yaml", "launch/skypilot.yaml",
+        "launch/slurm.yaml", "launch/sweep.yaml", "launch/tpu.yaml", "launch/vertex.yaml", "train.py",
     ]  # fmt: skip
-    assert all(f"  {name}\n" in out for name in written)
+    assert all(f"  {name}\n" in out for name in [*written, "launch/Dockerfile"])
     assert "  cd 'my work'\n" in out
     assert "  python train.py --experiment=my_experiment" in out
 

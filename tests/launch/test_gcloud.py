@@ -224,7 +224,7 @@ def test_a_custom_job(google, workspace, capfd):
     assert cli.main(["job", "logs", name]) == 0
     assert 'of resource.type="ml_job" AND resource.labels.job_id="1"' in capfd.readouterr().out
     assert cli.main(["job", "supervise", name]) == ExitCode.CONFIG
-    assert "vertex itself starts a job again; `job supervise` is not needed" in capfd.readouterr().err
+    assert "vertex itself restarts a job; `job supervise` is not needed" in capfd.readouterr().err
     assert cli.main(["job", "cancel", name]) == 0
     assert google.jobs["1"]["state"] == "JOB_STATE_CANCELLED"
     assert cli.main(["job", "resume", name]) == 0

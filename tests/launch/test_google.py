@@ -12,7 +12,8 @@ from official_trainer.distributed.cluster import cluster_env
 from official_trainer.launch import spec, targets
 from official_trainer.launch.target import Submitted
 from official_trainer.launch.targets import vertex
-from official_trainer.launch.targets.tpu import TpuProfile, state_of
+from official_trainer.launch.targets.tpu_profile import TpuProfile
+from official_trainer.launch.targets.tpu_supervise import state_of
 from tests.launch import rendered_google as samples
 from tests.launch.rendered_google import TPU, VERTEX, job_for, profile_of, rendered
 
@@ -330,7 +331,7 @@ def test_commands_for_a_custom_job():
     assert target.cancel(job) == (("gcloud", "ai", "custom-jobs", "cancel", full, *place),)
     assert target.logs(job, follow=True) == ("gcloud", "ai", "custom-jobs", "stream-logs", full, *place)
     assert 'resource.labels.job_id="42"' in target.logs(job, follow=False)[3]
-    assert target.supervisor(job, rendered("vertex", VERTEX), "gs://b/run") is None
+    assert not target.is_supervised
 
 
 def test_profiles_can_be_written_down_and_read_again():

@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def instructions():
     """Returns (instruction, rest) of the Dockerfile, continued lines joined."""
-    text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+    text = re.sub(r"\\\n", " ", (ROOT / "launch" / "Dockerfile").read_text())
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [tuple(line.split(maxsplit=1)) for line in lines]
 
@@ -53,7 +53,7 @@ def test_what_a_step_reads_was_copied_before():
         if name == "COPY":
             seen |= set(rest.split()[:-1])
         elif name == "RUN" and "--no-deps ." in rest:
-            assert {"pyproject.toml", PROJECT["readme"], "LICENSE", "official_trainer"} <= seen
+            assert {"pyproject.toml", PROJECT["readme"], "LICENSE", "launch", "official_trainer"} <= seen
         elif name == "RUN":
             assert "requirements.lock" in seen
 
@@ -61,10 +61,12 @@ def test_what_a_step_reads_was_copied_before():
 def test_the_image_starts_what_the_manifest_asks_for():
     """N20: in the workspace, with a Python that the package takes."""
     found = dict(instructions())
-    version = re.fullmatch(r"python:(\d+\.\d+)-slim", found["FROM"])[1]
+    first, last = [rest for name, rest in instructions() if name == "FROM"]
+    version, stage = re.fullmatch(r"python:(\d+\.\d+)-slim AS (\w+)", first).groups()
+    assert last == "${ENGINE}" and ("ARG", f"ENGINE={stage}") in instructions()
     assert SpecifierSet(PROJECT["requires-python"]).contains(version)
     assert f"Python {version}" in (ROOT / "requirements.lock").read_text()
-    assert found["WORKDIR"] == "/workspace"
+    assert found["WORKDIR"] == "/workspace"  # the last one
     assert shlex.split(found["ENTRYPOINT"].strip("[]")) == list(PROJECT["scripts"])
 
 

@@ -20,9 +20,9 @@ from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
 from official_trainer.launch.target import Submitted
-from official_trainer.launch.targets import yaml_text
 from official_trainer.launch.targets.kubernetes import Kubernetes
 from official_trainer.launch.targets.kubernetes_objects import FINAL_CODES
+from official_trainer.launch.targets.rendering import dump_yaml
 from tests.launch import admission, rendered
 from tests.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 
@@ -284,7 +284,7 @@ SIGNS = [
 @pytest.mark.parametrize("text", [*TEXTS, *SIGNS])
 def test_texts_stay_texts_for_every_parser(text):
     """Also for those of YAML 1.1, to which `y` is true and `1e3` a number."""
-    written = yaml_text.dump({"key": text, "list": [text]})
+    written = dump_yaml({"key": text, "list": [text]})
     assert yaml.safe_load(written) == {"key": text, "list": [text]}
     line = written.splitlines()[0].removeprefix("key: ")
     assert line[0] in "'\"|" or (text[0].isalpha() and text not in "yYnN")
@@ -296,7 +296,7 @@ def test_texts_stay_texts_for_every_parser(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("image: ''", r"image.*is not set; build one with the Dockerfile, push it, and name it, such as"),
+        ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
         ("image: a b", r"image.*'a b' is no image"),
         ("namespace: a.b", r"namespace.*is no namespace; use at most 63"),
         ("queue: Team_A", r"queue.*'Team_A' is no name of an object; use lower-case"),

@@ -201,7 +201,7 @@ sys.exit(143)
     (tmp_path / "go").touch()
     assert job.wait() == 143
     assert job.out.count("saved after 1") == 3
-    assert job.err == "stopped: all have ended; the same command continues the run\n"
+    assert job.err == "stopped: all processes have ended; the same command continues the run\n"
 
 
 def test_the_chief_saves_before_its_servers_are_ended(tmp_path):

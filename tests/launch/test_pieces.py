@@ -5,8 +5,7 @@ import io
 import pytest
 
 from official_trainer.launch.local.output import Printer
-from official_trainer.launch.local.restarts import Restarts
-from official_trainer.launch.verdict import End, exit_code, judge
+from official_trainer.launch.verdict import End, Restarts, exit_code, judge
 
 
 def ends(*pairs, told=()):

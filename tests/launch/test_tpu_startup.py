@@ -17,7 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from official_trainer.launch import rerun
+from official_trainer.launch.spec import JobSpec, Role
 from official_trainer.launch.targets import tpu_startup
+from official_trainer.launch.targets.tpu_profile import TpuProfile
 from tests.launch.jobs import until
 from tests.launch.rendered_google import VERTEX, rendered
 
@@ -199,23 +201,11 @@ class Machine:
         self.environ = {**inherited, "RECORD": str(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
 
     def start(self, **changes):
-        values = {
-            "name": "digits-1",
-            "argv": ("official_trainer", "train", "digits_mlp"),
-            "model_dir": "gs://run",
-            "environ": {},
-            "source": "gs://bucket/code.tar.gz",
-            "setup": (),
-            "install": (".",),
-            "python": "3.11",
-            "tensorflow_tpu": "2.20.0",
-            "libtpu": "0.0.14",
-            "is_pod": False,
-            "max_restarts": 3,
-            "grace_seconds": 35.0,
-            **changes,
-        }
-        script = program(self.folder / "script", tpu_startup.script(tpu_startup.Startup(**values)))
+        argv = changes.pop("argv", ("official_trainer", "train", "digits_mlp"))
+        roles = (Role(name="worker", count=1, argv=argv),)
+        job = JobSpec(roles=roles, name="digits-1", model_dir="gs://run", grace_seconds=35.0)
+        values = {"source": "gs://bucket/code.tar.gz", "pod": False, "max_restarts": 3, **changes}
+        script = program(self.folder / "script", tpu_startup.startup_script(job, TpuProfile(**values)))
         return subprocess.Popen([str(script)], env=self.environ, cwd="/")
 
     def boot(self, **changes):
@@ -355,7 +345,7 @@ def test_one_host_of_a_slice_drives_it(dump, metadata, number, code):
     told, address = metadata
     told["number"] = number
     dump.environ["GCE_METADATA_HOST"] = address
-    assert dump.boot(is_pod=True, setup=(("touch", "here"),)) == code
+    assert dump.boot(pod=True, setup=(("touch", "here"),)) == code
     assert (dump.home / "here").exists()
     assert (dump.read("argv") is not None) == (number == "0")
     if number == "0":

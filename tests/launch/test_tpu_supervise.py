@@ -13,7 +13,7 @@ import pytest
 from official_trainer import cli
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
-from official_trainer.launch.target import Hands, Ran, Submitted
+from official_trainer.launch.target import Host, Ran, Submitted
 from official_trainer.launch.targets import tpu_supervise
 from tests.launch.rendered_google import NAME, TPU, profile_of, rendered
 
@@ -67,8 +67,8 @@ class Slice:
     def supervise(self, text=""):
         text = f"{TPU}{text}"
         job = Submitted(name=NAME, id=NAME, profile=profile_of("tpu", text))
-        supervisor = targets.get("tpu").supervisor(job, rendered("tpu", text), RUN)
-        return supervisor.supervise(Hands(run=self.run, say=self.said.append, wait=self.wait))
+        host = Host(run=self.run, say=self.said.append, wait=self.wait)
+        return targets.get("tpu").supervise(job, rendered("tpu", text), RUN, host)
 
 
 def loses(name, **data):
@@ -175,7 +175,7 @@ def test_it_gives_up_without_new_checkpoints():
     outcome = slice_.supervise("max_restarts: 7")
     assert outcome.code == ExitCode.FAILED
     assert "no more capacity in the zone: after 7 restarts there is no checkpoint" in outcome.note
-    assert f"not made anew. `official-trainer job resume {NAME}` tries again" in outcome.note
+    assert f"no other slice is created. `official-trainer job resume {NAME}` tries again" in outcome.note
     assert slice_.waits == [30, 60, 120, 240, 480, 900, 900]
     assert slice_.calls == ["clear", "create"] * 7
 
@@ -201,7 +201,10 @@ def test_no_restarts_at_all():
     ("data", "said"),
     [
         ({"failedData": {"error": {"code": 3, "message": "bad type"}}}, "the slice has failed with 3: bad type"),
-        ({"failedData": {"error": {"code": 7, "message": "no"}}}, "the slice has failed with 7: no; not made anew"),
+        (
+            {"failedData": {"error": {"code": 7, "message": "no"}}},
+            "has failed with 7: no; no other slice is created",
+        ),
     ],
 )
 def test_a_request_that_would_fail_again(data, said):
@@ -218,17 +221,20 @@ def test_a_create_that_would_fail_again():
     loses("SUSPENDED")(slice_)
     outcome = slice_.supervise()
     assert outcome.code == ExitCode.FAILED
-    assert "SUSPENDED, and there is no other: ERROR: (gcloud) PERMISSION_DENIED: nobody may; not made" in outcome.note
+    assert (
+        "SUSPENDED, and no other slice: ERROR: (gcloud) PERMISSION_DENIED: nobody may; no other slice is created"
+        in outcome.note
+    )
 
 
 def test_what_somebody_has_taken_away_stays_away():
     """N20: `job cancel` in another terminal, or a hand on the console."""
     slice_ = Slice(lambda slice_: setattr(slice_, "described", GONE))
     outcome = slice_.supervise()
-    assert outcome.code == ExitCode.PREEMPTED and "there is no slice; somebody has deleted it" in outcome.note
+    assert outcome.code == ExitCode.PREEMPTED and "the slice does not exist; a user has deleted it" in outcome.note
     slice_ = Slice(loses("SUSPENDED", stateInitiator="USER"))
     outcome = slice_.supervise()
-    assert outcome.code == ExitCode.PREEMPTED and "somebody has stopped the slice" in outcome.note
+    assert outcome.code == ExitCode.PREEMPTED and "a user has stopped the slice" in outcome.note
     assert not slice_.calls
 
 
@@ -242,7 +248,7 @@ def test_gcloud_that_fails_for_a_while():
     slice_.described = failed("timed out")
     outcome = slice_.supervise()
     assert outcome.code == ExitCode.RETRY
-    assert "gcloud has failed 20 times in a row: ERROR: (gcloud) timed out. The slice runs on" in outcome.note
+    assert "gcloud has failed 20 times in a row: ERROR: (gcloud) timed out. The slice still runs" in outcome.note
 
 
 def test_leaving_leaves_the_slice():
@@ -250,11 +256,11 @@ def test_leaving_leaves_the_slice():
     slice_ = Slice(stay=1)
     outcome = slice_.supervise()
     assert outcome.was_asked and outcome.code == ExitCode.PREEMPTED
-    assert f"The slice runs on, and is paid for. `official-trainer job cancel {NAME}` deletes it" in outcome.note
+    assert f"The slice still runs, and costs money. `official-trainer job cancel {NAME}` deletes it" in outcome.note
     slice_ = Slice(loses("SUSPENDED"), stay=2)
     outcome = slice_.supervise()
     assert outcome.was_asked and outcome.code == ExitCode.PREEMPTED
-    assert outcome.note == f"SUSPENDED; `official-trainer job resume {NAME}` makes another slice"
+    assert outcome.note == f"SUSPENDED; `official-trainer job resume {NAME}` creates another slice"
     assert not slice_.calls
 
 
@@ -324,5 +330,5 @@ def test_a_signal_leaves_the_slice(workspace, capfd, number):
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == ExitCode.PREEMPTED
-    assert f"stopped: The slice runs on, and is paid for. `official-trainer job cancel {name}` deletes it" in err
+    assert f"stopped: The slice still runs, and costs money. `official-trainer job cancel {name}` deletes it" in err
     assert " delete " not in (workspace.parent / "calls").read_text()

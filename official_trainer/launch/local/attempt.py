@@ -19,10 +19,9 @@ from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, ROLES, WO
 from official_trainer.errors import ExitCode
 from official_trainer.launch.local.children import PRELOAD, Started, Starter
 from official_trainer.launch.local.output import Lines, Printer
-from official_trainer.launch.local.restarts import Restarts
 from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobSpec, Member
-from official_trainer.launch.verdict import End, Outcome, judge, may_run_again
+from official_trainer.launch.verdict import End, Outcome, Restarts, judge, may_run_again
 
 _READ_BYTES = 1 << 16
 _SERVER_SECONDS = 5.0  # for processes that only served, and have nothing to save, once training has ended

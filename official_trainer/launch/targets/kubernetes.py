@@ -12,8 +12,9 @@ from official_trainer import files
 from official_trainer.distributed.cluster import EVALUATOR
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, idle_tpu, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets import kubernetes_objects, yaml_text
+from official_trainer.launch.targets import kubernetes_objects
 from official_trainer.launch.targets.kubernetes_profile import LONGEST_LABEL, KubernetesProfile, is_label
+from official_trainer.launch.targets.rendering import dump_yaml
 
 _STATE = {"jobset": ".status.terminalState", "tfjob": ".status.conditions[-1:].type"}
 _RESOURCE = {"jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
@@ -53,9 +54,7 @@ class Kubernetes(Target[KubernetesProfile]):
         built = (kubernetes_objects.jobset if profile.kind == "jobset" else kubernetes_objects.tfjob)(job, profile)
         file = f"{profile.kind}.yaml"
         # Not `apply`, which leaves a job of this name as it is, ended perhaps, and says that all is well.
-        return Rendered(
-            files={file: yaml_text.dump(built)}, submit=(_kubectl(profile, "create", f"--filename={file}"),)
-        )
+        return Rendered(files={file: dump_yaml(built)}, submit=(_kubectl(profile, "create", f"--filename={file}"),))
 
     def status(self, job: Submitted[KubernetesProfile]) -> Argv:
         kind = job.profile.kind

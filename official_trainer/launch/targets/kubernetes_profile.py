@@ -179,7 +179,7 @@ class KubernetesProfile(Profile):
         yield from super().problems()
         if not self.image or re.search(r"\s", self.image):
             what = f"{self.image!r} is no image" if self.image else "is not set"
-            yield "image", f"{what}; build one with the Dockerfile, push it, and name it, such as REGISTRY/trainer:1"
+            yield "image", f"{what}; build one with launch/Dockerfile, push it, and name it, such as REGISTRY/trainer:1"
         if self.namespace and not is_namespace(self.namespace):
             yield "namespace", "is no namespace; use at most 63 lower-case letters, digits and dashes"
         for field in ("service_account", "queue", "priority_class"):

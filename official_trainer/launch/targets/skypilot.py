@@ -19,7 +19,7 @@ from official_trainer.errors import START_AGAIN
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets import yaml_text
+from official_trainer.launch.targets.rendering import dump_yaml
 
 FILE = "skypilot.yaml"
 _PORT = 2222
@@ -117,7 +117,7 @@ class SkyPilot(Target[SkyPilotProfile]):
             *self.cancel(submitted),
         )
         head = "".join(f"# {' '.join(command)}\n" for command in commands)
-        return Rendered(files={FILE: head + yaml_text.dump(_task(job, profile))}, submit=())
+        return Rendered(files={FILE: head + dump_yaml(_task(job, profile))}, submit=())
 
     def restarts(self, profile: SkyPilotProfile) -> int | None:
         return None if profile.max_restarts else 0

@@ -1,24 +1,35 @@
 """Jobs on Slurm: one allocation for all processes, and a step of srun for each role.
 
-Owns: `SlurmProfile`; what Slurm would refuse; the commands of Slurm that submit a job and see to it.
-Does not own: the script that runs in the allocation (`slurm_script.py`), how processes find each other there
-(`distributed/slurm.py`, beside `distributed/cluster.py`).
+Owns: `SlurmProfile`; what Slurm would refuse; the script that runs in the allocation, filled from `slurm.sh`; the
+commands of Slurm that submit a job, show it and end it.
+Does not own: how processes find each other there (`distributed/slurm.py`).
+
+The script ends with the exit code that `launch/verdict.py` would choose from those of all processes. Every word of a
+user is quoted with `shlex.quote`, or is alone on a line of #SBATCH and checked.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
+import sys
 from collections.abc import Iterator
 from typing import Annotated
 
+from official_trainer import files
 from official_trainer.config import Between, Positive
+from official_trainer.distributed.cluster import CHIEF, LAYOUT, PS, WORKER
+from official_trainer.distributed.slurm import HOSTS, ROLE
+from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Profile, Resources, command_problems
 from official_trainer.launch.spec import JobSpec, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets import slurm_script
+from official_trainer.launch.targets.rendering import script
 
 _SCRIPT = "job.sbatch"
+_BATCH_LOG = "slurm-%a.out"
+_SERVER_SECONDS = 30  # for workers and parameter servers to notice that their chief has ended
 _WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a line of #SBATCH without quotes
 _LONGEST_LEAD = 65535  # seconds; sbatch takes no more
 _TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d(:\d\d)?)?", re.ASCII)
@@ -157,8 +168,7 @@ class Slurm(Target[SlurmProfile]):
             )
 
     def render(self, job: JobSpec, profile: SlurmProfile) -> Rendered:
-        text = slurm_script.header(_options(job, profile)) + slurm_script.body(job, _settings(job, profile))
-        return Rendered(files={_SCRIPT: text}, submit=(("sbatch", "--parsable", _SCRIPT),))
+        return Rendered(files={_SCRIPT: _script(job, profile)}, submit=(("sbatch", "--parsable", _SCRIPT),))
 
     def id_of(self, job: Submitted[SlurmProfile], output: str) -> str:
         found = _ID.fullmatch(output)
@@ -180,24 +190,89 @@ class Slurm(Target[SlurmProfile]):
         own = job.profile
         roles = [role for role, count in own.counts.items() if count]
         runs: list[int | None] = [*range(len(own.sweep))] if own.sweep else [None]
-        return tuple(slurm_script.log_name(role, roles[0], run) for run in runs for role in roles)
+        return tuple(_log_name(role, roles[0], run) for run in runs for role in roles)
 
     def cancel(self, job: Submitted[SlurmProfile]) -> tuple[Argv, ...]:
         return (("scancel", job.id),)
 
 
-def _settings(job: JobSpec, own: SlurmProfile) -> slurm_script.Settings:
-    return slurm_script.Settings(
-        python=own.python,
-        environ={**job.roles[0].environ, **own.environ},  # all processes are given the same
-        setup_script=own.setup_script,
-        setup=own.setup,
-        sweep=own.sweep,
-        cpus=own.resources.cpus or 1,
-        gpus=own.resources.gpus,
-        gpus_per_node=own.resources.gpus * (own.tasks_per_node or 0),
+def _log_name(role: str, leader: str, run: int | None) -> str:
+    """Returns the file for the output of a role; the role that leads shares that of the script.
+
+    Args:
+      role: whose output.
+      leader: the role that leads.
+      run: its number in an array; None for a job without one.
+    """
+    return ("slurm" if role == leader else role) + ("" if run is None else f"-{run}") + ".out"
+
+
+def _script(job: JobSpec, own: SlurmProfile) -> str:
+    """Returns the script for the first node of the allocation: the options of sbatch, then the template."""
+    names = [role.name for role in job.roles]
+    trained = [name for name in (CHIEF, WORKER) if name in names]
+    return script(
+        "slurm.sh",
+        blocks=["servers" if PS in names else "workers", *names],
+        options="\n".join(f"#SBATCH {option}" for option in _options(job, own)),
+        preparation="\n".join(_preparation(job, own)),
+        steps="\n".join(_steps(job, own)),
+        waits="\n".join(f"ended {name}" for name in trained),
+        trained=" ".join(trained),
         max_restarts=Slurm().restarts(own),
+        config=int(ExitCode.CONFIG),
+        retry=int(ExitCode.RETRY),
+        again="|".join(str(int(code)) for code in START_AGAIN),
+        layout=LAYOUT,
+        role=ROLE,
+        cpus=own.resources.cpus or 1,
+        resources=" ".join(_resources(job, own)),
+        shared_gpus=own.resources.gpus if len(names) > 1 else 0,
+        server_seconds=_SERVER_SECONDS,
     )
+
+
+def _resources(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
+    """Yields the options of srun for a step; each of several gets all GPUs of its nodes, and its processes share."""
+    gpus = own.resources.gpus
+    yield f"--cpus-per-task={own.resources.cpus or 1}"
+    if gpus and len(job.roles) > 1:
+        yield f"--gres=gpu:{gpus * (own.tasks_per_node or 0)}"
+    elif gpus:
+        yield f"--gpus-per-task={gpus}"
+
+
+def _preparation(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
+    """Yields the lines that set up the shell: directory, variables, commands, and the overrides of a run of a sweep."""
+    quote, failed = shlex.quote, f"|| exit {int(ExitCode.CONFIG)}"
+    yield f"cd -- {quote(job.cwd)} {failed}"
+    for name, value in {**job.roles[0].environ, **own.environ}.items():  # all processes are given the same
+        yield f"export {name}={quote(value)}"
+    if path := own.setup_script:  # bash would look on the PATH for one without a folder
+        yield f"source {quote(path if '/' in path else f'./{path}')} {failed}"
+    for words in own.setup:
+        yield f"{shlex.join(words)} {failed}"  # the command's name is quoted too, so it is no keyword of the shell
+    yield "more=()"
+    if own.sweep:
+        yield "case $SLURM_ARRAY_TASK_ID in"
+        for number, overrides in enumerate(own.sweep):
+            place = files.join(job.model_dir, str(number))
+            flags = shlex.join([f"--model_dir={place}", *(f"--set={each}" for each in overrides)])
+            yield f"{number}) more=({flags}) ;;"
+        yield "esac"
+
+
+def _steps(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
+    """Yields the lines that find the node of each process and start a step for each role."""
+    firsts = [sum(role.count for role in job.roles[:number]) for number in range(len(job.roles))]
+    hosts = [f"{role.name}=$(nodes {first} {role.count})" for role, first in zip(job.roles, firsts, strict=True)]
+    yield f"slots {own.num_tasks}"
+    yield f'{HOSTS}="{";".join(hosts)}"'
+    yield f"export {HOSTS}"
+    for role, first in zip(job.roles, firsts, strict=True):
+        log = role.name if first else ""
+        command = shlex.join([own.python or sys.executable, "-m", *role.argv])
+        yield f'step {role.name} "{log}" {first} {role.count} {command} "${{more[@]}}"'
 
 
 def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
@@ -223,5 +298,5 @@ def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
         yield f"--array=0-{len(own.sweep) - 1}" + (f"%{own.sweep_at_once}" if own.sweep_at_once else "")
     yield "--requeue" if own.requeue else "--no-requeue"
     yield "--open-mode=append"
-    yield f"--output={slurm_script.BATCH_LOG if own.sweep else slurm_script.log_name('', '', None)}"
+    yield f"--output={_BATCH_LOG if own.sweep else _log_name('', '', None)}"
     yield from own.sbatch

@@ -21,8 +21,8 @@ from official_trainer.launch import rerun
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets import yaml_text
-from official_trainer.launch.targets.tpu import NEEDS, label_problems, missing_fields, unseen_files
+from official_trainer.launch.targets.rendering import dump_yaml
+from official_trainer.launch.targets.tpu_profile import NEEDS, label_problems, missing_fields, unseen_files
 
 JOB = "job.yaml"
 
@@ -128,10 +128,12 @@ class VertexTarget(Target[VertexProfile]):
         yield from unseen_files(job)
 
     def render(self, job: JobSpec, profile: VertexProfile) -> Rendered:
-        text = yaml_text.dump(_job_spec(job, profile))
         labels = ",".join(f"{key}={value}" for key, value in profile.labels.items())
         words = (f"--display-name={job.name}", f"--config={JOB}", *((f"--labels={labels}",) if labels else ()))
-        return Rendered(files={JOB: text}, submit=(_gcloud(profile, "create", *words, "--format=value(name)"),))
+        return Rendered(
+            files={JOB: dump_yaml(_job_spec(job, profile))},
+            submit=(_gcloud(profile, "create", *words, "--format=value(name)"),),
+        )
 
     def id_of(self, job: Submitted[VertexProfile], output: str) -> str:
         del job

@@ -1,0 +1,57 @@
+#!/bin/bash
+# Trains digits-cnn-554ea8b6 on a Cloud TPU VM. Every boot runs this, on every host of the slice.
+set -u
+folder=/var/lib/official-trainer
+place=gs://my-bucket/digits/.launch
+export HOME="${HOME:-/root}"
+
+if [ $# -eq 0 ]; then  # as a service, so that it is told to stop while there still is a network
+  mkdir -p "$folder" && cp "$0" "$folder/startup.sh" || exit 1
+  exec systemd-run --unit=official-trainer --collect --property=After=network-online.target \
+    --property=KillMode=mixed --property=TimeoutStopSec=35 bash "$folder/startup.sh" train
+fi
+cd "$folder" || exit 1
+
+if [ "$1" = install ]; then
+  set -e
+  rm -rf source && mkdir source
+  gcloud storage cp gs://my-bucket/code.tar.gz source.tar.gz
+  tar -xzf source.tar.gz -C source
+  python3 -m pip install --quiet --upgrade --target uv uv
+  uv/bin/uv venv --quiet --clear --python 3.11 venv
+  echo 'tensorflow; python_version < "0"' >overrides.txt  # tensorflow-tpu is installed in its place
+  cd source
+  ../uv/bin/uv pip install --quiet --python ../venv/bin/python --override ../overrides.txt \
+    . tensorflow-tpu==2.20.0 libtpu==0.0.14
+  cd ..
+  touch installed
+  exit
+fi
+
+exec >>train.log 2>&1
+finish() {
+  printf '{"exit_code": %d, "ended": "%s"}\n' "$1" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >exit.json
+  gcloud storage cp train.log "$place/train.log"
+  gcloud storage cp exit.json "$place/exit.json"
+  exit "$1"
+}
+[ "$1" != finish ] || finish "$2"
+[ ! -e exit.json ] || exit 0  # it has ended before this boot
+attempt() {
+  for _ in 1 2 3; do
+    [ ! -e "$2" ] || return 0
+    bash startup.sh "$1" && return 0
+    echo "$1 failed" >&2
+    sleep 30
+  done
+  return 1
+}
+attempt install installed || finish 1
+
+export PYTHONUNBUFFERED=1
+export TF_USE_LEGACY_KERAS=1
+export TPU_NAME=local
+export NEXT_PLUGGABLE_DEVICE_USE_C_API=true
+export TF_PLUGGABLE_DEVICE_LIBRARY_PATH=/var/lib/official-trainer/venv/lib/python3.11/site-packages/libtpu/libtpu.so
+cd source || finish 1
+exec ../venv/bin/python -m official_trainer.launch.rerun --max_restarts=10 --finish=../startup.sh -- ../venv/bin/python -m official_trainer train --experiment=digits_cnn --model_dir=gs://my-bucket/digits

@@ -1,0 +1,211 @@
+"""From the flags of `launch` to a job: how many processes, in which mode, and what each of them runs.
+
+Owns: reading the profile, what is refused before anything starts, `JobSpec` with its commands.
+Does not own: the flags and a job on this machine (`launch.py`), jobs of engines (`submit.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from official_trainer import files
+from official_trainer.cli import flags, target, terminal, train
+from official_trainer.cli.spelling import UsageError
+from official_trainer.config import modes
+from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
+
+if TYPE_CHECKING:
+    from official_trainer.config import Problem, Resolved
+    from official_trainer.launch.profile import Profile
+    from official_trainer.launch.spec import JobSpec
+    from official_trainer.runs.job import Job
+
+MODES = (*modes.TRAINING_MODES, "predict")
+"""The modes that several processes can share."""
+
+_GRACE_MARGIN_SECONDS = 10.0  # a process ends by itself after runtime.stop_grace_seconds
+_JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
+_STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
+_LEAST = {"workers": 1, "ps": 0, "max_restarts": 0}
+
+
+def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
+    """Returns how a job is to be run: what the target's section says, under the file, under the flags.
+
+    Raises:
+      UsageError: a count is none.
+      ConfigError: the file has a problem.
+    """
+    from official_trainer import config
+
+    given = list(_profile_flags(arguments))
+    try:
+        resolved = config.resolve(base, config_files=[arguments.profile] if arguments.profile else [], flags=given)
+    except config.ConfigError as error:
+        raise config.ConfigError(_without_what_follows(error.problems)) from error
+    for warning in resolved.warnings:
+        terminal.report_error(str(warning), "warning", "yellow")
+    profile: Profile = resolved.config
+    return profile
+
+
+def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Yields problems but for those of fields that nobody has set, where a file that may set them was not read."""
+    is_unread = any(not problem.path for problem in problems)
+    for problem in problems:
+        if not is_unread or not problem.path or (problem.origin and problem.origin.by_user):
+            yield problem
+
+
+def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    """Yields flag, field and value of the flags that go over a profile."""
+    for name, least in _LEAST.items():
+        if (number := _number(name, getattr(arguments, name), least=least)) is not None:
+            yield f"--{name}", name, str(number)
+    for name in ("chief", "evaluator"):
+        if (on := getattr(arguments, name)) is not None:
+            yield f"--{'' if on else 'no'}{name}", name, str(on).lower()
+
+
+def _number(name: str, text: str | None, *, least: int) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise UsageError(f"--{name}={text}: expected a number from {least}")
+    return int(text)
+
+
+def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
+    """Returns the mode of what trains, or predicts; beside an evaluator it is `train`, unless another is given.
+
+    Raises:
+      UsageError: it does neither, two would evaluate, or there would be nothing to do for a process or a flag.
+    """
+    if profile.evaluator and arguments.mode is None:
+        arguments.mode = "train"
+    mode = flags.read_mode(arguments)
+    if mode == "predict":
+        if idle := [role for role in (PS, EVALUATOR) if profile.counts[role]]:
+            raise UsageError(f"--mode=predict has nothing to do for {' and '.join(idle)}; leave it out")
+        if arguments.data_workers:
+            raise UsageError("--data_workers prepares batches of training, and --mode=predict has none; leave it out")
+        flags.read_checkpoint(arguments)
+        return mode
+    flags.refuse_idle_prediction(arguments, mode)
+    if mode not in modes.TRAINING_MODES:
+        raise UsageError(f"--mode={mode} does not train: use `official-trainer train --mode={mode}`, or --evaluator")
+    if profile.evaluator and modes.TRAINING_MODES[mode] != "never":
+        raise UsageError(f"--evaluator with --mode={mode}: both would evaluate; use --mode=train, or leave one out")
+    return mode
+
+
+def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check: Callable[[Job], object]) -> JobSpec:
+    """Returns what to start, once all is refused that a process would refuse at its start.
+
+    Args:
+      arguments: the flags of `train`.
+      profile: how many processes, and their variables.
+      mode: of what trains.
+      check: refuses what cannot be trained.
+    """
+    from official_trainer.launch.spec import training_job, with_gpus
+    from official_trainer.runs.job import Job
+
+    experiment, resolved, model_dir, gin = target.from_flags(arguments)
+    counts = profile.counts
+    predicts = mode == "predict"  # each process on its own devices, so that any strategy will do
+    if not predicts:
+        refuse_strategy(resolved, counts)
+    startable = Job(
+        experiment=experiment,
+        resolved=resolved,
+        model_dir=model_dir,
+        mode=mode,
+        allow_config_change=arguments.allow_config_change,
+        cluster=None if predicts else _cluster_of(counts),
+        gin=gin,
+        gpus=profile.resources.gpus,
+    )
+    check(startable)
+    parser = flags.Parser("train", usage="", description="")
+    train.add_flags(parser, MODES)
+    grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
+    job = training_job(counts, parser.words(arguments), grace_seconds=grace)
+    job = with_gpus(job, lambda role: profile.resources_of(role).gpus)
+    strategy = resolved.config.runtime.distribution_strategy
+    return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
+
+
+def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -> list[int]:
+    """Has the job read from a tf.data service of its own if one is asked for.
+
+    Args:
+      arguments: get the address of the dispatcher, and the name of the job that workers share.
+      counts: how many processes of each role.
+
+    Returns:
+      Ports of the dispatcher and of each data worker; none without a service.
+
+    Raises:
+      UsageError: there is another service, or parameter servers.
+    """
+    count = _number("data_workers", arguments.data_workers, least=0)
+    if not count:
+        return []
+    if arguments.tf_data_service:
+        raise UsageError(
+            "--data_workers starts a tf.data service, and --tf_data_service names one; keep one of the two"
+        )
+    if counts[PS]:
+        raise UsageError(
+            f"--data_workers={count} with --ps={counts[PS]}: workers of parameter servers read by themselves"
+        )
+    from official_trainer.launch import spec
+    from official_trainer.launch.local import local
+
+    ports = local.free_ports(1 + count)
+    arguments.tf_data_service = spec.dispatcher_address(ports[0])
+    if counts[CHIEF] + counts[WORKER] > 1:  # under a name, so that a word of the user's that names another comes later
+        arguments.set = [f"{_JOB_NAME_FIELD}=launch", *(arguments.set or ())]
+    return ports
+
+
+def with_data_service(job: JobSpec, ports: list[int]) -> JobSpec:
+    """Returns the job with a tf.data service beside it, if there are ports for one."""
+    if not ports:
+        return job
+    from official_trainer.inputs.data_service import WORK_DIR
+    from official_trainer.launch.spec import with_data_service
+
+    # Not where an earlier service kept its journal, with addresses that are somebody else's by now.
+    return with_data_service(job, ports, files.join(job.model_dir, WORK_DIR, str(ports[0])))
+
+
+def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:
+    """Refuses a strategy under which the processes would not train together.
+
+    Raises:
+      UsageError: it is one for a single process.
+    """
+    if counts[CHIEF] + counts[WORKER] + counts[PS] == 1:
+        return
+    strategy = resolved.config.runtime.distribution_strategy
+    fitting = _STRATEGIES[PS if counts[PS] else WORKER]
+    if strategy not in (fitting, "auto"):
+        names = [f"{count} {role}{'s' * (count > 1)}" for role, count in counts.items() if role != EVALUATOR and count]
+        raise UsageError(
+            f"runtime.distribution_strategy={strategy} does not train with {', '.join(names)}; "
+            f"set runtime.distribution_strategy={fitting}, or leave it at auto"
+        )
+
+
+def _cluster_of(counts: Mapping[str, int]) -> Cluster | None:
+    """Returns the cluster as its chief will see it, but for the addresses; None for a process alone."""
+    addresses = {role: ("",) * counts[role] for role in (CHIEF, WORKER, PS) if counts[role]}
+    if sum(map(len, addresses.values())) == 1:
+        return None
+    return Cluster(addresses=addresses, role=next(iter(addresses)), index=0, source="launch")

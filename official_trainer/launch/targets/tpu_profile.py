@@ -1,0 +1,135 @@
+"""The profile of a Cloud TPU slice, and what Google's API accepts in it.
+
+Owns: `TpuProfile`; checks that Vertex AI shares (fields without a default, labels, files of this machine).
+Does not own: what a job needs of a profile, and commands (`tpu.py`, `vertex.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+
+from official_trainer.config import FrozenDict
+from official_trainer.launch.profile import Profile, command_problems
+from official_trainer.launch.spec import JobSpec, files_of_this_machine
+
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+_PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
+_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_DURATION = re.compile(r"[0-9]+[smhd]")
+_ONE_HOST_CORES = 8  # of every generation's types, whether they count cores or chips
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TpuProfile(Profile):
+    """A Cloud TPU slice.
+
+    Attributes:
+      project: Google Cloud project.
+      zone: where, such as us-central2-b.
+      accelerator_type: such as v4-8 or v5litepod-16.
+      runtime_version: software of the machines, as Google calls it; `gcloud compute tpus tpu-vm versions list` has it.
+      pod: whether the slice has several hosts; null reads it off the type.
+      queued: whether the slice is asked for by a queued resource, which waits for it.
+      spot: whether it may be taken away, for a lower price.
+      keep: whether a slice that is supervised stays there, and is paid for, when its job has ended.
+      reserved: whether it comes out of a reservation.
+      valid_until: how long a queued resource waits, such as 6h; empty for as long as it takes.
+      network: of the machines; empty for the project's default.
+      subnetwork: of the machines; empty for the network's default.
+      internal_ips: whether the machines have no addresses on the internet; they need Cloud NAT then, to install.
+      service_account: as whom the machines read and write; empty for the project's default.
+      labels: of the slice.
+      source: the code: `gs://….tar.gz`, or `git+https://…@COMMIT`, in which `experiments/` is at the top.
+      setup: commands, each a list of words, that each host runs once as root, before all else.
+      install: words after `pip install`, in the folder of the source; `-r` and a lock file give what it says.
+      python: version of Python.
+      tensorflow_tpu: version of the package that is installed in place of tensorflow.
+      libtpu: version of the library under it; that of its time, later ones do not fit.
+    """
+
+    project: str = ""
+    zone: str = ""
+    accelerator_type: str = ""
+    runtime_version: str = ""
+    pod: bool | None = None
+    queued: bool = True
+    spot: bool = False
+    keep: bool = False
+    reserved: bool = False
+    valid_until: str = ""
+    network: str = ""
+    subnetwork: str = ""
+    internal_ips: bool = False
+    service_account: str = ""
+    labels: dict[str, str] = FrozenDict()
+    source: str = ""
+    setup: tuple[tuple[str, ...], ...] = ()
+    install: tuple[str, ...] = (".",)
+    python: str = "3.11"
+    tensorflow_tpu: str = "2.20.0"
+    libtpu: str = "0.0.14"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if self.zone and not _ZONE.fullmatch(self.zone):
+            yield "zone", f"{self.zone!r} is no zone; a zone has a letter at its end, such as us-central2-b"
+        if self.project and not _PROJECT.fullmatch(self.project):
+            yield "project", f"{self.project!r} is no id of a project; `gcloud projects list` has them"
+        if self.spot and self.reserved:
+            yield "spot", "cannot be set together with reserved; keep one of the two"
+        if self.valid_until and not self.queued:
+            yield "valid_until", "has no effect with queued=false, which waits for nothing; leave one of them out"
+        if self.valid_until and not _DURATION.fullmatch(self.valid_until):
+            yield "valid_until", f"{self.valid_until!r} is no duration; use a number and s, m, h or d, such as 6h"
+        if self.source and not self.source.startswith("gs://") and split_git(self.source) is None:
+            yield (
+                "source",
+                f"{self.source!r} is nothing that a machine can get; use gs://….tar.gz or git+https://…@COMMIT",
+            )
+        if self.source.startswith("gs://") and not self.source.endswith((".tar.gz", ".tgz")):
+            yield "source", f"{self.source} is no .tar.gz; pack the folder that holds experiments/ with tar -czf"
+        yield from command_problems("setup", self.setup)
+        if not self.install:
+            yield "install", "is empty, so nothing would be there to train with; leave it out to install the source"
+        yield from label_problems(self.labels)
+
+    @property
+    def is_pod(self) -> bool | None:
+        """Whether the slice has several hosts; None where neither the field nor the type says it."""
+        size = re.fullmatch(r"v[0-9]+[a-z]*-([0-9]+)", self.accelerator_type)
+        return self.pod if self.pod is not None else size and int(size[1]) > _ONE_HOST_CORES
+
+
+NEEDS = "install the Google Cloud CLI, https://cloud.google.com/sdk/docs/install"
+
+
+def missing_fields(profile: Profile, examples: Mapping[str, str]) -> Iterator[str]:
+    """Yields the fields of a profile that Google has no default for and that are empty, each with an example."""
+    for field, example in examples.items():
+        if not getattr(profile, field):
+            yield f"{field}: is needed, such as {example}"
+
+
+def label_problems(labels: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields what Google's API says against labels."""
+    for key, value in labels.items():
+        if not _LABEL.fullmatch(key):
+            yield "labels", f"{key!r} is no key; use lower-case letters, digits, - and _, a letter first"
+        if not _LABEL_VALUE.fullmatch(value):
+            yield "labels", f"{key}={value!r} is no value; use at most 63 lower-case letters, digits, - and _"
+
+
+def unseen_files(job: JobSpec) -> Iterator[str]:
+    """Yields files that a job is to read and that only this machine has."""
+    for word in files_of_this_machine(job):
+        yield f"{word} is a file of this machine; name one of the source, as seen from its top, or a gs:// URL"
+
+
+def split_git(source: str) -> tuple[str, str] | None:
+    """Returns address and revision of `git+https://…@REVISION`; None for any other source."""
+    address, _, revision = source.removeprefix("git+").rpartition("@")
+    is_git = source.startswith("git+https://") and "/" not in revision and "://" in address and bool(revision)
+    return (address, revision) if is_git else None

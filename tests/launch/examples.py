@@ -1,0 +1,57 @@
+"""What the commands of `launch/README.md` print, kept in `launch/examples/`.
+
+`python -m tests.launch.examples` renders the files again, after an intended change; review the difference.
+"""
+
+import dataclasses
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from official_trainer.cli import flags, launch, submit
+from official_trainer.launch import targets
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "launch" / "examples"
+WORKSPACE = "/shared/workspace"
+PYTHON = f"{WORKSPACE}/.venv/bin/python"
+
+
+def commands():
+    """Returns the words after `official-trainer launch` of each command in the README."""
+    found = re.findall(r"^official-trainer launch (.*)$", (ROOT / "launch/README.md").read_text(), flags=re.MULTILINE)
+    return [shlex.split(line) for line in found]
+
+
+def rendered(words):
+    """Returns the profile's name and what the engine gets, as in a workspace at WORKSPACE; run it in ROOT."""
+    parser = flags.Parser("launch", usage="", description="")
+    launch.add_flags(parser)
+    arguments = parser.read(words)
+    arguments.home = None
+    engine = targets.get(arguments.target)
+    profile, job = submit.checked(arguments, engine)
+    job = dataclasses.replace(job, cwd=WORKSPACE)
+    assert not [*engine.problems(job, profile)]
+    return Path(arguments.profile).stem, engine.render(job, profile).files
+
+
+def texts():
+    """Returns the text of each example by its file name: `PROFILE.suffix`, or `PROFILE.FILE` for one of several."""
+    found = {}
+    for words in commands():
+        if words[0] != launch.LOCAL:
+            name, files = rendered(words)
+            for file, text in files.items():
+                end = Path(file).suffix if len(files) == 1 else f".{file}"
+                found[name + end] = text.replace(sys.executable, PYTHON)
+    return found
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for path in FOLDER.iterdir():
+        path.unlink()
+    for name, text in texts().items():
+        (FOLDER / name).write_text(text)
