@@ -7,6 +7,7 @@ Does not own: finding problems; `nodes.py`, `decode.py`, `checks.py` and `overri
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -105,10 +106,22 @@ class Problem:
         return [f"{number:>5} | {line}", f"{'':>5} | {' ' * column}{carets}"]
 
 
+def best_match(word: str, options: Iterable[str]) -> str:
+    """Returns the option that `word` was most likely meant to be, or "" if none is close."""
+    return next(iter(nearest(word, options)), "")
+
+
+def near_file(name: str) -> str:
+    """Returns the file beside a missing one whose name is closest, or "" if none is."""
+    folder, base = os.path.split(os.path.expanduser(name))
+    siblings = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    found = best_match(base, siblings)
+    return os.path.join(os.path.dirname(name), found) if found else ""
+
+
 def not_a_choice(path: str, value: object, choices: Sequence[str]) -> Problem:
     """Returns the problem that a value which Python code has set is none of the choices."""
-    near = nearest(str(value), choices)
-    return Problem("not one of the choices", path, repr(value), ", ".join(choices), near[0] if near else "")
+    return Problem("not one of the choices", path, repr(value), ", ".join(choices), best_match(str(value), choices))
 
 
 class ConfigError(UserError, ValueError):

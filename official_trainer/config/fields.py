@@ -102,7 +102,10 @@ def choices(cls: type[OneOf]) -> list[str]:
 
 
 def docs(cls: type[Config]) -> Mapping[str, str]:
-    """Returns the text of each field from the `Attributes:` blocks of the class and its bases."""
+    """Returns the text of each field from the `Attributes:` blocks of the class and its bases.
+
+    A section without such a text has the first line of its class.
+    """
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         _, _, block = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")
@@ -115,7 +118,8 @@ def docs(cls: type[Config]) -> Mapping[str, str]:
                 name, found[match[1]] = match[1], match[2]
             elif name and line.strip():
                 found[name] += " " + line.strip()
-    return types.MappingProxyType(found)
+    sections = {name: summary(tp) for name, tp in hints(cls).items() if is_section_type(tp)}
+    return types.MappingProxyType({**sections, **found})
 
 
 def summary(cls: type[Config]) -> str:

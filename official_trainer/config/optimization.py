@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from official_trainer.config.declaration import Config, Fraction, NonNegative, OneOf, Positive, PositiveFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GradientClipping(Config):
-    """Clipping that every optimizer offers; at most one of the three.
+class BaseOptimizerConfig(Config):
+    """What all optimizers have: a name, and at most one of three ways to clip gradients.
 
     Attributes:
       clipnorm: largest L2 norm of each gradient.
       clipvalue: largest absolute value in each gradient.
       global_clipnorm: largest L2 norm of all gradients together.
+      name: name of the optimizer.
     """
 
     clipnorm: PositiveFloat | None = None
     clipvalue: PositiveFloat | None = None
     global_clipnorm: PositiveFloat | None = None
+    name: str = ""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         chosen = [n for n in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, n) is not None]
@@ -34,11 +36,10 @@ class GradientClipping(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SGDConfig(GradientClipping):
+class SGDConfig(BaseOptimizerConfig):
     """Stochastic gradient descent.
 
     Attributes:
-      name: name of the optimizer.
       decay: time-inverse decay of the learning rate per step.
       nesterov: whether momentum looks ahead.
       momentum: share of the last update that is kept.
@@ -51,11 +52,10 @@ class SGDConfig(GradientClipping):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdamConfig(GradientClipping):
+class AdamConfig(BaseOptimizerConfig):
     """Adam (Kingma and Ba, 2014, arXiv:1412.6980).
 
     Attributes:
-      name: name of the optimizer.
       beta_1: decay of the first moment.
       beta_2: decay of the second moment.
       epsilon: keeps the denominator away from zero.
@@ -70,15 +70,10 @@ class AdamConfig(GradientClipping):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdamWeightDecayConfig(GradientClipping):
+class AdamWeightDecayConfig(AdamConfig):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2017, arXiv:1711.05101).
 
     Attributes:
-      name: name of the optimizer.
-      beta_1: decay of the first moment.
-      beta_2: decay of the second moment.
-      epsilon: keeps the denominator away from zero.
-      amsgrad: whether to use AMSGrad.
       weight_decay_rate: share of a weight subtracted in a step, times the learning rate.
       include_in_weight_decay: names of weights that decay even if excluded.
       exclude_from_weight_decay: names of weights that do not decay.
@@ -86,10 +81,6 @@ class AdamWeightDecayConfig(GradientClipping):
     """
 
     name: str = "AdamWeightDecay"
-    beta_1: Fraction = 0.9
-    beta_2: Fraction = 0.999
-    epsilon: float = 1e-7
-    amsgrad: bool = False
     weight_decay_rate: float = 0.0
     include_in_weight_decay: tuple[str, ...] | None = None
     exclude_from_weight_decay: tuple[str, ...] | None = None
@@ -97,11 +88,10 @@ class AdamWeightDecayConfig(GradientClipping):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RMSPropConfig(GradientClipping):
+class RMSPropConfig(BaseOptimizerConfig):
     """RMSprop (Tieleman and Hinton, 2012).
 
     Attributes:
-      name: name of the optimizer.
       rho: decay of the mean square of gradients.
       momentum: share of the last update that is kept.
       epsilon: keeps the denominator away from zero.
@@ -116,11 +106,10 @@ class RMSPropConfig(GradientClipping):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdagradConfig(GradientClipping):
+class AdagradConfig(BaseOptimizerConfig):
     """Adagrad (Duchi et al., 2011).
 
     Attributes:
-      name: name of the optimizer.
       initial_accumulator_value: where the accumulators start.
       epsilon: keeps the denominator away from zero.
     """
@@ -131,11 +120,10 @@ class AdagradConfig(GradientClipping):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LAMBConfig(GradientClipping):
+class LAMBConfig(BaseOptimizerConfig):
     """LAMB (You et al., 2019, arXiv:1904.00962).
 
     Attributes:
-      name: name of the optimizer.
       beta_1: decay of the first moment.
       beta_2: decay of the second moment.
       epsilon: keeps the denominator away from zero.
@@ -154,11 +142,10 @@ class LAMBConfig(GradientClipping):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LARSConfig(GradientClipping):
+class LARSConfig(BaseOptimizerConfig):
     """LARS (You et al., 2017, arXiv:1708.03888).
 
     Attributes:
-      name: name of the optimizer.
       momentum: share of the last update that is kept.
       eeta: coefficient of the layer's rate.
       weight_decay_rate: share of a weight subtracted in a step.
@@ -184,13 +171,6 @@ class OptimizerConfig(OneOf):
 
     Attributes:
       type: the optimizer.
-      sgd: stochastic gradient descent.
-      adam: Adam.
-      adamw: Adam with decoupled weight decay.
-      rmsprop: RMSprop.
-      adagrad: Adagrad.
-      lamb: LAMB.
-      lars: LARS.
     """
 
     type: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"] | None = None
@@ -204,11 +184,21 @@ class OptimizerConfig(OneOf):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConstantLrConfig(Config):
-    """The same learning rate at every step.
+class ScheduleConfig(Config):
+    """What all schedules and warm-ups have.
 
     Attributes:
       name: name of the schedule.
+    """
+
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConstantLrConfig(ScheduleConfig):
+    """The same learning rate at every step.
+
+    Attributes:
       learning_rate: the rate.
     """
 
@@ -217,15 +207,17 @@ class ConstantLrConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepwiseLrConfig(Config):
+class StepwiseLrConfig(ScheduleConfig):
     """Constant between boundaries.
 
     Attributes:
-      name: name of the schedule.
       boundaries: steps at which the rate changes, rising.
       values: rates, one more than boundaries.
       offset: steps by which the schedule starts later.
     """
+
+    EXTRA_VALUES: ClassVar[int] = 1
+    """How many more values than boundaries there are."""
 
     name: str = "PiecewiseConstantDecay"
     boundaries: tuple[int, ...] | None = None
@@ -233,15 +225,20 @@ class StepwiseLrConfig(Config):
     offset: int = 0
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        yield from _stepwise_problems(self.boundaries, self.values, extra=1)
+        if self.boundaries is None or self.values is None:
+            return
+        if list(self.boundaries) != sorted(set(self.boundaries)):
+            yield "boundaries", f"must rise, got {list(self.boundaries)}"
+        needed, number = len(self.boundaries) + self.EXTRA_VALUES, len(self.boundaries)
+        if len(self.values) != needed:
+            yield "values", f"must hold {needed} rates for {number} boundaries, got {len(self.values)}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExponentialLrConfig(Config):
+class ExponentialLrConfig(ScheduleConfig):
     """`initial_learning_rate * decay_rate ** (step / decay_steps)`.
 
     Attributes:
-      name: name of the schedule.
       initial_learning_rate: rate at step 0.
       decay_steps: steps in which the rate falls by one factor.
       decay_rate: the factor.
@@ -258,11 +255,10 @@ class ExponentialLrConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PolynomialLrConfig(Config):
+class PolynomialLrConfig(ScheduleConfig):
     """Falls from the initial to the end rate as a power of the step.
 
     Attributes:
-      name: name of the schedule.
       initial_learning_rate: rate at step 0.
       decay_steps: steps until the end rate.
       end_learning_rate: rate after `decay_steps`.
@@ -281,11 +277,10 @@ class PolynomialLrConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CosineLrConfig(Config):
+class CosineLrConfig(ScheduleConfig):
     """Half a cosine from the initial rate to `alpha` times it (Loshchilov and Hutter, 2016, arXiv:1608.03983).
 
     Attributes:
-      name: name of the schedule.
       initial_learning_rate: rate at step 0.
       decay_steps: steps until the end rate.
       alpha: end rate as a share of the initial one.
@@ -300,11 +295,10 @@ class CosineLrConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DirectPowerLrConfig(Config):
+class DirectPowerLrConfig(ScheduleConfig):
     """`initial_learning_rate * step ** power`.
 
     Attributes:
-      name: name of the schedule.
       initial_learning_rate: factor of the power.
       power: exponent of the step.
     """
@@ -315,11 +309,10 @@ class DirectPowerLrConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PowerAndLinearDecayLrConfig(Config):
+class PowerAndLinearDecayLrConfig(ScheduleConfig):
     """A power of the step, with a linear fall to zero at the end.
 
     Attributes:
-      name: name of the schedule.
       initial_learning_rate: factor of the power.
       total_decay_steps: steps of the whole schedule.
       power: exponent of the step.
@@ -336,54 +329,36 @@ class PowerAndLinearDecayLrConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PowerDecayWithOffsetLrConfig(Config):
+class PowerDecayWithOffsetLrConfig(DirectPowerLrConfig):
     """A power of the step, after a constant start.
 
     Attributes:
-      name: name of the schedule.
-      initial_learning_rate: factor of the power.
-      power: exponent of the step.
       offset: steps before the power begins.
       pre_offset_learning_rate: rate before that.
     """
 
     name: str = "PowerDecayWithOffset"
-    initial_learning_rate: PositiveFloat | None = None
-    power: float = -0.5
     offset: int = 0
     pre_offset_learning_rate: float = 1.0e6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepCosineLrConfig(Config):
+class StepCosineLrConfig(StepwiseLrConfig):
     """Cosine pieces between boundaries.
 
     Attributes:
-      name: name of the schedule.
       boundaries: step at which each piece starts, rising from 0; the last one must lie past the end of training, as
         Model Garden's schedule gives no number from there on.
       values: rate at the start of each piece, as many as boundaries.
-      offset: steps by which the schedule starts later.
     """
 
+    EXTRA_VALUES: ClassVar[int] = 0
+
     name: str = "StepCosineDecayWithOffset"
-    boundaries: tuple[int, ...] | None = None
-    values: tuple[float, ...] | None = None
-    offset: int = 0
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        yield from _stepwise_problems(self.boundaries, self.values, extra=0)
 
 
-def _stepwise_problems(
-    boundaries: tuple[int, ...] | None, values: tuple[float, ...] | None, extra: int
-) -> Iterator[tuple[str, str]]:
-    if boundaries is None or values is None:
-        return
-    if list(boundaries) != sorted(set(boundaries)):
-        yield "boundaries", f"must rise, got {list(boundaries)}"
-    if len(values) != len(boundaries) + extra:
-        yield "values", f"must hold {len(boundaries) + extra} rates for {len(boundaries)} boundaries, got {len(values)}"
+_Decays = Literal["exponential", "polynomial", "cosine"]
+_Powers = Literal["power", "power_linear", "power_with_offset"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -392,31 +367,9 @@ class LrConfig(OneOf):
 
     Attributes:
       type: the schedule.
-      constant: the same rate at every step.
-      stepwise: constant between boundaries.
-      exponential: exponential decay.
-      polynomial: polynomial decay.
-      cosine: cosine decay.
-      power: power of the step.
-      power_linear: power of the step, then linear to zero.
-      power_with_offset: power of the step after a constant start.
-      step_cosine_with_offset: cosine pieces between boundaries.
     """
 
-    type: (
-        Literal[
-            "constant",
-            "stepwise",
-            "exponential",
-            "polynomial",
-            "cosine",
-            "power",
-            "power_linear",
-            "power_with_offset",
-            "step_cosine_with_offset",
-        ]
-        | None
-    ) = None
+    type: Literal["constant", "stepwise", _Decays, _Powers, "step_cosine_with_offset"] | None = None
     constant: ConstantLrConfig = ConstantLrConfig()
     stepwise: StepwiseLrConfig = StepwiseLrConfig()
     exponential: ExponentialLrConfig = ExponentialLrConfig()
@@ -435,11 +388,10 @@ class LrConfig(OneOf):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LinearWarmupConfig(Config):
+class LinearWarmupConfig(ScheduleConfig):
     """A straight line up to the schedule.
 
     Attributes:
-      name: name of the schedule.
       warmup_learning_rate: rate at step 0.
       warmup_steps: steps until the schedule takes over.
     """
@@ -450,11 +402,10 @@ class LinearWarmupConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PolynomialWarmupConfig(Config):
+class PolynomialWarmupConfig(ScheduleConfig):
     """A power of the step up to the schedule.
 
     Attributes:
-      name: name of the schedule.
       power: 1 is a straight line.
       warmup_steps: steps until the schedule takes over.
     """
@@ -470,8 +421,6 @@ class WarmupConfig(OneOf):
 
     Attributes:
       type: the warm-up; unset means none.
-      linear: a straight line.
-      polynomial: a power of the step.
     """
 
     type: Literal["linear", "polynomial"] | None = None
@@ -505,10 +454,7 @@ class OptimizationConfig(Config):
     """Optimizer, learning rate, warm-up and weight averaging.
 
     Attributes:
-      optimizer: which optimizer.
       ema: weight averaging; unset means none.
-      learning_rate: which schedule.
-      warmup: how the rate starts.
     """
 
     optimizer: OptimizerConfig = OptimizerConfig()

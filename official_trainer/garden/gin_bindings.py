@@ -1,10 +1,12 @@
 """Arguments of library functions that gin binds, from `--gin_file` and `--gin_params`.
 
-Owns: when gin's process-wide state is set and given back, what may be bound, which bindings came to nothing.
-Does not own: gin's syntax (`gin_syntax.py`), what a run keeps of its bindings (`runs/resume/gin_record.py`).
+Owns: gin's statements with their places, which arguments may be bound, binding them for one block and restoring gin
+after it, warnings about bindings without effect. Does not own: the files of bindings in a run directory
+(`runs/resume/gin_record.py`).
 
-The config owns every hyperparameter; gin is for `@gin.configurable` functions that the config does not reach. Nobody
-imports gin here before one of the flags is given.
+The config owns every hyperparameter; gin is for `@gin.configurable` functions that the config does not reach. gin is
+imported only when one of the flags is given. gin's parser, lookups and checks are used; what this module adds is that
+syntax is checked before TensorFlow is imported, and that all problems are reported at once, each with its place.
 """
 
 from __future__ import annotations
@@ -14,22 +16,34 @@ import dataclasses
 import importlib
 import inspect
 import logging
+import os
+import re
+import sys
+import tokenize
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from official_trainer import files
 from official_trainer.config import Config, ConfigError, Origin, Problem
-from official_trainer.errors import nearest
-from official_trainer.garden import gin_syntax
-from official_trainer.garden.gin_syntax import Macro, Reference, Source
+from official_trainer.config.errors import best_match, near_file
 from official_trainer.garden.spec import is_config_class
 
 _logger = logging.getLogger(__name__)
 
+FILE_FLAG, PARAMS_FLAG = "--gin_file", "--gin_params"
+
+_REQUIREMENT = "gin-config>=0.5,<0.6"
+_VALUES = "True, None, 0.5, 'text', [1, 2], @function, @function(), %macro"
+_CONSTANTS = {"true": "True", "false": "False", "none": "None", "null": "None"}
 _MACRO = "gin.macro"
 _SHOWN_ARGUMENTS = 12
 
 Key = tuple[str, str, str]
-"""Scope (`""` for none), whole name of the function, argument."""
+"""Scope (`""` for none), full name of the function, argument."""
+Source = tuple[Any, ...]
+"""Pairs of a statement and its place, of one file or of all `--gin_params`, which share their imports. A statement is
+gin's `BindingStatement` or `ImportStatement`, or the `Source` of an included file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +51,7 @@ class Binding:
     """One argument that is bound.
 
     Attributes:
-      name: as gin writes it, with the whole name of the function: `scope/module.function.argument`.
+      name: `scope/module.function.argument`, with the full name of the function.
       value: as it was written.
       written: the name as it was written.
       origin: the last place that binds it.
@@ -50,10 +64,11 @@ class Binding:
 
 
 class Bindings:
-    """What the gin flags of a command bind; `in_force` tells what that is in full.
+    """What the gin flags of a command bind.
 
     Attributes:
-      bound: the bindings by their keys; None before they were in force.
+      sources: the statements as they were read.
+      bound: the bindings by their keys; None until `in_force` has looked up the functions.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -62,41 +77,175 @@ class Bindings:
 
     @property
     def plain(self) -> dict[str, str]:
-        """The values by name, once the bindings were in force."""
+        """The values by name, once the functions were looked up."""
         assert self.bound is not None
         return {binding.name: binding.value for _, binding in sorted(self.bound.items())}
 
 
-def read(gin_files: Sequence[str] | None, gin_params: Sequence[str] | None) -> Bindings | None:
-    """Returns what the flags bind, read but not looked up; None if they say nothing. Empty values say nothing.
+def load_gin() -> types.ModuleType:
+    """Imports gin.
 
     Raises:
-      ConfigError: see `gin_syntax.read`.
+      ConfigError: it is not installed.
     """
-    named, params = list(filter(None, gin_files or ())), list(filter(None, gin_params or ()))
-    return Bindings(gin_syntax.read(named, params)) if named or params else None
+    try:
+        import gin
+        import gin.config_parser
+    except ModuleNotFoundError as error:
+        what = f"{FILE_FLAG} and {PARAMS_FLAG} need {error.name}, which is not installed"
+        raise ConfigError([Problem(what, fix=f"pip install '{_REQUIREMENT}'")]) from error
+    return gin
+
+
+# Reading.
+
+
+def read(gin_files: Sequence[str] | None, gin_params: Sequence[str] | None) -> Bindings | None:
+    """Reads the flags, the files first; no function is looked up. Returns None if both are empty.
+
+    Args:
+      gin_files: paths; relative ones start at the current directory, a package, or a search path of gin.
+      gin_params: bindings, one per line.
+
+    Raises:
+      ConfigError: gin is not installed, a file cannot be read, or a text is not in gin's syntax.
+    """
+    names, params = list(filter(None, gin_files or ())), list(filter(None, gin_params or ()))
+    if not names and not params:
+        return None
+    load_gin()
+    reader = _Reader()
+    sources = [reader.file(name, Origin("flag", FILE_FLAG), ()) for name in names]
+    sources.append(tuple(pair for text in params for pair in reader.parse(Origin("flag", PARAMS_FLAG, text=text), ())))
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    return Bindings(sources)
+
+
+class _Reader:
+    """Reads sources and collects problems, of each text only the first, because gin's parser cannot go on after it."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def file(self, name: str, named_at: Origin, including: tuple[str, ...]) -> Source:
+        """Reads the file that is named at a place; `including` are the paths of the files around it."""
+        path = _find(name)
+        if path is None:
+            return self._fail(_missing(name, named_at))
+        if path in including:
+            return self._fail(Problem(f"'{name}' includes itself", origin=named_at, fix="remove the include"))
+        try:
+            text = files.read_text(path)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = files.reason_of(error) if isinstance(error, OSError) else "it is not text"
+            return self._fail(Problem(f"'{name}' cannot be read: {reason}", origin=named_at))
+        return tuple(self.parse(Origin("file", path, text=text), (*including, path)))
+
+    def parse(self, whole: Origin, including: tuple[str, ...]) -> Iterator[tuple[Any, Origin]]:
+        from gin import config_parser
+
+        try:
+            for statement in config_parser.ConfigParser(whole.text, _Names()):
+                if isinstance(statement, config_parser.BlockDeclaration):
+                    continue  # its bindings follow, each with the name of the block
+                place = _at(whole, statement.location.line_num)
+                if isinstance(statement, config_parser.IncludeStatement):
+                    yield self.file(statement.filename, place, including), place
+                else:
+                    yield statement, place
+        except (SyntaxError, tokenize.TokenError) as error:
+            self._fail(_syntax_problem(error, whole))
+
+    def _fail(self, problem: Problem) -> Source:
+        self.problems.append(problem)
+        return ()
+
+
+class _Name(str):
+    """A reference or a macro as it is written; the `repr` of a value that contains names is gin's syntax again."""
+
+    __repr__ = str.__str__
+
+
+class _Names:
+    """Gives gin's parser names for references and macros; gin's own delegate would look them up immediately."""
+
+    def configurable_reference(self, name: str, evaluate: bool) -> _Name:
+        return _Name(f"@{name}{'()' * evaluate}")
+
+    def macro(self, name: str) -> _Name:
+        return _Name(f"%{name}")
+
+
+def _find(name: str) -> str | None:
+    """Returns the path of a file: from the current directory, or from gin's search paths and the packages."""
+    import gin
+
+    path = os.path.expanduser(name)
+    places = [path]
+    if not os.path.isabs(path) and not files.is_url(path):
+        places += [os.path.join(folder, path) for folder in (*gin.config._LOCATION_PREFIXES[1:], *sys.path)]
+    return next((place for place in places if files.exists(place) and not files.is_dir(place)), None)
+
+
+def _missing(name: str, named_at: Origin) -> Problem:
+    path = os.path.expanduser(name)
+    if files.is_url(path):
+        return Problem(f"there is no file '{name}'", origin=named_at)
+    if files.is_dir(path):
+        return Problem(f"'{name}' is a directory", origin=named_at, fix="name a file")
+    fix = "a relative path starts at the current directory, an importable package, or a search path of gin"
+    absolute = os.path.isabs(path)
+    return Problem(f"there is no file '{name}'", origin=named_at, near=near_file(name), fix="" if absolute else fix)
+
+
+def _at(whole: Origin, line: int, column: int = 0) -> Origin:
+    """Returns a place in a text; without a column (counted from 1), the start of the line's statement."""
+    lines = whole.text.splitlines()
+    content = lines[line - 1] if 0 < line <= len(lines) else ""
+    return dataclasses.replace(whole, line=line, column=column or len(content) - len(content.lstrip()) + 1)
+
+
+def _syntax_problem(error: SyntaxError | tokenize.TokenError, whole: Origin) -> Problem:
+    if isinstance(error, tokenize.TokenError):
+        message, (line, column) = error.args[0], error.args[1]
+        line = min(line, max(1, len(whole.text.splitlines())))  # the end of the text is a line of its own
+    else:
+        message, line, column = error.msg, error.lineno or 1, error.offset or 0
+    place = _at(whole, line, column + 1 if column else 0)
+    if token := re.search(r"Failed to parse token '(.*)'", message):
+        near = _CONSTANTS.get(token[1].lower(), "")
+        fix = "" if near else f"put text in quotes: '{token[1]}'"
+        return Problem(f"{token[1]} is not a value", origin=place, allowed=_VALUES, near=near, fix=fix)
+    if message.startswith("Unable to parse value"):
+        return Problem("the value is missing", origin=place, allowed=_VALUES)
+    return Problem(f"not gin's syntax: {_one_line(message)}", origin=place, fix="write function.argument = value")
+
+
+# Binding.
 
 
 @contextlib.contextmanager
 def in_force(bindings: Bindings | None, modules: Sequence[str] = (), *, reports: bool = True) -> Iterator[None]:
-    """Binds for the block, and then gives gin back as it was; says what came to nothing if the block ends well.
+    """Binds for the block and then restores gin's state; after a block without an error, warns of unused bindings.
 
     Args:
-      bindings: what to bind; None leaves gin alone.
-      modules: imported first, because gin knows functions only once their modules are.
-      reports: whether this process speaks for the run.
+      bindings: what to bind; with None, gin is not touched.
+      modules: imported first, because gin knows functions only after their modules are imported.
+      reports: whether this process logs the warnings of the run.
 
     Raises:
-      ConfigError: there is no such function or argument, or it may not be bound.
+      ConfigError: a function or an argument does not exist, or must not be bound.
     """
     if bindings is None:
         yield
         return
-    gin = gin_syntax.load_gin().config
+    gin = load_gin().config
     for module in modules:
         importlib.import_module(module)
     before = {key: dict(arguments) for key, arguments in gin._CONFIG.items()}
-    _reset(gin, before)
+    _restore(gin, before)
     try:
         bindings.bound = _Binder(gin).bind(bindings.sources)
         yield
@@ -104,17 +253,17 @@ def in_force(bindings: Bindings | None, modules: Sequence[str] = (), *, reports:
             for line in unused(bindings.bound):
                 _logger.warning("%s", line)
     finally:
-        _reset(gin, before)
+        _restore(gin, before)
 
 
-def _reset(gin: Any, config: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-    """Unlocks gin and forgets what was called; what code has bound by itself stays."""
+def _restore(gin: Any, config: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+    """Unlocks gin, clears the record of calls, and keeps only the bindings of `config`, which Python code has made."""
     gin.clear_config()
     gin._CONFIG.update({key: dict(arguments) for key, arguments in config.items()})
 
 
 class _Binder:
-    """Binds statement by statement, as gin's parser does, but notes everything that is wrong, with its place."""
+    """Binds statement by statement, as `gin.parse_config` does, but collects the problems of all statements."""
 
     def __init__(self, gin: Any) -> None:
         self._gin = gin
@@ -124,150 +273,107 @@ class _Binder:
 
     def bind(self, sources: Sequence[Source]) -> dict[Key, Binding]:
         for source in sources:
-            self._source(source)
+            self._bind_source(source)
         for name, place in self._macros:
-            if (name, _MACRO) not in self._gin._CONFIG:
-                fix = f"write {name} = VALUE somewhere"
-                self._note(f"%{name}", "no macro or constant has this name", place, fix=fix)
+            if (name, _MACRO) not in self._gin._CONFIG and not self._gin._CONSTANTS.matching_selectors(name):
+                self._fail(f"%{name}", "no macro or constant has this name", place, fix=f"add {name} = VALUE")
         if not self._problems:
-            self._lock()
+            try:
+                self._gin.finalize()
+            except ValueError as error:  # raised by a hook of gin or of user code
+                self._problems.append(Problem(f"gin: {_one_line(error)}"))
         if self._problems:
             raise ConfigError(self._problems)
         return self._bound
 
-    def _lock(self) -> None:
-        try:
-            self._gin.finalize()
-        except ValueError as error:  # of a hook: gin has some, and code may add others
-            self._problems.append(Problem(f"gin: {_said(error)}"))
-
-    def _source(self, source: Source) -> None:
-        with self._gin._parse_scope() as context:  # what a source imports, its statements alone may use
-            for statement, place in source.statements:
-                if isinstance(statement, Source):
-                    self._source(statement)
+    def _bind_source(self, source: Source) -> None:
+        with self._gin._parse_scope() as context:  # imports hold for the statements of their source only
+            for statement, place in source:
+                if type(statement) is tuple:
+                    self._bind_source(statement)
                 elif hasattr(statement, "module"):
-                    self._import(context, statement, place)
+                    try:
+                        context.process_import(statement)
+                    except Exception as error:  # importing a module can raise any error
+                        self._fail("", f"cannot be imported: {type(error).__name__}: {_one_line(error)}", place)
                 else:
-                    self._binding(context, statement, place)
+                    self._bind_argument(context, statement, place)
             self._gin._IMPORTS.update(context.imports)
 
-    def _import(self, context: Any, statement: Any, place: Origin) -> None:
+    def _bind_argument(self, context: Any, statement: Any, place: Origin) -> None:
+        scope, selector, argument, value, _ = statement
+        name = "/".join(filter(None, [scope, f"{selector}.{argument}" if argument else selector]))
+        if not argument:  # `name = value` defines a macro
+            scope, selector, argument = name, _MACRO, "value"
+        names = [part for part in self._gin._iterate_flattened_values(value) if isinstance(part, _Name)]
+        self._macros += [(each[1:], place) for each in names if each.startswith("%")]
+        references = [each.strip("@()").rpartition("/")[2] for each in names if each.startswith("@")]
+        function, *others = [self._find_function(context, each, place) for each in (selector, *references)]
+        if function is None or not self._may_bind(function, argument, name, place) or None in others:
+            return
         try:
-            context.process_import(statement)
-        except Exception as error:  # whatever the module does
-            self._note("", f"cannot be imported: {type(error).__name__}: {_said(error)}", place)
-
-    def _binding(self, context: Any, statement: Any, place: Origin) -> None:
-        scope, selector, argument = statement.scope, statement.selector, statement.arg_name
-        if argument:
-            name, function = f"{selector}.{argument}", self._function(context, selector, place)
-            name = f"{scope}/{name}" if scope else name
-        else:  # `name = value` is a macro
-            scope, selector, argument = f"{scope}/{selector}" if scope else selector, _MACRO, "value"
-            name, function = scope, self._gin._REGISTRY[_MACRO]
-        value = self._value(context, statement.value, place)
-        if function is None or not self._may_bind(function, argument, name, place):
+            self._gin.bind_parameter(
+                (scope, selector, argument), self._gin.parse_value(repr(value)) if names else value
+            )
+        except ValueError as error:
+            self._fail(name, _one_line(error), place)
             return
         key = (scope, function.selector, argument)
-        try:
-            self._gin.bind_parameter((scope, selector, argument), value)
-        except ValueError as error:
-            self._note(name, _said(error), place)
-            return
-        self._bound[key] = Binding(_name(key), repr(statement.value), name, place)
+        full_name = scope if selector == _MACRO else "/".join(filter(None, [scope, f"{function.selector}.{argument}"]))
+        self._bound[key] = Binding(full_name, repr(value), name, place)
 
-    def _function(self, context: Any, selector: str, place: Origin) -> Any:
-        """Returns what gin knows about a function, or None once it is noted that there is none."""
+    def _find_function(self, context: Any, selector: str, place: Origin) -> Any:
+        """Returns gin's record of a function, or None after reporting that it does not exist."""
         registry = self._gin._REGISTRY
         try:
             found = context.get_configurable(selector)
         except KeyError:
             matching = ", ".join(sorted(registry.matching_selectors(selector)))
-            self._note(selector, "several functions have this name", place, allowed=matching)
+            self._fail(selector, "several functions have this name", place, allowed=matching)
             return None
         except (NameError, AttributeError) as error:  # only where the source has enabled dynamic registration
-            self._note(selector, _said(error), place)
+            self._fail(selector, _one_line(error), place)
             return None
         if found is None:
-            known = {whole.rpartition(".")[2]: None for whole, _ in registry.items()}
-            near = nearest(selector.rpartition(".")[2], known)
-            fix = "is its module imported? `import MODULE` in a gin file does it, or gin_modules of the Task"
-            self._note(selector, "gin knows no such function", place, near=near[0] if near else "", fix=fix)
+            near = best_match(selector.rpartition(".")[2], {name.rpartition(".")[2]: 0 for name, _ in registry.items()})
+            fix = "is its module imported? `import MODULE` in a gin file imports it, or gin_modules of the Task"
+            self._fail(selector, "gin has no function of this name", place, near=near, fix=fix)
         return found
 
     def _may_bind(self, function: Any, argument: str, name: str, place: Origin) -> bool:
-        if inspect.isclass(function.wrapped) and _is_config(function.wrapped):
-            fix = "set it in YAML, or with --set"
-            self._note(
-                name, f"{function.name} is a section of the configuration, which gin never binds", place, fix=fix
-            )
+        cls = function.wrapped
+        if inspect.isclass(cls) and (issubclass(cls, Config) or is_config_class(cls)):
+            what = f"{function.name} is a section of the configuration, which gin never binds"
+            self._fail(name, what, place, fix="set it in YAML, or with --set")
             return False
         if self._gin._might_have_parameter(function.wrapper, argument):
             return True
-        arguments = [name for name in inspect.signature(function.wrapped).parameters if name != "self"]
-        near = nearest(argument, arguments)
-        shown = [*arguments[:_SHOWN_ARGUMENTS], *["…"][: len(arguments) > _SHOWN_ARGUMENTS]]
+        arguments = [each for each in inspect.signature(function.wrapped).parameters if each != "self"]
+        allowed = ", ".join([*arguments[:_SHOWN_ARGUMENTS], *["…"][: len(arguments) > _SHOWN_ARGUMENTS]])
         what = f"{function.name} has no argument '{argument}'"
-        self._note(name, what, place, allowed=", ".join(shown), near=near[0] if near else "")
+        self._fail(name, what, place, allowed=allowed, near=best_match(argument, arguments))
         return False
 
-    def _value(self, context: Any, value: Any, place: Origin) -> Any:
-        """Returns a value with gin's objects for its references; what is wrong with them is noted."""
-        if isinstance(value, Reference):
-            selector = value.name.rpartition("/")[2]
-            if self._function(context, selector, place) is None:
-                return None
-            return self._gin.ConfigurableReference(value.name, value.is_called)
-        if isinstance(value, Macro):
-            return self._macro(value, place)
-        if isinstance(value, dict):
-            parts = [
-                (self._value(context, key, place), self._value(context, part, place)) for key, part in value.items()
-            ]
-            return dict(parts)
-        if isinstance(value, list | tuple):
-            return type(value)(self._value(context, part, place) for part in value)
-        return value
-
-    def _macro(self, macro: Macro, place: Origin) -> Any:
-        try:
-            reference = self._gin.ParserDelegate().macro(macro.name)
-        except ValueError as error:
-            self._note(str(macro), _said(error), place)
-            return None
-        if reference.selector == _MACRO:
-            self._macros.append((macro.name, place))
-        return reference
-
-    def _note(self, path: str, what: str, place: Origin, **more: Any) -> None:
-        self._problems.append(Problem(what, path, origin=place, **more))
+    def _fail(self, path: str, what: str, place: Origin, **parts: Any) -> None:
+        self._problems.append(Problem(what, path, origin=place, **parts))
 
 
-def _name(key: Key) -> str:
-    scope, selector, argument = key
-    if selector == _MACRO:
-        return scope
-    return f"{scope}/{selector}.{argument}" if scope else f"{selector}.{argument}"
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split()).rstrip(".")
 
 
-def _said(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".")
-
-
-def _is_config(cls: type) -> bool:
-    return issubclass(cls, Config) or is_config_class(cls)
+# Bindings without effect.
 
 
 def operative() -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the arguments that gin has given so far, by scope and function; defaults that gin saw are among them."""
-    gin = gin_syntax.load_gin().config
+    """Returns the arguments that gin has passed so far, by scope and function, including defaults that gin recorded."""
+    gin = load_gin().config
     with gin._OPERATIVE_CONFIG_LOCK:
         return {key: dict(arguments) for key, arguments in gin._OPERATIVE_CONFIG.items()}
 
 
 def unused(bound: Mapping[Key, Binding]) -> list[str]:
-    """Returns a line for each binding that has changed nothing so far, in the order of the flags."""
+    """Returns a line for each binding that has had no effect so far, in the order of the flags."""
     called = operative()
     return [
         f"{binding.origin.brief}: gin binding {binding.written} = {binding.value} had no effect: {reason}"
@@ -277,26 +383,23 @@ def unused(bound: Mapping[Key, Binding]) -> list[str]:
 
 
 def _why_unused(key: Key, bound: Mapping[Key, Binding], called: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
-    """Returns why a binding has changed nothing, or "" if it has."""
+    """Returns why a binding has had no effect, or "" if it had one."""
     scope, selector, argument = key
-    calls = [around for around, name in called if name == selector and _is_within(around, scope)]
-    if scope and selector != _MACRO and not any(_is_within(around, scope) for around, _ in called):
+    inside = [(around, name) for around, name in called if not scope or f"{around}/".startswith(f"{scope}/")]
+    if scope and selector != _MACRO and not inside:
         return f"nothing that gin configures was called in a scope '{scope}'"
+    calls = [around for around, name in inside if name == selector]
     if not calls:
         return "nothing refers to it" if selector == _MACRO else "nothing has called the function"
-    deciding = [around for around in calls if _scope_that_binds(around, selector, argument, bound) == scope]
+    deciding = [around for around in calls if _binding_scope(around, selector, argument, bound) == scope]
     if not deciding:
-        return "in all scopes in which the function was called, another binding comes first"
+        return "another binding takes precedence in every scope in which the function was called"
     if any(argument in called[around, selector] for around in deciding):
         return ""
     return "it is bound in gin but passed explicitly by the code that calls the function"
 
 
-def _is_within(around: str, scope: str) -> bool:
-    return not scope or around == scope or around.startswith(f"{scope}/")
-
-
-def _scope_that_binds(around: str, selector: str, argument: str, bound: Mapping[Key, Binding]) -> str:
+def _binding_scope(around: str, selector: str, argument: str, bound: Mapping[Key, Binding]) -> str:
     """Returns the innermost scope around a call that binds the argument."""
     parts = around.split("/")
     scopes = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]

@@ -175,7 +175,7 @@ def test_train_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_
         (["my_experiment", "trainer.train_step=1"], "did you mean 'train_steps'?"),
         (["my_experiment", "--config_file=gone.yaml"], "gone.yaml"),
         (["my_experiment", "--gin_file=a.gin"], "error: --gin_file: there is no file 'a.gin'"),
-        (["my_experiment", "--gin_params=f.x = true"], "error: --gin_params: true is no value"),
+        (["my_experiment", "--gin_params=f.x = true"], "error: --gin_params: true is not a value"),
         (["my_experiment", "trainer.train_step=1", "--gin_params=f.x"], "did you mean 'train_steps'?"),
     ],
 )

@@ -137,7 +137,7 @@ def test_every_process_gets_the_gin_flags(workspace, capsys):
     assert len(plan) == 5
     assert all(set(words) <= set(argv) for _, argv in plan.values())
     said = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--gin_params=f.y = true")
-    assert "--gin_params: true is no value" in said
+    assert "--gin_params: true is not a value" in said
 
 
 def test_one_worker_is_alone(workspace, capsys):

@@ -27,8 +27,7 @@ from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.errors import shorten
-from official_trainer.garden.gin_bindings import Bindings
-from official_trainer.garden.gin_syntax import PARAMS_FLAG
+from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings
 
 _logger = logging.getLogger(__name__)
 
