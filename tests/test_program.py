@@ -150,7 +150,7 @@ def test_what_is_not_compiled_is_refused(data):
 
 def test_targets_beside_a_dataset_are_refused(data):
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
-    with pytest.raises(ArgumentError, match=r"y is given beside a .*Dataset, whose batches have it in them"):
+    with pytest.raises(ArgumentError, match=r"y: the batches of a .*Dataset already contain it; leave out y"):
         compiled(Program(build())).fit(dataset, data[1])
 
 
@@ -321,7 +321,9 @@ def test_fit_runs_the_loop_of_experiments(data, tmp_path):
 
 
 def test_a_first_epoch_beside_a_run_directory_is_refused(data, tmp_path):
-    with pytest.raises(ArgumentError, match=r"initial_epoch=1: .* says where training goes on; leave it out"):
+    with pytest.raises(
+        ArgumentError, match=r"initial_epoch=1: training continues at the checkpoint in .*; leave out initial_epoch"
+    ):
         compiled(Program(build(), str(tmp_path))).fit(*data, initial_epoch=1)
 
 
@@ -338,7 +340,7 @@ def test_progress_is_shown_as_asked(data, capsys, verbose, expected):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"validation_split": 0.99}, "of 50 examples, 0 would be left to train on and 50 to validate; both need some"),
+        ({"validation_split": 0.99}, "of 50 examples, training would get 0 and validation 50; each needs at least one"),
         (
             {"class_weight": {0: 1.0, 2: 1.0}},
             r"class_weight has weights for the classes \[0, 2\]; it must",
@@ -357,5 +359,5 @@ def test_data_that_does_not_fit_together_is_refused(data):
 
 def test_data_without_an_end_needs_to_be_told_how_long_an_epoch_is(data):
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8).repeat()
-    with pytest.raises(ArgumentError, match="the data has no end; say with steps_per_epoch how many batches"):
+    with pytest.raises(ArgumentError, match="the data has no end; give steps_per_epoch, the number of batches"):
         compiled(Program(build())).fit(dataset)

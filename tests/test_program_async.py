@@ -179,7 +179,7 @@ def test_another_thread_is_refused():
         task = asyncio.ensure_future(program.fit_async(x, y, callbacks=[AfterEpochs(wait)], **arguments(epochs=1)))
         await begun.wait()
         try:
-            with pytest.raises(BusyError, match="training or evaluating in another thread; await that first"):
+            with pytest.raises(BusyError, match="training or evaluating in another thread; await that call first"):
                 program.evaluate(x, y, verbose=0)
         finally:
             going.set()

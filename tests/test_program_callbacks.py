@@ -107,7 +107,9 @@ def test_callbacks_of_keras_do_what_they_do_there(name, tmp_path):
 def test_a_backup_beside_a_run_directory_is_refused(tmp_path):
     program = Program(build(), str(tmp_path / "run"))
     program.compile("sgd", "mse")
-    with pytest.raises(ArgumentError, match=r"BackupAndRestore: .* keeps what is needed to go on; leave it out"):
+    with pytest.raises(
+        ArgumentError, match=r"BackupAndRestore: training continues at the checkpoint in .*; leave out this callback"
+    ):
         program.fit(*data(), callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "backup")])
 
 

@@ -172,9 +172,9 @@ def test_two_of_one_template_are_refused(tmp_path):
     ("arguments", "message"),
     [
         ({"filepath": "a/{epoch"}, "cannot be read"),
-        ({"filepath": "{epoch}/a"}, r"'\{epoch\}/a' has placeholders before its last '/'; they can be in the name"),
+        ({"filepath": "{epoch}/a"}, r"'\{epoch\}/a' has placeholders before its last '/'; only the name may have them"),
         ({"filepath": "a/{epoch:s}"}, r"cannot have \{epoch:s\}.*it stands for a whole number"),
-        ({"filepath": "best.h5"}, r"names a file of another format; .* tf_keras\.callbacks\.ModelCheckpoint"),
+        ({"filepath": "best.h5"}, r"names a file of another format, .* tf_keras\.callbacks\.ModelCheckpoint"),
         ({"save_freq": "batch"}, "save_freq='batch'; allowed: 'epoch', or a number of steps from 1 on"),
         ({"save_freq": 0}, "save_freq=0; allowed"),
         ({"save_freq": True}, "save_freq=True; allowed"),
@@ -196,7 +196,11 @@ def test_what_contradicts_itself_is_refused_at_once(arguments, message):
         ({"filepath": "{val_acc:.2f}"}, ArgumentError, r"\{val_acc\} in '.*': there is no 'val_acc' after an epoch; "),
         ({"monitor": "val_acc"}, ArgumentError, "are loss, accuracy, val_loss, val_accuracy$"),
         ({"monitor": "val_loss", "save_freq": 2}, ArgumentError, "no 'val_loss' after a step, where there is no valid"),
-        ({"monitor": "val_score"}, MetricDirectionError, 'Scripted does not say; set mode to "max" or "min", or give'),
+        (
+            {"monitor": "val_score"},
+            MetricDirectionError,
+            'Scripted declares no direction; set mode to "max" or "min", or give',
+        ),
     ],
 )
 def test_what_fit_cannot_give_is_refused_before_the_first_step(tmp_path, arguments, error, message):
@@ -225,7 +229,7 @@ def test_the_direction_of_what_compile_names_is_known(tmp_path, metric, better):
 
 
 def test_under_keras_alone_it_says_where_it_belongs(tmp_path):
-    with pytest.raises(ArgumentError, match=r"is for Program\.fit; keras\.Model\.fit takes tf_keras\.callbacks\.Model"):
+    with pytest.raises(ArgumentError, match=r"is for Program\.fit; give keras\.Model\.fit a tf_keras\.callbacks\.Mod"):
         compiled(build()).fit(*examples(), callbacks=[ProgramCheckpoint(tmp_path / "{epoch}")], verbose=0)
 
 
@@ -235,7 +239,7 @@ def test_it_tells_what_it_does(tmp_path, capsys):
     fit(program, callback, following, epochs=2)
     said = capsys.readouterr().out
     assert f"Epoch 1, step 5: val_score is 0.50000, saving to {tmp_path}/best" in said
-    assert "Epoch 2, step 10: val_score is 0.40000, not among those that are kept" in said
+    assert "Epoch 2, step 10: val_score is 0.40000, not saved: not among those to keep" in said
 
 
 # Reading back.
@@ -261,7 +265,9 @@ def test_a_run_directory_says_itself_where_training_stands(tmp_path):
     first = compiled(Program(build()))
     fit(first, ProgramCheckpoint(tmp_path / "{epoch}"), epochs=2)
     program = compiled(Program(build(seed=7), str(tmp_path / "run")))
-    with pytest.raises(ArgumentError, match=r"load: .*/run says where training stands\. Use load_weights\(\) for what"):
+    with pytest.raises(
+        ArgumentError, match=r"load: training continues at the checkpoint in .*/run\. Use load_weights\(\) for"
+    ):
         program.load(tmp_path / "2")
     for epochs, expected in ((1, [0]), (2, [0, 1])):
         program = compiled(Program(build(seed=7), str(tmp_path / "run")))
@@ -316,11 +322,11 @@ def test_what_cannot_be_loaded_changes_nothing(tmp_path):
     program = compiled(Program(build(seed=7)))
     before = program.model.get_weights()
     refused = [
-        (tmp_path / "{epoch}-{step}", r"holds no checkpoint with a name of the template '\{epoch\}-\{step\}'"),
-        (tmp_path, "holds no whole checkpoint; there are some in its folders: 10, 15, 5"),
-        (tmp_path / "none", "none holds no whole checkpoint$"),
+        (tmp_path / "{epoch}-{step}", r"contains no checkpoint with a name of the template '\{epoch\}-\{step\}'"),
+        (tmp_path, "contains no complete checkpoint; its folders with checkpoints: 10, 15, 5"),
+        (tmp_path / "none", "none contains no complete checkpoint$"),
         (tmp_path / "5" / "ckpt-7", r"no checkpoint of step 7 in .*\. Saved steps: 5"),
-        (tmp_path / "5", r"ckpt-5 holds no optimizer: only variables were saved; use load_weights\(\)"),
+        (tmp_path / "5", r"ckpt-5 contains no optimizer: only variables were saved; use load_weights\(\)"),
     ]
     for path, message in refused:
         with pytest.raises(CheckpointError, match=message):
@@ -332,6 +338,6 @@ def test_what_cannot_be_loaded_changes_nothing(tmp_path):
     other = keras.Input([6])
     with pytest.raises(CheckpointError, match="checkpoint of another model; nothing was restored"):
         Program(keras.Model(other, keras.layers.Dense(2)(other))).load_weights(tmp_path / "5")
-    with pytest.raises(ArgumentError, match=r"'sequential' has no variables yet; call it on a batch, or model\.build"):
+    with pytest.raises(ArgumentError, match=r"'sequential' has no variables yet; call it on a batch, or call model\.b"):
         Program(keras.Sequential([keras.layers.Dense(2)])).load_weights(tmp_path / "5")
     assert all((a == b).all() for a, b in zip(program.model.get_weights(), before, strict=True))

@@ -13,7 +13,7 @@ from experiments import digits
 from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, TaskConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
-from official_trainer.program.experiment import ExperimentEngine
+from official_trainer.program.experiment import ExperimentModel
 from official_trainer.tasks import registry
 from tests.cases import cases
 from tests.forked import run_command
@@ -210,7 +210,7 @@ def test_arrays_are_trained_on_and_no_config_says_that():
     assert history["loss"][1] < history["loss"][0]
     assert np.isfinite(history["val_loss"]).all()
     program.train_on_batch(images[:8], labels[:8])
-    with pytest.raises(ArgumentError, match="to_config: no config can say what was tried, for it was trained on data"):
+    with pytest.raises(ArgumentError, match="to_config: no config can describe what was tried: it was trained on data"):
         program.to_config()
     with pytest.raises(ArgumentError, match="2 replicas cannot share the 37 examples of the last batch of an epoch"):
         program.fit(images[:101], labels[:101], batch_size=64)
@@ -221,38 +221,42 @@ def test_what_no_config_can_say_is_refused(tmp_path):
     program = mlp(params_override=CONSTANT)
     fall = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
     program.fit(epochs=2, steps_per_epoch=2, verbose=0, callbacks=[fall])
-    with pytest.raises(ArgumentError, match="its learning rate was changed while it was trained; say how it changes"):
+    with pytest.raises(ArgumentError, match="its learning rate was changed during training; set trainer"):
         program.to_config()
     other = mlp()
     other.model.set_weights([weight + 1 for weight in other.model.get_weights()])
     other.fit(epochs=1, steps_per_epoch=1, verbose=0)
-    with pytest.raises(ArgumentError, match=r"its weights were set from outside; say with task\.init_checkpoint"):
+    with pytest.raises(
+        ArgumentError, match=r"its weights were set in the notebook; name their .* task\.init_checkpoint"
+    ):
         other.save_config(str(tmp_path / "tried.yaml"))
-    with pytest.raises(ArgumentError, match="to_config: a config names an experiment, and this Program was made"):
+    with pytest.raises(ArgumentError, match="to_config: a config names an experiment, but this Program was made"):
         Program(build_plain()).to_config()
 
 
 def test_what_an_experiment_says_is_not_said_twice():
     """K6"""
     program = mlp()
-    with pytest.raises(ArgumentError, match=r"compile: an experiment says what trains its model; use from_"):
+    with pytest.raises(ArgumentError, match=r"compile: the config of an experiment sets its .*; use from_exp"):
         program.compile("adam", "mse")
-    with pytest.raises(ArgumentError, match="batch_size is for data that the call gives; the experiment's own is"):
+    with pytest.raises(ArgumentError, match="batch_size is for data passed to the call; the experiment's own"):
         program.fit(batch_size=3)
-    with pytest.raises(ArgumentError, match="shuffle is for data that the call gives"):
+    with pytest.raises(ArgumentError, match="shuffle is for data passed to the call"):
         program.fit(shuffle=False)
 
 
 def test_experiments_that_cannot_be_a_program_are_refused(monkeypatch):
     """K6"""
-    with pytest.raises(ArgumentError, match="digits_tasks has several tasks, and a Program is for one"):
+    with pytest.raises(ArgumentError, match="digits_tasks has several tasks, but a Program has one"):
         Program.from_experiment("digits_tasks")
     with pytest.raises(ConfigError, match=r"did you mean 'digits_mlp'\?"):
         Program.from_experiment("digits_mpl")
     program = Program.from_experiment("endless_toy")
-    with pytest.raises(ArgumentError, match=r"does not say how long an epoch is; give fit\(steps_per_epoch=…\)"):
+    with pytest.raises(
+        ArgumentError, match=r"the length of an epoch of the data is unknown; give fit\(steps_per_epoch=…\)"
+    ):
         program.fit()
-    monkeypatch.setattr(ExperimentEngine, "own_validation", lambda self: None)
+    monkeypatch.setattr(ExperimentModel, "own_validation", lambda self: None)
     assert list(program.fit(steps_per_epoch=3, verbose=0).history) == ["loss", "accuracy"]
     with pytest.raises(ArgumentError, match="has no validation data of its own"):
         program.evaluate()

@@ -148,9 +148,9 @@ def test_one_trace_serves_all_batches_and_calls():
 def test_what_cannot_be_predicted_is_refused():
     """K3"""
     program = Program(plain())
-    with pytest.raises(ArgumentError, match="the data has no end; say with steps how many batches are wanted"):
+    with pytest.raises(ArgumentError, match="the data has no end; give steps, the number of batches"):
         program.predict(tf.data.Dataset.from_tensor_slices(X).batch(8).repeat(), verbose=0)
-    with pytest.raises(DataError, match="there is nothing to predict: the data holds no batch"):
+    with pytest.raises(DataError, match="there is nothing to predict: the data has no batch"):
         program.predict(tf.data.Dataset.from_tensor_slices(X).batch(8).take(0), verbose=0)
     pixels = keras.Input([FEATURES])
     summed = Program(keras.Model(pixels, keras.layers.Lambda(lambda x: tf.reduce_sum(x, axis=0))(pixels)))

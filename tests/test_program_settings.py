@@ -247,7 +247,7 @@ def test_a_killed_fit_with_all_of_it_goes_on_as_if_nothing_had_been(tmp_path):
         ({"runtime": RuntimeConfig(run_eagerly=True)}, r"give compile\(run_eagerly=True\)"),
         ({"runtime": RuntimeConfig(distribution_strategy="tpu")}, "distribution_strategy=tpu: fit runs in one process"),
         ({"runtime": RuntimeConfig(tpu="local")}, "fit runs in one process; use train.py with an experiment"),
-        ({"trainer": TrainerConfig(max_to_keep=3)}, r"it is about a run directory; give Program\(model_dir=…\)"),
+        ({"trainer": TrainerConfig(max_to_keep=3)}, r"it needs a run directory; give Program\(model_dir=…\)"),
         ({"trainer": TrainerConfig(export=ExportConfig(best=True))}, r"give Program\(model_dir=…\)"),
         ({"runtime": RuntimeConfig(max_wall_seconds=3)}, r"give Program\(model_dir=…\)"),
     ],
@@ -267,7 +267,7 @@ def test_what_a_model_is_built_on_comes_too_late_for_one_that_is_built():
 def test_a_best_checkpoint_needs_an_evaluation(tmp_path):
     """K6"""
     owner = program(str(tmp_path), trainer=TrainerConfig(best_checkpoint_eval_metric="accuracy"))
-    with pytest.raises(ArgumentError, match=r"no evaluation that it could be of; give fit\(validation_data=…\)"):
+    with pytest.raises(ArgumentError, match=r"no evaluation with this metric; give fit\(validation_data=…\)"):
         fit(owner, validation_split=0)
 
 

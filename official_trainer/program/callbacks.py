@@ -1,88 +1,30 @@
 """Keras callbacks in the engine's loop: each called in Keras's order, with Keras's logs.
 
-Owns: `Epochs`, which cuts steps into epochs as `fit` counts them, and `CallbacksAction`, which calls callbacks there.
-Does not own: what any callback does, or when training stops (`engine/loop.py` does as the action asks).
+Owns: calling callbacks at the steps of a call of `fit`, what they keep across restarts, and turning those that monitor
+a reward. Does not own: what any callback does, or when training stops (`engine/loop.py` does as the action asks).
 
 Callbacks that do not look at batches cost nothing between epochs: a window ends only where one of them is called.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from official_trainer.actions.action import Action, Run, Stop
 from official_trainer.lazy import keras
-from official_trainer.program.checkpoint import those_among
-from official_trainer.program.monitored_modes import maximise_rewards
-from official_trainer.triggers import AnyOf, Every, EverySeconds, Moment, Trigger
+from official_trainer.program.checkpoint import program_checkpoints
+from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
+from official_trainer.program.rewards import rewards_of
+from official_trainer.triggers import AnyOf, Every, EverySeconds
 
 _logger = logging.getLogger(__name__)
 
 _BAR_SECONDS = 0.1
-
-UNKNOWN_STEPS = 2**40
-"""Steps in an epoch of data of which nobody knows how long it is: its end is that of the epoch, and of training."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Epochs:
-    """Where a call of `fit` begins and ends its epochs.
-
-    Attributes:
-      first_step: global step before the first one.
-      steps: steps in an epoch.
-      first: number of the first epoch, from 0.
-      end: number of the epoch before which training ends.
-      validated: every how many epochs there is a validation, or after which, counted from 1; 0 for none.
-    """
-
-    first_step: int
-    steps: int
-    first: int
-    end: int
-    validated: int | Sequence[int] = 0
-
-    @property
-    def end_step(self) -> int:
-        """The last step of the call."""
-        return self.first_step + (self.end - self.first) * self.steps
-
-    def place(self, step: int) -> tuple[int, int]:
-        """Returns the epoch that goes on after `step`, and how many of its steps are done."""
-        epoch, batch = divmod(step - self.first_step, self.steps)
-        return self.first + epoch, batch
-
-    def ends_at(self, step: int) -> bool:
-        """Whether an epoch ends with `step`."""
-        return step > self.first_step and (step - self.first_step) % self.steps == 0
-
-    def is_validated(self, epoch: int) -> bool:
-        """Whether there is a validation after `epoch`."""
-        if isinstance(self.validated, int):
-            return self.validated > 0 and (epoch + 1) % self.validated == 0
-        return epoch + 1 in self.validated
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InEpochs(Trigger):
-    """Due every so many steps of each epoch, and with its last one, wherever that turns out to be."""
-
-    epochs: Epochs
-    every: int
-
-    def is_due(self, moment: Moment) -> bool:
-        return moment.ended or super().is_due(moment)
-
-    def _first_after(self, after: int, span: Any) -> int | None:
-        start, steps = self.epochs.first_step, self.epochs.steps
-        epoch, batch = divmod(max(after - start, 0), steps)
-        return start + epoch * steps + min((batch // self.every + 1) * self.every, steps)
 
 
 class CallbacksAction(Action):
@@ -91,85 +33,78 @@ class CallbacksAction(Action):
     name = "keras_callbacks"
 
     def __init__(self, callbacks: Any, epochs: Epochs, *, every: int) -> None:
-        """Takes them.
+        """Takes the callbacks.
 
         Args:
-          callbacks: a `keras.callbacks.CallbackList` that knows the model.
-          epochs: of the call.
+          callbacks: a `keras.callbacks.CallbackList` with its model.
+          epochs: the epochs of the call.
           every: steps from one call for batches to the next, Keras's `steps_per_execution`.
         """
-        self._callbacks, self._epochs = callbacks, epochs
-        self._every = min(every, epochs.steps)
+        self._epochs, self._every = epochs, min(every, epochs.steps)
         looking = [callback for callback in callbacks if callback._implements_train_batch_hooks()]
-        # A progress bar wants to see some batches, not each.
-        self._looks_at_batches = any(not isinstance(each, keras.callbacks.ProgbarLogger) for each in looking)
-        self.when = InEpochs(epochs=epochs, every=self._every if self._looks_at_batches else epochs.steps)
-        if looking and not self._looks_at_batches:
-            self.when = AnyOf((self.when, EverySeconds(_BAR_SECONDS)))
-        self._checkpoints = those_among(callbacks)
-        saved = [Every(each.every_steps) for each in self._checkpoints if each.every_steps is not None]
-        if saved:
-            self.when = AnyOf((self.when, *saved))
-        self._is_in_epoch = self._is_ending = False
-        self._epoch = epochs.first
-        self._logs: dict[str, Any] | None = None
-        self._ended: int | None = None  # the last epoch whose end callbacks know of
-        self._at_start: list[dict[str, Any]] = []
-        self._restored: Mapping[str, Any] = {}
+        # A progress bar needs some batches, not each.
+        sees_batches = any(not isinstance(each, keras.callbacks.ProgbarLogger) for each in looking)
+        self._calls = _EpochCalls(callbacks, epochs, sees_batches=sees_batches)
+        self._kept = _CallbackState(callbacks)
+        self._checkpoints = program_checkpoints(callbacks)
+        self.when = InEpochs(epochs=epochs, every=self._every if sees_batches else epochs.steps)
+        others = [Every(each.every_steps) for each in self._checkpoints if each.every_steps is not None]
+        bar = [EverySeconds(_BAR_SECONDS)] if looking and not sees_batches else []
+        if bar or others:
+            self.when = AnyOf((self.when, *bar, *others))
+        self._is_ending = False
+        self._is_rolled_back = False
         self._run: Run | None = None
-        self._has_started = self._is_back = False
 
     @property
     def _model(self) -> Any:
-        return self._callbacks.model
-
-    # Training, as the loop calls it.
+        return self._calls.callbacks.model
 
     def begin(self) -> int:
-        """Tells callbacks that training begins; returns the step where one of them wants it to go on.
+        """Tells callbacks that training begins; returns the step at which they want it to begin.
 
         To be called before the loop runs.
         """
-        model, epochs = self._model, self._epochs
+        model, epochs, callbacks = self._model, self._epochs, self._calls.callbacks
         model.stop_training = False
         model._train_counter.assign(0)  # callbacks look at it
-        maximise_rewards(self._callbacks, model)
-        self._callbacks.on_train_begin()
+        maximise_rewards(callbacks, model)
+        callbacks.on_train_begin()
         epoch, batch = model._maybe_load_initial_counters_from_ckpt(epochs.steps, epochs.first)  # of BackupAndRestore
-        return epochs.first_step + (int(epoch) - epochs.first) * epochs.steps + int(batch)
+        return epochs.step_of(int(epoch), int(batch))
 
     def on_start(self, run: Run) -> Stop | None:
-        self._run = run
-        self._has_started = True
-        self._at_start = [_plain(callback) for callback in self._callbacks]
-        self._take_back()
-        data_ended = run.step > 0 and self._restored.get("data_ended") == run.step
+        self._run, calls = run, self._calls
+        self._kept.begin()
+        restored = self._kept.restored
+        calls.resume_after(restored.get("ended"))
+        data_ended = run.step > 0 and restored.get("data_ended") == run.step
         last = self._epochs.place(run.step - 1)[0]
-        if (data_ended or self._epochs.ends_at(run.step)) and self._ended != last:
-            self._epoch, self._is_in_epoch, self._is_ending = last, True, True  # its evaluation is to come
-            self._callbacks.on_epoch_begin(last)
+        if (data_ended or self._epochs.ends_at(run.step)) and calls.last_ended != last:
+            self._is_ending = True  # its evaluation has not run yet
+            calls.open(last)
         elif not data_ended and run.step < self._epochs.end_step:
-            self._begin_epoch(run.step)
+            calls.begin(run.step)
         return Stop(reason=f"the data ended at step {run.step}") if data_ended else self._stop()
 
     def on_step(self, run: Run) -> Stop | None:
         self._follow_rollback(run.step)
         _, batch = self._epochs.place(run.step - 1)
         ends = self._epochs.ends_at(run.step)
-        is_told = ends or (batch + 1) % self._every == 0
+        is_called = ends or (batch + 1) % self._every == 0
         logs = run.trainer.told(run.train_logs, training=True) if ends else run.trainer.live(training=True)
-        if is_told if self._looks_at_batches else not ends:
-            self._callbacks.on_train_batch_end(batch, logs)
+        if is_called if self._calls.sees_batches else not ends:
+            self._calls.callbacks.on_train_batch_end(batch, logs)
         for each in self._checkpoints:
             each.on_step(run.step, logs)
         stop = self._stop()
         self._is_ending = stop is not None or ends
         if not self._is_ending:
-            if is_told:
-                self._begin_batch(run.step)
-        elif stop is None and not self._epochs.is_validated(self._epoch):
+            if is_called:
+                self._calls.begin_batch(run.step)
+        elif stop is None and not self._epochs.is_validated(self._calls.epoch):
             self._end_epoch(run, {})
-        return stop or self._stop()  # where training stops, an epoch ends once its summary is there
+        return stop or self._stop()  # where training stops, the epoch ends after its summary
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
         found = run.trainer.told(logs, training=False)
@@ -179,114 +114,209 @@ class CallbacksAction(Action):
     def on_end(self, run: Run, failure: BaseException | None) -> None:
         if failure is not None:
             return  # as Keras, which calls nothing then
-        if self._is_in_epoch:
+        if self._calls.is_open:
             self._end_epoch(run, {})
         if self._data_ended is not None:
             self._warn_of_end(run.step)
-        self._callbacks.on_train_end(self._logs)
+        self._calls.callbacks.on_train_end(self._calls.logs)
 
     def _warn_of_end(self, step: int) -> None:
         epochs = self._epochs
         is_known = epochs.steps != UNKNOWN_STEPS
-        if is_known or epochs.end - epochs.first > 1:  # else one epoch of all there is was meant
+        if is_known or epochs.end - epochs.first > 1:  # else a single epoch of all the data was meant
             _logger.warning(
                 "the input ran out of data at step %d%s, in epoch %d of %d, and training ends; give %s",
                 step,
                 f" of {epochs.end_step}" if is_known else "",
-                self._epoch + 1,
+                self._calls.epoch + 1,
                 epochs.end,
                 "steps_per_epoch * epochs batches, or repeat() the dataset" if is_known else "steps_per_epoch",
             )
 
     def wants_validation(self, step: int) -> bool:
-        """Whether the loop is to evaluate now, where an epoch ends, planned or not."""
-        ends = self._is_ending or (self._is_in_epoch and self._data_ended == step)
-        return ends and self._epochs.is_validated(self._epoch)
+        """Whether the loop has to evaluate now, at the planned or early end of an epoch."""
+        ends = self._is_ending or (self._calls.is_open and self._data_ended == step)
+        return ends and self._epochs.is_validated(self._calls.epoch)
 
     @property
     def _data_ended(self) -> int | None:
-        """The step at which the data ended, before anybody planned to."""
+        """The step at which the data ended before the planned end; None if it did not."""
         assert self._run is not None
         state = self._run.state
         is_early = state.end_step is not None and state.end_step < self._epochs.end_step
         return state.end_step if is_early and not self._model.stop_training else None
 
-    def _begin_epoch(self, step: int) -> None:
-        self._epoch, batch = self._epochs.place(step)
-        self._is_in_epoch = True
-        if batch == 0:
-            self._model.reset_metrics()
-        self._callbacks.on_epoch_begin(self._epoch)
-        self._begin_batch(step)
-
-    def _begin_batch(self, step: int) -> None:
-        if self._looks_at_batches:
-            self._callbacks.on_train_batch_begin(self._epochs.place(step)[1])
-
     def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
-        self._is_in_epoch = self._is_ending = False
-        self._ended = self._epoch
-        self._logs = {**run.trainer.told(run.train_logs, training=True), **of_validation}
-        self._callbacks.on_epoch_end(self._epoch, self._logs)
+        self._is_ending = False
+        self._calls.end({**run.trainer.told(run.train_logs, training=True), **of_validation})
         if not self._model.stop_training and run.step < self._epochs.end_step and self._data_ended != run.step:
-            self._begin_epoch(run.step)
+            self._calls.begin(run.step)
+
+    def _stop(self) -> Stop | None:
+        if not self._model.stop_training:
+            return None
+        return Stop(reason=f"a callback has stopped training in epoch {self._calls.epoch + 1}")
 
     # What survives a restart.
 
     def state(self) -> Mapping[str, Any]:
         """Returns the history, and plain attributes of callbacks that changed since the start (`wait`, `best`)."""
+        data_ended = {} if self._data_ended is None else {"data_ended": self._data_ended}
+        return {"ended": self._calls.last_ended, **self._kept.values(), **data_ended}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._kept.restore(state)
+        self._is_rolled_back = self._run is not None
+
+    def _follow_rollback(self, step: int) -> None:
+        """After a rollback, removes the epochs that run again from the history; callbacks keep what they counted."""
+        if not self._is_rolled_back:
+            return
+        self._is_rolled_back, epoch = False, self._epochs.place(step - 1)[0]
+        self._calls.resume_after(self._kept.truncate_history(epoch, self._epochs))
+        if epoch != self._calls.epoch:
+            self._calls.open(epoch)
+
+
+class _EpochCalls:
+    """Calls callbacks where epochs and batches begin and end.
+
+    Attributes:
+      callbacks: a `keras.callbacks.CallbackList`.
+      sees_batches: whether callbacks are called for batches; a progress bar alone is called at times.
+      epoch: number of the epoch that runs, or ran last.
+      is_open: whether that epoch has not ended.
+      last_ended: the last epoch that has ended; None for none.
+      logs: the logs of that epoch.
+    """
+
+    def __init__(self, callbacks: Any, epochs: Epochs, *, sees_batches: bool) -> None:
+        self.callbacks, self._epochs, self.sees_batches = callbacks, epochs, sees_batches
+        self.epoch, self.is_open = epochs.first, False
+        self.last_ended: int | None = None
+        self.logs: dict[str, Any] | None = None
+
+    def resume_after(self, epoch: int | None) -> None:
+        """Takes the last epoch that has ended: before a restart, or of those that a rollback keeps."""
+        self.last_ended = epoch
+
+    def begin(self, step: int) -> None:
+        """Begins, or continues, the epoch of the next step."""
+        epoch, batch = self._epochs.place(step)
+        if batch == 0:
+            self.callbacks.model.reset_metrics()
+        self.open(epoch)
+        self.begin_batch(step)
+
+    def open(self, epoch: int) -> None:
+        """Begins an epoch without a batch."""
+        self.epoch, self.is_open = epoch, True
+        self.callbacks.on_epoch_begin(epoch)
+
+    def begin_batch(self, step: int) -> None:
+        """Begins the batch of the next step."""
+        if self.sees_batches:
+            self.callbacks.on_train_batch_begin(self._epochs.place(step)[1])
+
+    def end(self, logs: dict[str, Any]) -> None:
+        """Ends the epoch."""
+        self.is_open, self.last_ended, self.logs = False, self.epoch, logs
+        self.callbacks.on_epoch_end(self.epoch, logs)
+
+
+class _CallbackState:
+    """What callbacks keep across restarts: the history, and their plain attributes that changed.
+
+    Attributes:
+      restored: the state from the last checkpoint; empty for a run that begins.
+    """
+
+    def __init__(self, callbacks: Any) -> None:
+        self._callbacks = callbacks
+        self._at_start: list[dict[str, Any]] = []
+        self.restored: Mapping[str, Any] = {}
+
+    @property
+    def _history(self) -> keras.callbacks.History:
+        return self._callbacks.model.history
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes the state of a checkpoint, for `begin`."""
+        self.restored = state
+
+    def begin(self) -> None:
+        """Puts back what was restored, after `on_train_begin`, which resets callbacks."""
+        self._at_start = [_plain(callback) for callback in self._callbacks]
+        if not self.restored:
+            return
+        self._history.epoch, self._history.history = list(self.restored["epochs"]), dict(self.restored["history"])
+        for callback, changed in zip(self._callbacks, self.restored["callbacks"], strict=False):
+            vars(callback).update(changed)
+
+    def values(self) -> dict[str, Any]:
+        """Returns the state, as JSON takes it."""
         changed = []
         for callback, before in zip(self._callbacks, self._at_start, strict=True):
             now = _plain(callback)
             changed.append({name: value for name, value in now.items() if before.get(name, callback) != value})
-        numbers = {name: [_of_json(value) for value in values] for name, values in self._model.history.history.items()}
-        history = {"epochs": self._model.history.epoch, "history": numbers}
-        data_ended = {} if self._data_ended is None else {"data_ended": self._data_ended}
-        return {"ended": self._ended, **history, "callbacks": changed, **data_ended}
+        history = {name: [_of_json(value) for value in values] for name, values in self._history.history.items()}
+        return {"epochs": self._history.epoch, "history": history, "callbacks": changed}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._restored, self._is_back = state, self._has_started
-
-    def _follow_rollback(self, step: int) -> None:
-        """Takes epochs that are done again out of the history; callbacks keep what they have counted."""
-        if not self._is_back:
-            return
-        self._is_back, epoch = False, self._epochs.place(step - 1)[0]
-        history = self._model.history
+    def truncate_history(self, epoch: int, epochs: Epochs) -> int | None:
+        """Removes an epoch and all after it from the history; returns the last that remains, None for none."""
+        history = self._history
         history.epoch = [each for each in history.epoch if each < epoch]
-        validated = sum(map(self._epochs.is_validated, history.epoch))
+        validated = sum(map(epochs.is_validated, history.epoch))
         for name, values in history.history.items():
             del values[validated if name.startswith("val_") else len(history.epoch) :]
-        self._ended = history.epoch[-1] if history.epoch else None
-        if epoch != self._epoch:
-            self._epoch, self._is_in_epoch = epoch, True
-            self._callbacks.on_epoch_begin(epoch)
-
-    def _take_back(self) -> None:
-        """Gives callbacks what they had, once they believe that they begin."""
-        if not (state := self._restored):
-            return
-        self._ended = state["ended"]
-        self._model.history.epoch, self._model.history.history = list(state["epochs"]), dict(state["history"])
-        for callback, changed in zip(self._callbacks, state["callbacks"], strict=False):
-            vars(callback).update(changed)
-
-    def _stop(self) -> Stop | None:
-        if not self._model.stop_training:
-            return None
-        return Stop(reason=f"a callback has stopped training in epoch {self._epoch + 1}")
+        return history.epoch[-1] if history.epoch else None
 
 
 def _plain(callback: Any) -> dict[str, Any]:
-    """Returns the attributes of a callback that JSON takes: numbers and words."""
+    """Returns the attributes of a callback that are numbers or words, as JSON takes them."""
     kinds = (bool, int, float, str, type(None))
     found = {name: _of_json(value) for name, value in vars(callback).items()}
     return {name: value for name, value in found.items() if isinstance(value, kinds)}
 
 
 def _of_json(value: Any) -> Any:
-    """Returns numbers of NumPy as JSON takes them, and all else as it is."""
+    """Returns numbers of NumPy as JSON takes them, and other values as they are."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def maximise_rewards(callbacks: Iterable[Any], model: keras.Model) -> None:
+    """Makes callbacks that monitor a reward take higher values as better; to be called before `on_train_begin`.
+
+    With `mode="auto"` Keras guesses from the name: "acc" and "auc" are better when higher, other metrics when lower.
+    `EarlyStopping` and `ModelCheckpoint` do not keep their `mode`, so this changes those with `mode="min"` too, unless
+    they have an attribute `mode` that is "min".
+
+    Args:
+      callbacks: those of a call of `fit`, which has not begun.
+      model: compiled; its metrics declare which are rewards.
+    """
+    rewards = rewards_of(model)
+    names = {metric.name for metric in (rewards.metrics if rewards else ()) if metric.direction == "max"}
+    guessing = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint)
+    for callback in callbacks:
+        is_chosen = getattr(callback, "mode", "auto") in ("min", "max")
+        if is_chosen or str(getattr(callback, "monitor", "")).removeprefix("val_") not in names:
+            continue
+        if isinstance(callback, keras.callbacks.ReduceLROnPlateau):
+            callback.mode = "max"
+        elif isinstance(callback, guessing) and callback.monitor_op is np.less:
+            kind = type(callback).__name__
+            _logger.warning(
+                "%s(monitor=%r) takes higher values as better, because it monitors a reward; mode='max' says the same "
+                "and ends this warning",
+                kind,
+                callback.monitor,
+            )
+            callback.monitor_op = np.greater
+            if isinstance(callback, keras.callbacks.EarlyStopping):
+                callback.min_delta *= -1
+            elif callback.best == np.inf:  # no threshold was given
+                callback.best = -np.inf
 
 
 def looks_at_test_batches(callbacks: Any) -> bool:

@@ -1,43 +1,80 @@
-"""`ProgramCheckpoint`: checkpoints of a program under names of one's own, in the words of Keras's ModelCheckpoint.
+"""`ProgramCheckpoint`, Keras's ModelCheckpoint for a program, and reading checkpoints back into a program.
 
-Owns: these words, and what is refused before training. Does not own: which checkpoints stay, and that a half-written
-one never counts (`checkpoints/named.py`), names (`checkpoints/name_template.py`), when it is called (`callbacks.py`),
-or reading them back (`loading.py`).
+Owns: its arguments and what is refused before training, which checkpoint a path means, and that a checkpoint is read
+completely or not at all. Does not own: which checkpoints are kept, and that a half-written one never counts
+(`checkpoints/named.py`), names (`checkpoints/name_template.py`), or assigning values (`checkpoints/restore.py`).
 
     ProgramCheckpoint("/runs/digits/best/{epoch:02d}-{val_loss:.3f}", monitor="val_loss", max_to_keep=3)
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from official_trainer import files
+from official_trainer.checkpoints import manifest, named, restore
+from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.name_template import COUNTERS, NameTemplate
 from official_trainer.checkpoints.named import NamedCheckpoints, Policy
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import ArgumentError
+from official_trainer.program.epochs import Epochs
 from official_trainer.tasks import metrics
+from official_trainer.tasks.optimization import build_slots
 from official_trainer.tracking.monitored import Direction, required_metric
-
-if TYPE_CHECKING:
-    from official_trainer.program.callbacks import Epochs
 
 _OF_VALIDATION = "val_"
 _FORMATS = (".keras", ".h5", ".hdf5", ".tf")
 
 
-class ProgramCheckpoint(keras.callbacks.Callback):
-    """Saves the program, or its variables, after epochs or every so many steps of `Program.fit`.
-
-    Each checkpoint is a folder of its name, and counts once it is whole. Which are kept, and what the best value is, is
-    read from those that are there, so a restart changes nothing. `Program.load` and `Program.load_weights` read them.
+@dataclasses.dataclass(frozen=True)
+class NamedPath:
+    """The `filepath` of a `ProgramCheckpoint`.
 
     Attributes:
-      every_steps: steps from one to the next; None for after epochs.
+      directory: where checkpoints are.
+      name: the template of their names, as text.
+      template: the same, parsed.
+    """
+
+    directory: str
+    name: str
+    template: NameTemplate
+
+    @classmethod
+    def parse(cls, filepath: str) -> NamedPath:
+        """Returns the parts of a file path.
+
+        Raises:
+          ArgumentError: the template cannot be read, or the directory contains placeholders.
+        """
+        directory, _, name = filepath.rpartition("/")
+        if "{" in directory:
+            raise ArgumentError(f"{filepath!r} has placeholders before its last '/'; only the name may have them")
+        try:
+            template = NameTemplate(name)
+        except ValueError as error:
+            raise ArgumentError(f"{filepath!r}: {error}") from None
+        if not directory:
+            directory = "/" if filepath.startswith("/") else "."
+        return cls(files.join(directory), name, template)
+
+
+class ProgramCheckpoint(keras.callbacks.Callback):
+    """Saves the program, or its variables, after epochs or at regular steps of `Program.fit`.
+
+    Each checkpoint is a folder of its name, and counts once it is complete. Which are kept, and the best value, follow
+    from the checkpoints that are there, so a restart changes nothing. `Program.load` and `Program.load_weights` read
+    them.
+
+    Attributes:
+      every_steps: steps from one checkpoint to the next; None for one after each epoch.
     """
 
     def __init__(  # noqa: PLR0913 - the signature is Keras's
@@ -53,21 +90,21 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         max_to_keep: int | None = None,
         keep_every_n_steps: int | None = None,
     ) -> None:
-        """Takes Keras's arguments, and how many are kept.
+        """Takes Keras's arguments, and how many checkpoints are kept.
 
         Args:
-          filepath: where, and after the last `/` the template of names: `{epoch:02d}`, `{batch}` and `{step:08d}` count
-            from 1, and any number that `fit` tells callbacks can be named, such as `{val_loss:.2f}`.
-          monitor: the number that says which are best; None keeps the newest, or means `val_loss` with
+          filepath: a directory, and after the last `/` the template of names: `{epoch:02d}`, `{batch}` and `{step:08d}`
+            count from 1, and any number in the logs of callbacks can be named, such as `{val_loss:.2f}`.
+          monitor: the number that decides which are best; None keeps the newest, or means `val_loss` with
             `save_best_only`.
           verbose: 1 prints a line for each.
-          save_best_only: whether only what is strictly better than all before is saved.
+          save_best_only: whether to save only what is strictly better than all before.
           save_weights_only: whether the optimizer is left out.
           mode: whether higher (`max`) or lower (`min`) values are better; `auto` takes what the metric declares.
           save_freq: `epoch`, or a number: saved at the global steps that are multiples of it.
           initial_value_threshold: only better values than this are saved.
           max_to_keep: how many are kept, the best or the newest; None keeps all.
-          keep_every_n_steps: those at multiples of it are kept beside them for ever.
+          keep_every_n_steps: checkpoints at multiples of it are kept too, for ever.
 
         Raises:
           ArgumentError: arguments contradict each other, or the template cannot be read.
@@ -86,13 +123,12 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         )
         if problem := next(self._problems(), None):
             raise ArgumentError(f"ProgramCheckpoint: {problem}")
-        self._directory, self._name, self._template = split(self.filepath)
+        self._path = NamedPath.parse(self.filepath)
         self.every_steps = None if save_freq == "epoch" else int(save_freq)
-        self._trainer: Any = None
-        self._epochs: Epochs | None = None
-        self._found: NamedCheckpoints | None = None
+        self._fit: tuple[Any, Epochs] | None = None  # trainer and epochs of the call of fit that runs
+        self._checkpoints: NamedCheckpoints | None = None
 
-    def _problems(self) -> Any:
+    def _problems(self) -> Iterator[str]:
         policy = self._policy
         if self.save_freq != "epoch" and not _is_count(self.save_freq):
             yield f"save_freq={self.save_freq!r}; allowed: 'epoch', or a number of steps from 1 on"
@@ -102,39 +138,40 @@ class ProgramCheckpoint(keras.callbacks.Callback):
             if (count := getattr(policy, name)) is not None and not _is_count(count):
                 yield f"{name}={count!r}; allowed: a number from 1 on, or None"
         if not self.monitor and self.mode != "auto":
-            yield f"mode={self.mode!r} has no effect without monitor"
+            yield f"mode={self.mode!r} has no effect without monitor; give monitor too"
         if not self.monitor and policy.threshold is not None:
-            yield f"initial_value_threshold={policy.threshold} has no effect without monitor"
+            yield f"initial_value_threshold={policy.threshold} has no effect without monitor; give monitor too"
         if self.filepath.endswith(_FORMATS):
             yield (
-                f"filepath={self.filepath!r} names a file of another format; each checkpoint is a folder here. Leave "
-                "the ending out, or use tf_keras.callbacks.ModelCheckpoint"
+                f"filepath={self.filepath!r} names a file of another format, but each checkpoint is a folder; leave "
+                "out the ending, or use tf_keras.callbacks.ModelCheckpoint"
             )
 
     @property
     def kept(self) -> tuple[str, ...]:
         """The folders of the checkpoints that are there, best or newest first; none before training."""
-        return () if self._found is None else tuple(self._found.folder(one.name) for one in self._found.kept)
+        found = self._checkpoints
+        return () if found is None else tuple(found.folder(each.name) for each in found.kept)
 
     @property
     def place(self) -> tuple[str, str]:
         """The directory, and the template of names there; no other callback may have both."""
-        return self._directory, self._name
+        return self._path.directory, self._path.name
 
     # A call of fit.
 
     def watch(self, trainer: Any, epochs: Epochs) -> None:
-        """Begins with a call of `fit`, and looks at what an earlier process has left.
+        """Begins a call of `fit`, with the checkpoints that an earlier process has left.
 
         Raises:
-          ArgumentError: the template or `monitor` names what callbacks will not be told.
-          MetricDirectionError: `mode` is `auto`, and nobody says which values are better.
+          ArgumentError: the template or `monitor` names a number that is not in the logs of callbacks.
+          MetricDirectionError: `mode` is `auto`, and it is unknown which values are better.
         """
-        model = trainer.model
         known = _numbers(trainer.live(training=True))
         if self.every_steps is None and epochs.validated:
             known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.live(training=False))]
-        is_certain = type(model).train_step is keras.Model.train_step  # what a model's own returns shows with its first
+        # The results of a model's own train_step are unknown before its first step.
+        is_certain = type(trainer.model).train_step is keras.Model.train_step
         for name in self._needed:
             if name not in known and (is_certain or name.startswith(_OF_VALIDATION)):
                 counters = ", ".join(f"{{{counter}}}" for counter in COUNTERS)
@@ -144,14 +181,13 @@ class ProgramCheckpoint(keras.callbacks.Callback):
                     f"ProgramCheckpoint: {where}: there is no {name!r} {when}; there are {', '.join(known)}"
                     f"{'' if name == self.monitor else f', and {counters}'}"
                 )
-        direction = self._direction(trainer) if self.monitor else "max"
-        self._trainer, self._epochs = trainer, epochs
-        policy = Policy(**{**vars(self._policy), "direction": direction})
-        self._found = NamedCheckpoints(self._directory, policy, owner=self._name)
+        policy = dataclasses.replace(self._policy, direction=self._direction(trainer) if self.monitor else "max")
+        self._checkpoints = NamedCheckpoints(self._path.directory, policy, owner=self._path.name)
+        self._fit = trainer, epochs
 
     @property
     def _needed(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name in (self.monitor, *self._template.metrics) if name))
+        return tuple(dict.fromkeys(name for name in (self.monitor, *self._path.template.metrics) if name))
 
     def _direction(self, trainer: Any) -> Direction:
         if self.mode != "auto":
@@ -163,62 +199,62 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         metric = next((each for each in measures if each.name == name), None)
         if (found := None if metric is None else metrics.direction_of(metric)) is not None:
             return found
-        who = "it is no metric of the model" if metric is None else f"{type(metric).__name__} does not say"
+        why = "it is not a metric of the model" if metric is None else f"{type(metric).__name__} declares no direction"
         raise metrics.MetricDirectionError(
-            f"ProgramCheckpoint: it cannot be told whether a higher or a lower {self.monitor!r} is better: {who}; set "
-            'mode to "max" or "min", or give the metric an attribute direction with one of these'
+            f"ProgramCheckpoint: it is unknown whether a higher or a lower {self.monitor!r} is better: {why}; set mode "
+            'to "max" or "min", or give the metric an attribute direction with one of these'
         )
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self._trainer is None:
+        if self._fit is None:
             raise ArgumentError(
-                "ProgramCheckpoint is for Program.fit; keras.Model.fit takes tf_keras.callbacks.ModelCheckpoint"
+                "ProgramCheckpoint is for Program.fit; give keras.Model.fit a tf_keras.callbacks.ModelCheckpoint"
             )
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._trainer = None
+        self._fit = None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self.every_steps is None:
             self._offer(logs or {})
 
     def on_step(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Saves if it is due after `step`; `logs` are the running metrics."""
+        """Saves if a checkpoint is due after `step`; `logs` are the running metrics."""
         if self.every_steps is not None and step % self.every_steps == 0:
             self._offer(logs)
 
     def _offer(self, logs: Mapping[str, Any]) -> None:
-        """Saves the state as it is, if it is among those that stay."""
-        assert self._found is not None and self._epochs is not None
-        step = int(self._trainer.global_step.numpy())
-        epoch, batch = self._epochs.place(step - 1)
+        """Saves the current state, if the policy keeps it."""
+        assert self._fit is not None and self._checkpoints is not None
+        (trainer, epochs), checkpoints = self._fit, self._checkpoints
+        step = int(trainer.global_step.numpy())
+        epoch, batch = epochs.place(step - 1)
         values = {name: float(logs[name]) for name in _numbers(logs)}
-        if not self._epochs.is_validated(epoch) and any(name.startswith(_OF_VALIDATION) for name in self._needed):
+        if not epochs.is_validated(epoch) and any(name.startswith(_OF_VALIDATION) for name in self._needed):
             return  # epochs without a validation have no such numbers
         for name in self._needed:
             required_metric(values, name)
-        new = self._found.candidate(self._template.format(step, (epoch + 1, batch + 1), values), step, values)
-        is_taken = self._found.policy.takes(new, self._found.kept)
+        new = checkpoints.candidate(self._path.template.format(step, (epoch + 1, batch + 1), values), step, values)
+        is_taken = checkpoints.policy.takes(new, checkpoints.kept)
         if self.verbose:
             what = f"{self.monitor} is {new.value:.5f}, " if new.value is not None else ""
-            done = f"saving to {self._found.folder(new.name)}" if is_taken else "not among those that are kept"
+            done = f"saving to {checkpoints.folder(new.name)}" if is_taken else "not saved: not among those to keep"
             print(f"\nEpoch {epoch + 1}, step {step}: {what}{done}")
         if is_taken:
-            self._found.save(new, self._checkpoint(), values)
+            checkpoints.save(new, self._checkpoint(trainer), values)
 
-    def _checkpoint(self) -> tf.train.Checkpoint:
-        trainer = self._trainer
+    def _checkpoint(self, trainer: Any) -> tf.train.Checkpoint:
         others = {} if self.save_weights_only else {"optimizer": trainer.optimizer}
         return tf.train.Checkpoint(global_step=trainer.global_step, model=trainer.model, **others)
 
 
 def watch_all(callbacks: Any, trainer: Any, epochs: Epochs) -> None:
-    """Begins with a call of `fit` for all of these callbacks among others.
+    """Begins a call of `fit` for each `ProgramCheckpoint` among its callbacks.
 
     Raises:
-      ArgumentError: two have the same names, and each would delete the other's.
+      ArgumentError: two have the same names, and each would delete the other's checkpoints.
     """
-    found = those_among(callbacks)
+    found = program_checkpoints(callbacks)
     for number, each in enumerate(found):
         if each.place in [other.place for other in found[:number]]:
             raise ArgumentError(f"ProgramCheckpoint: two have filepath={each.filepath!r}; give one of them another")
@@ -226,33 +262,91 @@ def watch_all(callbacks: Any, trainer: Any, epochs: Epochs) -> None:
         each.watch(trainer, epochs)
 
 
-def those_among(callbacks: Any) -> Sequence[ProgramCheckpoint]:
-    """Returns the callbacks of this kind among others."""
+def program_checkpoints(callbacks: Any) -> Sequence[ProgramCheckpoint]:
+    """Returns each `ProgramCheckpoint` among callbacks."""
     return [each for each in callbacks if isinstance(each, ProgramCheckpoint)]
 
 
-def split(filepath: str) -> tuple[str, str, NameTemplate]:
-    """Returns the directory of a file path, and its template of names, also as it was written.
-
-    Raises:
-      ArgumentError: the template cannot be read, or the directory has placeholders in it.
-    """
-    directory, _, name = filepath.rpartition("/")
-    if "{" in directory:
-        raise ArgumentError(f"{filepath!r} has placeholders before its last '/'; they can be in the name alone")
-    try:
-        template = NameTemplate(name)
-    except ValueError as error:
-        raise ArgumentError(f"{filepath!r}: {error}") from None
-    if not directory:
-        directory = "/" if filepath.startswith("/") else "."
-    return files.join(directory), name, template
-
-
 def _numbers(logs: Mapping[str, Any]) -> list[str]:
-    """Returns the names of those that are one number each."""
+    """Returns the names of the logs that are single numbers."""
     return [name for name, value in logs.items() if np.ndim(value) == 0]
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+# Reading.
+
+
+def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
+    """Reads the variables of a model from a checkpoint; see `find`.
+
+    Raises:
+      ArgumentError: the model has no variables yet.
+      CheckpointError: there is no complete checkpoint, or it is of another model. Nothing was assigned.
+    """
+    _check_built(model)
+    restore.read_items(find(filepath), {"model": model})
+
+
+def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
+    """Reads the variables of a compiled model and its optimizer from a checkpoint; returns its global step.
+
+    Raises:
+      ArgumentError: the model has no variables yet.
+      CheckpointError: there is no complete checkpoint, or it is of another model or has no optimizer. Nothing was
+        assigned.
+    """
+    _check_built(model)
+    prefix = find(filepath)
+    if not any(key.startswith("optimizer/") for key in tf.train.load_checkpoint(prefix).get_variable_to_shape_map()):
+        raise CheckpointError(f"{prefix} contains no optimizer: only variables were saved; use load_weights()")
+    build_slots(model.optimizer, model.trainable_variables)
+    step = tf.Variable(0, dtype=tf.int64)
+    restore.read_items(prefix, {"global_step": step, "model": model, "optimizer": model.optimizer})
+    return int(step.numpy())
+
+
+def _check_built(model: keras.Model) -> None:
+    if not model.built:
+        raise ArgumentError(
+            f"{model.name!r} has no variables yet; call it on a batch, or call model.build(shape), first"
+        )
+
+
+def find(filepath: str | os.PathLike[str]) -> str:
+    """Returns the prefix of the checkpoint that a path means.
+
+    Args:
+      filepath: a checkpoint's folder, or a run directory, of which the newest is taken; a prefix such as `…/ckpt-100`;
+        or the `filepath` of a `ProgramCheckpoint` with its placeholders, of which the newest is taken.
+
+    Raises:
+      CheckpointError: there is no complete checkpoint.
+    """
+    path = str(os.fspath(filepath))
+    if "{" in path:
+        named_path = NamedPath.parse(path)
+        directory, name = named_path.directory, named_path.name
+        if (prefix := named.latest(directory, name)) is None:
+            raise CheckpointError(f"{directory} contains no checkpoint with a name of the template {name!r}")
+        return prefix
+    directory, _, name = path.removesuffix(".index").rpartition("/")
+    step = name.removeprefix("ckpt-")
+    if name.startswith("ckpt-") and step.isdecimal() and not files.is_dir(path):
+        store = CheckpointStore(directory or ".", tf.train.Checkpoint(), max_to_keep=None, read_only=True)
+        store.manifest(int(step))  # raises if there is no such checkpoint
+        if damage := manifest.damage(store.directory, int(step)):
+            raise CheckpointError(f"{path} is damaged: {damage}")
+        return store.prefix(int(step))
+    return _newest_in(path)
+
+
+def _newest_in(directory: str) -> str:
+    for step in reversed(manifest.committed_steps(directory)):
+        if manifest.damage(directory, step) is None:
+            return manifest.prefix(directory, step)
+    inside = [name for name in files.list_dir(directory) if manifest.committed_steps(files.join(directory, name))]
+    hint = f"; its folders with checkpoints: {', '.join(sorted(inside))}" if inside else ""
+    raise CheckpointError(f"{directory} contains no complete checkpoint{hint}")

@@ -1,10 +1,11 @@
 """Data as `fit` and `evaluate` take it: arrays in memory, `tf.data`, generators, `keras.utils.Sequence`.
 
-Owns: `Source`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, and the
-errors about arguments that do not fit together. Does not own: what a step does with a batch (`task.py`).
+Owns: `Source`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, dividing a
+batch among replicas, and the errors about arguments that do not fit together. Does not own: what a step does with a
+batch (`task.py`).
 
-A shuffled epoch of arrays has an order that follows from (seed, epoch) alone, so training goes on in the middle of one
-as if it had never stopped.
+The order of a shuffled epoch of arrays follows from (seed, epoch) alone, so training continues in the middle of an
+epoch exactly as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from official_trainer.tasks.autograph import do_not_convert
 DEFAULT_BATCH_SIZE = 32  # Keras's
 _NO_END = 2**62
 _BLOCK_STEPS = 32
-_ALL = 2**31 - 1  # rows: a batch of whatever there is
+_ALL = 2**31 - 1  # rows: one batch of all there are
 
 
 class ArgumentError(UserError, ValueError):
-    """An argument of a Program's method that cannot mean anything beside the others."""
+    """An argument of a Program's method is wrong, or contradicts another."""
 
     exit_code = ExitCode.CONFIG
 
 
 class Source:
-    """Batches, over and over; each `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
+    """Batches of repeated passes over data; each `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
 
     Attributes:
-      batches_per_epoch: batches of an epoch; None for data without an end, or of which nobody knows it.
+      batches_per_epoch: batches of an epoch; None for data without an end, or of unknown length.
       is_endless: whether there is another pass after each; else training ends where the data does.
     """
 
-    batches_per_epoch: int | None = None
-    is_endless = True
+    def __init__(self, batches_per_epoch: int | None = None, *, is_endless: bool = True) -> None:
+        self.batches_per_epoch, self.is_endless = batches_per_epoch, is_endless
 
     def batches(self, first: int) -> tf.data.Dataset:
         """Returns all batches from number `first` on, counted over epochs."""
@@ -51,34 +52,35 @@ class Source:
         raise NotImplementedError
 
     def count(self) -> None:
-        """Finds out how many batches a pass has, where that takes one and there can be others."""
+        """Counts the batches of a pass where that is unknown, if the data can be read again."""
 
     def cut(self, steps: int, epochs: int) -> None:
-        """Makes epochs `steps` batches long, as Keras does: there may be less data than that takes.
+        """Makes epochs `steps` batches long, as Keras does; the data may end before the last epoch.
 
         Args:
           steps: batches of an epoch.
-          epochs: how many there are going to be.
+          epochs: number of epochs.
         """
         self.batches_per_epoch = steps
 
     def batch_sizes(self) -> Mapping[str, int]:
-        """Returns the sizes that batches have, by what each is, as far as that is known before they are read."""
+        """Returns the known sizes of batches by description, such as "the last batch of an epoch"."""
         size = tf.nest.flatten(self.one_pass().element_spec)[0].shape[0]
         return {} if size is None else {"a batch": size}
 
 
 class Own(Source):
-    """The data that an experiment brings along: its Task builds it, as in a run.
+    """The data of an experiment, which its Task builds as in a run.
 
     Attributes:
-      section: what the config says of it.
-      build_inputs: the Task's.
+      section: its section of the config.
+      build_inputs: the Task's method.
     """
 
     def __init__(self, section: Any, build_inputs: Callable[..., tf.data.Dataset], batches: int | None) -> None:
-        """Takes both, and how many batches a call has; None for all there are."""
-        self.section, self.build_inputs, self.batches_per_epoch = section, build_inputs, batches
+        """Takes both, and the batches of a call; None for all."""
+        super().__init__(batches)
+        self.section, self.build_inputs = section, build_inputs
 
     def batch_sizes(self) -> Mapping[str, int]:
         return {"a batch": self.section.global_batch_size}
@@ -86,8 +88,6 @@ class Own(Source):
 
 class Arrays(Source):
     """Arrays in memory."""
-
-    batches_per_epoch: int
 
     def __init__(self, data: Any, *, batch_size: int | None, shuffle: bool | str, seed: int) -> None:
         """Takes `(x, y, sample_weight)` in nested structures of arrays, each with a row for each example.
@@ -104,15 +104,16 @@ class Arrays(Source):
         (self.num_examples,) = rows
         self._batch_size = batch_size or DEFAULT_BATCH_SIZE
         self._shuffle, self._seed = shuffle, seed
-        self.batches_per_epoch = -(-self.num_examples // self._batch_size)
+        self._num_batches = -(-self.num_examples // self._batch_size)
         self._num_passes = _NO_END
+        super().__init__(self._num_batches)
 
     def cut(self, steps: int, epochs: int) -> None:
-        if steps > self.batches_per_epoch:
+        if steps > self._num_batches:
             self._num_passes, self.is_endless = epochs, False
 
     def batches(self, first: int) -> tf.data.Dataset:
-        first_epoch, first_batch = divmod(first, self.batches_per_epoch)
+        first_epoch, first_batch = divmod(first, self._num_batches)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
             return self._epoch(
@@ -126,17 +127,17 @@ class Arrays(Source):
         return self._epoch(0, 0, False).prefetch(_BLOCK_STEPS)
 
     def batch_sizes(self) -> Mapping[str, int]:
-        last = self.num_examples - (self.batches_per_epoch - 1) * self._batch_size
-        whole = {"a batch": self._batch_size} if self.batches_per_epoch > 1 else {}
-        return {**whole, "the last batch of an epoch": last}
+        last = self.num_examples - (self._num_batches - 1) * self._batch_size
+        others = {"a batch": self._batch_size} if self._num_batches > 1 else {}
+        return {**others, "the last batch of an epoch": last}
 
     def _epoch(self, number: Any, first_batch: Any, shuffle: bool | str) -> tf.data.Dataset:
-        """Returns the batches of epoch `number` from one on; a gather fetches many, because small ones cost more."""
-        size, examples, num_batches = self._batch_size, self.num_examples, self.batches_per_epoch
-        steps = 1 if shuffle == "batch" else self._block_steps  # its smaller batch may be anywhere
+        """Returns the batches of an epoch from `first_batch` on; one gather fetches many, which costs less."""
+        size, examples, num_batches = self._batch_size, self.num_examples, self._num_batches
+        steps = 1 if shuffle == "batch" else self._block_steps  # the smaller batch may be anywhere in the epoch
 
         def block(batch: tf.Tensor) -> Any:
-            if shuffle == "batch":  # batches change places, and what is in them stays together
+            if shuffle == "batch":  # moves batches; the examples of a batch stay together
                 batch = shuffled((number * num_batches + batch)[None], num_batches, self._seed)[0]
             start = batch * size
             rows = tf.range(start, tf.minimum(start + steps * size, examples))
@@ -155,7 +156,7 @@ class Arrays(Source):
         return window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
 
     def split(self, fraction: float, batch_size: int | None) -> tuple[Arrays, Arrays]:
-        """Returns the data without its tail, and the tail, the last `fraction` of the rows, in batches of `batch_size`.
+        """Returns the first rows, and the last `fraction` of the rows in batches of `batch_size`.
 
         Raises:
           ArgumentError: one of them would be empty.
@@ -163,8 +164,8 @@ class Arrays(Source):
         at = int(self.num_examples * (1.0 - fraction))
         if not 0 < at < self.num_examples:
             raise ArgumentError(
-                f"validation_split={fraction}: of {self.num_examples} examples, {at} would be left to train on and "
-                f"{self.num_examples - at} to validate; both need some"
+                f"validation_split={fraction}: of {self.num_examples} examples, training would get {at} and validation "
+                f"{self.num_examples - at}; each needs at least one"
             )
         head = tf.nest.map_structure(lambda tensor: tensor[:at], self._tensors)
         tail = tf.nest.map_structure(lambda tensor: tensor[at:], self._tensors)
@@ -177,9 +178,8 @@ class Batches(Source):
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._dataset = dataset
-        cardinality = int(dataset.cardinality())
-        self.batches_per_epoch = cardinality if cardinality >= 0 else None
-        self.is_endless = cardinality != tf.data.UNKNOWN_CARDINALITY
+        count = int(dataset.cardinality())
+        super().__init__(count if count >= 0 else None, is_endless=count != tf.data.UNKNOWN_CARDINALITY)
 
     def count(self) -> None:
         if self.batches_per_epoch is None and not self.is_endless:
@@ -203,10 +203,10 @@ class Items(Source):
     """A `keras.utils.Sequence`; its `on_epoch_end` is called after each epoch of training."""
 
     def __init__(self, sequence: Any, *, shuffle: bool | str, seed: int) -> None:
+        super().__init__(len(sequence))
         self._sequence, self._shuffle, self._seed = sequence, shuffle, seed
-        self.batches_per_epoch = len(sequence)
         if not self.batches_per_epoch:
-            raise DataError(f"{type(sequence).__name__} holds no batch: its len() is 0")
+            raise DataError(f"{type(sequence).__name__} has no batch: its len() is 0")
         self._signature = _signature(sequence[0])
 
     def cut(self, steps: int, epochs: int) -> None:
@@ -248,13 +248,12 @@ class Items(Source):
 class Generated(Source):
     """A Python generator of batches, which can be read once."""
 
-    is_endless = False
-
     def __init__(self, generator: Iterator[Any]) -> None:
+        super().__init__(is_endless=False)
         try:
             head = next(generator)
         except StopIteration:
-            raise DataError("the generator holds no batch") from None
+            raise DataError("the generator has no batch") from None
         self._batches = map(_as_batch, itertools.chain([head], generator))
         self._signature = _signature(head)
 
@@ -267,20 +266,21 @@ class Generated(Source):
 
 
 class Weighted(Source):
-    """Another source, with the weight of each example times that of its class."""
+    """Another source, with the weight of each example multiplied by the weight of its class."""
 
     def __init__(self, source: Source, class_weight: Mapping[int, float]) -> None:
         """Takes the weights by class, 0 to n - 1.
 
         Raises:
-          ArgumentError: a class between has none.
+          ArgumentError: a class has no weight.
         """
         if sorted(class_weight) != list(range(len(class_weight))):
             raise ArgumentError(
                 f"class_weight has weights for the classes {sorted(class_weight)}; it must have one for each of "
                 f"0 … {max(class_weight)}"
             )
-        self._source, self.batches_per_epoch, self.is_endless = source, source.batches_per_epoch, source.is_endless
+        super().__init__(source.batches_per_epoch, is_endless=source.is_endless)
+        self._source = source
         self._weights = tf.constant([class_weight[number] for number in sorted(class_weight)], keras.backend.floatx())
 
     def batches(self, first: int) -> tf.data.Dataset:
@@ -295,11 +295,32 @@ class Weighted(Source):
     def _weighted(self, *batch: Any) -> Any:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         if y is None or tf.nest.is_nested(y):
-            raise ArgumentError("class_weight is for models with one output, whose y is one array of classes")
+            raise ArgumentError("class_weight needs a model with one output, and y as one array of classes")
         is_one_hot = y.shape.rank is not None and y.shape.rank > 1 and y.shape[-1] != 1
         classes = tf.argmax(y, axis=-1) if is_one_hot else tf.reshape(y, [tf.shape(y)[0]])
         of_class = tf.gather(self._weights, tf.cast(classes, tf.int64))
         return x, y, of_class if weight is None else of_class * tf.cast(weight, of_class.dtype)
+
+
+class CallData:
+    """The data of the call that runs.
+
+    Attributes:
+      training: the data to train on; None before a call that trains.
+      validation: the data to evaluate on; None for none.
+    """
+
+    def __init__(self) -> None:
+        self.training: Source | None = None
+        self.validation: Source | None = None
+
+    def use_for_training(self, source: Source) -> None:
+        """Takes the data to train on."""
+        self.training = source
+
+    def use_for_validation(self, source: Source | None) -> None:
+        """Takes the data to evaluate on."""
+        self.validation = source
 
 
 def source_of(
@@ -309,24 +330,24 @@ def source_of(
     shuffle: bool | str = False,
     seed: int = 0,
 ) -> Source:
-    """Returns the source that arguments of `fit` or `evaluate` describe.
+    """Returns the source of the data arguments of `fit` or `evaluate`.
 
     Args:
       data: `(x, y, sample_weight)`; x is arrays, `tf.data`, a generator or a `keras.utils.Sequence`, and the others
-        are for arrays.
+        are for arrays only.
       batch_size: of arrays.
-      shuffle: whether the order changes; `"batch"` for that of batches alone.
+      shuffle: whether each epoch has another order; `"batch"` moves whole batches only.
       seed: of the order.
 
     Raises:
-      ArgumentError: something is given beside data that has it in it already.
+      ArgumentError: an argument repeats what the batches of `x` contain.
     """
     x, y, sample_weight = data
     if not isinstance(x, tf.data.Dataset | keras.utils.Sequence | Iterator):
         return Arrays(packed(x, y, sample_weight), batch_size=batch_size, shuffle=shuffle, seed=seed)
     given = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
     if name := next((name for name, value in given.items() if value is not None), None):
-        raise ArgumentError(f"{name} is given beside a {type(x).__name__}, whose batches have it in them; leave it out")
+        raise ArgumentError(f"{name}: the batches of a {type(x).__name__} already contain it; leave out {name}")
     if isinstance(x, tf.data.Dataset):
         return Batches(x)
     return Generated(x) if isinstance(x, Iterator) else Items(x, shuffle=shuffle, seed=seed)
@@ -340,12 +361,12 @@ def validation_of(data: Any, batch_size: int | None) -> Source:
 
 
 def packed(x: Any, y: Any, sample_weight: Any) -> Any:
-    """Returns arrays as a batch holds them."""
+    """Returns arrays in the structure of a batch."""
     return (x,) if y is None and sample_weight is None else (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
 def one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:
-    """Returns arrays as one batch, whatever their size."""
+    """Returns arrays of any size as one batch."""
     return Arrays(packed(x, y, sample_weight), batch_size=_ALL, shuffle=False, seed=0)
 
 
@@ -354,17 +375,17 @@ def _as_batch(item: Any) -> tuple[Any, ...]:
 
 
 def _with_tuples(structure: Any) -> Any:
-    """Returns a structure with tuples for lists, which `tf.data` takes for arrays."""
+    """Returns a structure with tuples for lists, because `tf.data` makes an array of a list."""
     if isinstance(structure, Mapping):
         return {name: _with_tuples(value) for name, value in structure.items()}
     return tuple(map(_with_tuples, structure)) if isinstance(structure, tuple | list) else structure
 
 
 def _as_tensor(array: Any) -> tf.Tensor:
-    """Returns an array as Keras feeds it: floats of other widths become those of `floatx`."""
+    """Returns an array as Keras does: all floats have the type `floatx`."""
     tensor = tf.convert_to_tensor(array)
     if tensor.shape.rank == 0:
-        raise DataError(f"{tensor.numpy()!r} is a number, not an array with a row for each example")
+        raise DataError(f"{tensor.numpy()!r} is one number; give an array with a row for each example")
     return tf.cast(tensor, keras.backend.floatx()) if tensor.dtype.is_floating else tensor
 
 
@@ -374,3 +395,40 @@ def _signature(item: Any) -> Any:
         return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
     return tf.nest.map_structure(spec, _as_batch(item))
+
+
+# Replicas.
+
+
+def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = False) -> tf.data.Dataset:
+    """Returns one part of each batch for each replica, as TensorFlow divides it: the last may be smaller, or empty.
+
+    Args:
+      dataset: batches.
+      num_replicas: parts of a batch.
+      weighted: whether a part has the weights for `share_of`: with them, the mean over parts is the mean of the batch.
+    """
+    if num_replicas == 1:
+        return dataset
+
+    def parts(*batch: Any) -> tf.data.Dataset:
+        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+        length = -(-size // num_replicas)
+
+        def part(replica: tf.Tensor) -> Any:
+            start = tf.minimum(replica * length, size)
+            stop = tf.minimum(start + length, size)
+            rows = tf.nest.map_structure(lambda tensor: tensor[start:stop], batch)
+            return (rows, tf.fill([stop - start], num_replicas / tf.cast(size, tf.float32))) if weighted else rows
+
+        return tf.data.Dataset.range(num_replicas).map(do_not_convert(part))
+
+    return dataset.flat_map(do_not_convert(parts)).prefetch(num_replicas)
+
+
+def share_of(inputs: Any) -> tuple[Any, tf.Tensor | None]:
+    """Returns a replica's part of a training batch, and the factor of its mean; None if the part is the batch."""
+    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return inputs, None
+    rows, weights = inputs
+    return rows, tf.reduce_sum(weights)

@@ -1,10 +1,10 @@
-"""What trains a reward that has no gradient: estimators, chosen by `compile(reward_estimator=…)`.
+"""Estimators: gradients for rewards that have none, chosen by `compile(reward_estimator=…)`.
 
-Owns: `ScoreFunction`, which draws outputs and makes those likelier that were rewarded more, and
-`EvolutionStrategies`, which tries other weights. Both only need values of the reward. Does not own: the values
-(`reward_function.py`), how they are weighted and summed (`rewards.py`).
+Owns: `ScoreFunction`, which samples outputs and makes those with a higher reward likelier, and `EvolutionStrategies`,
+which tries other weights. Both need only values of the reward. Does not own: the values (`reward_function.py`), how
+they are weighted and summed (`rewards.py`).
 
-All that is drawn follows from (seed, step, replica): training that was killed goes on bit for bit.
+All samples follow from (seed, step, replica), so training that was killed continues with the same bits.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ def _check_number(place: str, value: Any, least: float, kinds: Any, words: str) 
 @keras.saving.register_keras_serializable(_PACKAGE)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreFunction:
-    """REINFORCE (Williams 1992): outputs are drawn, and those that were rewarded more become likelier.
+    """REINFORCE (Williams 1992): outputs are sampled, and those with a higher reward become likelier.
 
-    The gradient of the expected reward is the mean of (reward - baseline) * gradient of the log-probability of what was
-    drawn. The baseline of each draw is the mean reward of the other draws for the same example (Kool, van Hoof and
-    Welling, 2019), which leaves the estimate unbiased.
+    The gradient of the expected reward is the mean of (reward - baseline) * gradient of the log-probability of the
+    sample. The baseline of each sample is the mean reward of the other samples for the same example (Kool, van Hoof and
+    Welling, 2019), which keeps the estimate unbiased.
 
-    The reward gets what was drawn: classes (int64, without the last axis of the output), or real numbers in the
-    output's shape. In an evaluation, which draws nothing, it gets the likeliest: the class with the largest output, or
-    the mean of the Gaussian.
+    The reward gets the samples: classes (int64, without the last axis of the output), or real numbers in the output's
+    shape. An evaluation samples nothing, and the reward gets the likeliest output: the class with the largest output,
+    or the mean of the Gaussian.
 
     Attributes:
-      outputs: what the outputs say. `logits` or `probabilities` of classes, along the last axis; `gaussian`: means of
-        Gaussians with the deviation `sigma`. One for all outputs, or a dict by output name.
-      samples: draws for each example.
-      baseline: `leave_one_out`, or `none` for rewards as they are, which takes many more steps.
+      outputs: the meaning of the outputs. `logits` or `probabilities` of classes, along the last axis; `gaussian`:
+        means of Gaussians with the deviation `sigma`. One for all outputs, or a dict by output name.
+      samples: samples for each example.
+      baseline: `leave_one_out`, or `none` for unchanged rewards, which needs many more steps.
       sigma: deviation of Gaussians; it is not trained.
     """
 
@@ -74,21 +74,21 @@ class ScoreFunction:
             _check_choice(place, kind, get_args(Outputs))
         _check_choice("ScoreFunction.baseline", self.baseline, get_args(Baseline))
         least = 2 if self.baseline == "leave_one_out" else 1
-        why = ", because a baseline is the mean of the other draws" if least == 2 else ""
+        why = ", because a baseline is the mean of the other samples" if least == 2 else ""
         _check_number("ScoreFunction.samples", self.samples, least, int, f"whole numbers from {least} on{why}")
         _check_number("ScoreFunction.sigma", self.sigma, 0.0, int | float, "numbers above 0")
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` takes."""
+        """Returns the arguments for `from_config`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ScoreFunction:
-        """Returns the estimator again."""
+        """Returns the estimator of such a config."""
         return cls(**config)
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Refuses kinds of outputs that there are not, or outputs that have none.
+        """Refuses kinds of outputs that do not exist, and outputs without a kind.
 
         Raises:
           ArgumentError: names the output.
@@ -99,24 +99,24 @@ class ScoreFunction:
             _check_choice("reward_estimator: an output of ScoreFunction.outputs", name, names)
         if missing := [name for name in names if name not in self.outputs]:
             raise ArgumentError(
-                f"reward_estimator: ScoreFunction.outputs says nothing of the output {missing[0]!r}; "
+                f"reward_estimator: ScoreFunction.outputs has no entry for the output {missing[0]!r}; "
                 f"allowed: {', '.join(get_args(Outputs))}"
             )
 
     @do_not_convert
     def likeliest(self, name: str, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns what is rewarded in an evaluation, of the output of a name."""
+        """Returns the likeliest sample of an output, whose reward an evaluation computes."""
         return y_pred if self._kind(name) == "gaussian" else tf.argmax(y_pred, axis=-1)
 
     @do_not_convert
     def estimate(self, name: str, y_pred: tf.Tensor, mask: Any, evaluate: Evaluate) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draws outputs and has them rewarded.
+        """Samples outputs and computes their rewards.
 
         Args:
           name: of the output.
           y_pred: the output, [batch, …].
-          mask: Keras's mask of the output; None for none. What it leaves out becomes neither likelier nor less so.
-          evaluate: the rewards of what was drawn.
+          mask: Keras's mask of the output; None for none. Masked elements become neither more nor less likely.
+          evaluate: returns the rewards of samples.
 
         Returns:
           The mean reward, and a number whose gradient is the estimate of the gradient of the mean reward; scalars.
@@ -130,7 +130,7 @@ class ScoreFunction:
         gain = rewards
         if self.baseline == "leave_one_out":
             gain = (rewards - tf.reduce_mean(rewards, axis=0)) * (self.samples / (self.samples - 1))
-        if rewards.shape.rank == 1:  # all that was drawn together has earned it
+        if rewards.shape.rank == 1:  # one reward for the samples of a whole batch
             return tf.reduce_mean(rewards), tf.reduce_mean(gain * tf.reduce_sum(log_probs, axis=1))
         return tf.reduce_mean(rewards), tf.reduce_mean(gain * log_probs)
 
@@ -142,19 +142,19 @@ class ScoreFunction:
         noise = tf.random.stateless_normal(shape, random_streams.seed(f"score function of {name}"))
         drawn = tf.stop_gradient(mean + self.sigma * noise)
         drawn = tf.ensure_shape(drawn, [self.samples, *mean.shape])
-        return drawn, -0.5 * tf.square((drawn - mean) / self.sigma)  # up to what has no gradient
+        return drawn, -0.5 * tf.square((drawn - mean) / self.sigma)  # without the constant, which has no gradient
 
     def _class(self, name: str, y_pred: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         num_classes = y_pred.shape[-1]
         if y_pred.shape.rank < 2 or num_classes == 1:
             raise RewardError(
-                f"reward_estimator: the output {name!r} has the shape {tuple(y_pred.shape)}, which has no two classes "
-                "along its last axis to draw from; let it have a unit for each class, or set "
+                f"reward_estimator: the output {name!r} has the shape {tuple(y_pred.shape)}, but sampling needs "
+                "at least two classes along its last axis; give it a unit for each class, or set "
                 "ScoreFunction(outputs='gaussian')"
             )
         is_logits = self._kind(name) == "logits"
         log_probs = tf.nn.log_softmax(y_pred) if is_logits else tf.math.log(tf.maximum(y_pred, _TINY))
-        # The largest of logits and Gumbel noise is a draw; XLA does not know TensorFlow's own stateless categories.
+        # The argmax of logits plus Gumbel noise is a sample; XLA lacks TensorFlow's stateless_categorical.
         shape = tf.concat([[self.samples], tf.shape(y_pred)], axis=0)
         uniform = tf.random.stateless_uniform(shape, random_streams.seed(f"score function of {name}"), minval=1e-37)
         drawn = tf.argmax(tf.stop_gradient(log_probs) - tf.math.log(-tf.math.log(uniform)), axis=-1)
@@ -162,21 +162,21 @@ class ScoreFunction:
         return drawn, tf.reduce_sum(tf.one_hot(drawn, num_classes) * log_probs, axis=-1)
 
 
-_TINY = 1e-12  # of a probability, whose logarithm is finite then
+_TINY = 1e-12  # the smallest probability, so that logarithms are finite
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvolutionStrategies:
-    """Evolution strategies (Salimans et al. 2017): other weights are tried, and those rewarded more are moved towards.
+    """Evolution strategies (Salimans et al. 2017): tries other weights, and moves towards those with higher rewards.
 
     The reward is smoothed by Gaussian noise on the weights, and the gradient of that is estimated from the rewards of
     `population` noisy copies: sum of reward * noise / (population * sigma). Copies come in mirrored pairs if
-    `antithetic` (the same noise with both signs). All copies of a step see the same batch and draw the same random
-    numbers, so that their rewards differ by their weights alone; they run as in inference, without dropout, and leave
-    batch statistics alone. A step takes `population` more forward passes; models with few weights learn best.
+    `antithetic` (the same noise with both signs). All copies of a step see the same batch and the same random numbers,
+    so that only their weights make their rewards differ; they run as in inference, without dropout, and do not change
+    batch statistics. A step needs `population` more forward passes; models with few weights learn best.
 
-    The reward gets the outputs as they are. The loss, if there is one, is trained by its gradient beside it.
+    The reward gets the unchanged outputs. A loss is trained too, by its own gradient.
 
     Attributes:
       population: copies that are tried in a step.
@@ -193,29 +193,29 @@ class EvolutionStrategies:
         _check_number("EvolutionStrategies.sigma", self.sigma, 0.0, int | float, "numbers above 0")
         if self.antithetic and self.population % 2:
             raise ArgumentError(
-                f"EvolutionStrategies.population={self.population}; allowed: even numbers, for mirrored pairs; "
-                "or set antithetic=False"
+                f"EvolutionStrategies.population={self.population}; allowed: even numbers, for mirrored pairs; or set "
+                "antithetic=False"
             )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` takes."""
+        """Returns the arguments for `from_config`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> EvolutionStrategies:
-        """Returns the estimator again."""
+        """Returns the estimator of such a config."""
         return cls(**config)
 
     def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
-        """Refuses several replicas, none of which may change weights that all of them share.
+        """Refuses several replicas: they share the weights, so that none of them can try others.
 
         Raises:
-          ArgumentError: there are several.
+          ArgumentError: there are several replicas.
         """
         if (replicas := strategy.num_replicas_in_sync) > 1:
             raise ArgumentError(
-                "reward_estimator: EvolutionStrategies needs one replica, and the model was built under a strategy "
-                f"with {replicas}; build it without, or use ScoreFunction"
+                "reward_estimator: EvolutionStrategies needs one replica, but the model was built under a strategy "
+                f"with {replicas}; build it without a strategy, or use ScoreFunction"
             )
 
     @do_not_convert
@@ -223,9 +223,9 @@ class EvolutionStrategies:
         """Returns the model's outputs for `x` with the weights of each copy: [population, batch, …].
 
         Args:
-          model: whose weights are noisy meanwhile, and the same afterwards to the last bit.
+          model: its weights are noisy during the call, and have the same bits before and after.
           x: the features of a batch.
-          like: outputs of the model for the batch, whose structure and types these have.
+          like: outputs of the model for the batch; the result has their structure and types.
         """
         variables = model.trainable_variables
         weights = [tf.identity(variable) for variable in variables]
@@ -251,7 +251,8 @@ class EvolutionStrategies:
     def surrogate(self, model: keras.Model, rewards: tf.Tensor) -> tf.Tensor:
         """Returns a number whose gradient is the estimate of the gradient of the reward, from rewards [population]."""
         variables = model.trainable_variables
-        # A mean of all is no baseline of one of them: to divide by one less makes up for it. In pairs it cancels out.
+        # The mean includes the copy itself, which biases it as a baseline: dividing by one less corrects that. In
+        # pairs the baseline cancels out.
         share = self.sigma * (self.population if self.antithetic else self.population - 1)
         by_copy = (rewards - tf.reduce_mean(rewards)) / share
 
@@ -265,7 +266,7 @@ class EvolutionStrategies:
         return tf.add_n([tf.cast(part, tf.float32) for part in parts])
 
     def _noise(self, number: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-        """Returns the noise on each weight of a copy, with its sign; drawn again wherever it is needed."""
+        """Returns the noise on each weight of a copy, with its sign; computed again wherever it is needed."""
         place, sign = (number // 2, 1 - 2 * (number % 2)) if self.antithetic else (number, tf.constant(1))
         offset = tf.stack([tf.cast(place, tf.int64), tf.constant(0, tf.int64)])
         found = []

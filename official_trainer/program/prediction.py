@@ -1,7 +1,7 @@
 """`predict`: a model's outputs for all examples of a call, in Keras's structure, on the engine's inference step.
 
-Owns: from a source of batches to arrays, batch by batch, and when callbacks hear of it. Does not own: the step and
-putting replicas' parts together (`engine/inference.py`), or what the arguments mean (`program.py`).
+Owns: making arrays from a source of batches, and calling callbacks. Does not own: the step and joining the parts of
+replicas (`engine/inference.py`), or the meaning of arguments (`program.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from official_trainer.engine.inference import Inference
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
-from official_trainer.program.data import Own, Source
-from official_trainer.program.parts import divided
+from official_trainer.program.data import Own, Source, divided
 from official_trainer.tasks.variables import is_waiting_for_a_call
 
 
@@ -26,7 +25,7 @@ class Prediction:
     """Predicts with one model, under the strategy in scope at construction."""
 
     def __init__(self, model: keras.Model, infer: Callable[[Any], Any], *, seed: int) -> None:
-        """Takes the model, what gives its outputs for a batch (traced), and the seed of what is drawn there."""
+        """Takes the model, a function that returns its outputs for a batch (traced), and the seed of random numbers."""
         self._model, self._infer, self._seed = model, infer, seed
         self.is_traced = not model.run_eagerly
         self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
@@ -35,13 +34,13 @@ class Prediction:
     def run(self, data: Source, steps: int | None, callbacks: Any, *, every: int) -> Any:
         """Returns the outputs for each example: arrays `[examples, …]` in the structure that the model returns.
 
-        One batch at a time is on the device; what it gives is on the host before the next one is read.
+        One batch at a time is on the device; its outputs are on the host before the next batch is read.
 
         Args:
-          data: batches, of which x is taken.
-          steps: how many of them; None for all.
+          data: batches; only x is used.
+          steps: number of batches; None for all.
           callbacks: a `keras.callbacks.CallbackList`.
-          every: batches from one call of them to the next.
+          every: batches from one call of callbacks to the next.
 
         Raises:
           DataError: there is no batch.
@@ -60,7 +59,7 @@ class Prediction:
             found.append(_joined([list(columns.values()) for _, columns in taken]))
             callbacks.on_predict_batch_end(done - 1, {"outputs": self._packed(found[-1])})
         if not found:
-            raise DataError("there is nothing to predict: the data holds no batch")
+            raise DataError("there is nothing to predict: the data has no batch")
         callbacks.on_predict_end()
         return self._packed(_joined(found))
 
@@ -77,7 +76,7 @@ class Prediction:
         return builder.build()
 
     def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
-        """Returns the model's outputs by their places; traced."""
+        """Returns the model's outputs, named by their positions; traced."""
         outputs = self._infer(inputs[0]["batch"])
         self._structure = tf.nest.map_structure(lambda output: None, outputs)
         return {f"{place:06d}": output for place, output in enumerate(tf.nest.flatten(outputs))}
@@ -97,15 +96,15 @@ class _Data:
         parts = context.elements_per_step
         limit = -1 if self._steps is None else self._steps
         if isinstance(data, Own):
-            return _apart(data.build_inputs(params, context).take(limit if limit < 0 else limit * parts))
-        return divided(_apart(data.one_pass().take(limit)), parts)
+            return _in_dict(data.build_inputs(params, context).take(limit if limit < 0 else limit * parts))
+        return divided(_in_dict(data.one_pass().take(limit)), parts)
 
 
-def _apart(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns batches as `inference_step` takes them: in a dictionary, so that nobody takes one for (x, y)."""
+def _in_dict(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns batches for `inference_step`: in a dictionary, which is not taken for (x, y)."""
     return batches.map(lambda *batch: ({"batch": batch},))
 
 
 def _joined(parts: list[list[Any]]) -> list[Any]:
-    """Returns the rows of several batches, one after the other, of each output."""
+    """Returns the concatenated rows of several batches, for each output."""
     return parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]

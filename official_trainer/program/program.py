@@ -1,15 +1,16 @@
 """`Program`: compile, fit, evaluate and predict on the engine that runs experiments.
 
-Owns: Keras's methods that go over data, and what each of their arguments means for the loop. Does not own: what
-`compile` says (`compiled.py`), a loop of its own (there is `engine/loop.py`, run by `engine.py`), data (`data.py`),
-when callbacks are called (`callbacks.py`).
+Owns: Keras's methods, and the meaning of each of their arguments for the loop. Does not own: a loop of its own
+(`engine.py` runs `engine/loop.py`), data (`data.py`), rewards (`rewards.py`), when callbacks are called
+(`callbacks.py`).
 
     program = Program(model, model_dir="/runs/digits")
     program.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     history = program.fit(x, y, epochs=5, validation_split=0.2)
 
-With a run directory a call of `fit` goes on exactly where an earlier one was killed; `epochs` is then the number at
-which the run ends. Without one nothing is written, and each call trains `epochs - initial_epoch` more, as in Keras.
+With a run directory, a call of `fit` continues exactly where an earlier one was killed; `epochs` is then the number of
+epochs at which the run ends. Without one nothing is written, and each call trains `epochs - initial_epoch` epochs more,
+as in Keras.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.config import RuntimeConfig, TrainerConfig
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
-from official_trainer.program import loading
-from official_trainer.program.callbacks import UNKNOWN_STEPS, Epochs, callback_list
-from official_trainer.program.compiled import Compiled
+from official_trainer.program import checkpoint
+from official_trainer.program.callbacks import callback_list
+from official_trainer.program.calls import AsyncRunner
+from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import (
     ArgumentError,
     Arrays,
@@ -37,17 +40,36 @@ from official_trainer.program.data import (
     validation_of,
 )
 from official_trainer.program.engine import Engine
+from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
+from official_trainer.program.estimators import RewardEstimator
+from official_trainer.program.rewards import add_rewards, build_rewards, rewards_of
 from official_trainer.program.settings import Settings
-from official_trainer.program.turns import Turns
+
+if TYPE_CHECKING:
+    from official_trainer.program.experiment import ExperimentModel
 
 
-class Program(Compiled):
-    """A model with what trains it.
+class NotCompiledError(UserError, RuntimeError):
+    """A method needs what `compile` sets."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"{method}() needs an optimizer and a loss; call compile() first")
+
+
+class Program:
+    """A Keras model, with its optimizer, losses, metrics and rewards, on the engine.
+
+    Most of its methods and properties are those of `keras.Model`.
 
     Attributes:
-      model: the Keras model; callbacks get it as theirs.
+      model: the Keras model; callbacks get it as `self.model`.
       model_dir: the run directory; empty for none.
     """
+
+    model: Any
+    model_dir: str
 
     def __init__(
         self,
@@ -62,23 +84,25 @@ class Program(Compiled):
 
         Args:
           model: a Keras model, compiled or not; or a function that builds it, called in the scope of the strategy and
-            with the precision that `runtime` says.
-          model_dir: where checkpoints and records go; None keeps nothing.
-          seed: decides the order of examples, and the weights that a function gives a model.
-          trainer: the section of an experiment's config: what is kept, accumulated, averaged, recovered from.
-          runtime: the section of an experiment's config: devices, precision, compiler, limits.
+            with the precision of `runtime`.
+          model_dir: where checkpoints and records are written; None writes nothing.
+          seed: determines the order of examples, and the initial weights of a model that a function builds.
+          trainer: this section of an experiment's config: retention, accumulation, averages, recovery.
+          runtime: this section of an experiment's config: devices, precision, compiler, limits.
 
         Raises:
-          ArgumentError: a section says what an argument of Keras says, or needs what is not there.
-          ConfigError: a section holds a wrong value.
-          DeviceError: `runtime` asks for devices that are not there.
+          ArgumentError: a section repeats an argument of Keras, or needs what is missing.
+          ConfigError: a section has a wrong value.
+          DeviceError: `runtime` needs devices that are not there.
         """
         is_built = isinstance(model, keras.Model)
-        self.model_dir = model_dir or ""
-        self._settings = Settings.of(trainer, runtime, seed=seed, model_dir=self.model_dir, builds=not is_built)
-        self.model: Any = model if is_built else self._settings.build(model)
-        self._engine = Engine(self.model, self._settings)
-        self._turns = Turns(self._engine.ask_to_stop)
+        settings = Settings.of(trainer, runtime, seed=seed, model_dir=model_dir or "", builds=not is_built)
+        self._set_up(CompiledModel(model if is_built else settings.build(model), settings))
+
+    def _set_up(self, compiled: CompiledModel, experiment: ExperimentModel | None = None) -> None:
+        self._compiled, self._experiment, self._engine = compiled, experiment, Engine(compiled)
+        self._async = AsyncRunner(self._engine.ask_to_stop)
+        self.model, self.model_dir = compiled.model, compiled.settings.model_dir
 
     @classmethod
     def from_experiment(
@@ -89,15 +113,16 @@ class Program(Compiled):
         config_file: str | Sequence[str] = (),
         params_override: str | Sequence[str] = (),
     ) -> Program:
-        """Returns an experiment as a Program: its model, optimizer, losses and metrics are there, and its data.
+        """Returns an experiment as a Program, with its model, optimizer, losses, metrics and data.
 
-        `fit`, `evaluate` and `predict` take the experiment's own data if they are given no other.
+        `fit`, `evaluate` and `predict` use the experiment's own data if no other is passed to them.
 
         Args:
-          experiment: its name, in the workspace around the current directory or of code that is imported.
-          model_dir: where checkpoints and records go; None keeps nothing, and leaves out actions and trackers.
-          config_file: files with changes, as `train.py` takes them.
-          params_override: changes, as `train.py` takes them.
+          experiment: its name, in the workspace around the current directory or of imported code.
+          model_dir: where checkpoints and records are written; None writes nothing, and leaves out actions and
+            trackers.
+          config_file: files with changes, as for `train.py`.
+          params_override: changes, as for `train.py`.
 
         Raises:
           ArgumentError: the experiment has several tasks.
@@ -107,31 +132,114 @@ class Program(Compiled):
         from official_trainer.program.experiment import open_experiment
 
         program = cls.__new__(cls)
-        program.model_dir = model_dir or ""
-        engine = open_experiment(experiment, config_file, params_override, program.model_dir)
-        program._experiment = program._engine = engine
-        program.model = engine.model
-        program._turns = Turns(engine.ask_to_stop)
+        opened = open_experiment(experiment, config_file, params_override, model_dir or "")
+        program._set_up(opened, opened)
         return program
 
     def to_config(self) -> Any:
-        """Returns the config with which `train.py` trains as this Program was trained by `fit`, with its own data.
+        """Returns the config with which `train.py` trains as `fit` has trained this Program, with its own data.
 
         Raises:
-          ArgumentError: the Program is not of an experiment, or no config can say what was tried.
+          ArgumentError: the Program is not of an experiment, or no config can describe what was tried.
         """
-        if self._experiment is None:
-            raise ArgumentError(
-                "to_config: a config names an experiment, and this Program was made from a model; put what builds the "
-                "model and its data into a Task, register it in experiments/, and use Program.from_experiment"
-            )
-        return self._experiment.to_config()
+        return self._require_experiment().to_config()
 
     def save_config(self, path: str) -> None:
-        """Writes what `to_config` returns as YAML, for `train.py --config_file`."""
-        config = self.to_config()
-        assert self._experiment is not None
-        files.write_text_atomically(path, f"# experiment: {self._experiment.name}\n{configuration.dump(config)}")
+        """Writes the config of `to_config` as YAML, for `train.py --config_file`."""
+        name, config = self._require_experiment().settings.experiment, self.to_config()
+        files.write_text_atomically(path, f"# experiment: {name}\n{configuration.dump(config)}")
+
+    def _require_experiment(self) -> ExperimentModel:
+        if self._experiment is None:
+            raise ArgumentError(
+                "to_config: a config names an experiment, but this Program was made from a model; write a Task that "
+                "builds the model and its data, register it in experiments/, and use Program.from_experiment"
+            )
+        return self._experiment
+
+    # Compiling.
+
+    def compile(  # noqa: PLR0913 - the signature is Keras's, with rewards
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Any = None,
+        loss_weights: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: bool | None = None,
+        reward: Any = None,
+        reward_weights: Any = None,
+        reward_estimator: RewardEstimator | None = None,
+    ) -> None:
+        """Sets the optimizer, losses, metrics and rewards; see `keras.Model.compile`.
+
+        A reward is maximised: training minimises, and the log `loss` is, the loss minus the reward.
+
+        Args:
+          optimizer: an optimizer, or its name or config.
+          loss: a loss or its name, or one for each output.
+          metrics: metrics or their names, or a list of them for each output.
+          loss_weights: weights of the outputs' losses.
+          weighted_metrics: metrics that use sample weights.
+          run_eagerly: whether steps run in Python, not traced.
+          steps_per_execution: steps from one call of callbacks for batches to the next. The engine decides how many
+            steps run at once.
+          jit_compile: whether XLA compiles training steps, as with `runtime.enable_xla`; once for each batch size.
+          reward: a function of (y_true, y_pred) that returns a number for each example, a `PythonReward`, an
+            `async def` or a name; or one for each output, as a list or a dict by output name.
+          reward_weights: weights of the outputs' rewards: a number, a list, or a dict by output name.
+          reward_estimator: `ScoreFunction` or `EvolutionStrategies`, for rewards without a gradient.
+
+        Raises:
+          ArgumentError: rewards do not fit the model, or each other.
+          RewardError: a reward computed in Python has no estimator.
+        """
+        settings = dict(locals())
+        settings.pop("self")
+        if self._experiment is not None:
+            raise ArgumentError(
+                "compile: the config of an experiment sets its optimizer, losses and metrics; use "
+                "from_experiment(params_override=…)"
+            )
+        settings["optimizer"] = self._compiled.settings.optimizer(optimizer)
+        of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
+        with self._compiled.scope():
+            rewards = build_rewards(self.model, **of_rewards)
+            self.model.compile(**settings)
+            if rewards is not None:
+                add_rewards(self.model, rewards)
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`."""
+        of_rewards = {} if (rewards := rewards_of(self.model)) is None else rewards.arguments
+        serialized = {name: keras.saving.serialize_keras_object(value) for name, value in of_rewards.items()}
+        return {**self.model.get_compile_config(), **serialized}
+
+    def compile_from_config(self, config: Mapping[str, Any]) -> None:
+        """Compiles with the config that `get_compile_config` has returned."""
+        known = {key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
+        self.compile(**known)
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The model's metrics, losses included."""
+        return list(self.model.metrics)
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """The names of `metrics`."""
+        return list(self.model.metrics_names)
+
+    @property
+    def stop_training(self) -> bool:
+        """Whether `fit` is to end; callbacks set it."""
+        return bool(self.model.stop_training)
+
+    @stop_training.setter
+    def stop_training(self, value: bool) -> None:
+        self.model.stop_training = value
 
     # Training and evaluating.
 
@@ -157,13 +265,13 @@ class Program(Compiled):
         """Trains; see `keras.Model.fit`, whose arguments these are.
 
         Returns:
-          The history: lists of numbers by name in `history`, one for each epoch.
+          The history: `history` has a list by name, with a number for each epoch.
 
         Raises:
           ArgumentError: arguments contradict each other.
           DataError: the data cannot be used.
           NotCompiledError: `compile` was not called.
-          UserError: as an experiment would end with.
+          UserError: the error with which an experiment would end.
         """
         self._check_compiled("fit")
         self._check_directory(initial_epoch, callbacks or ())
@@ -174,7 +282,9 @@ class Program(Compiled):
         of_validation = self._read_validation(validation_data, source, batch_size)
         if validation_split and validation_data is None:
             if not isinstance(source, Arrays):
-                raise ArgumentError(f"validation_split={validation_split} is for arrays; give validation_data")
+                raise ArgumentError(
+                    f"validation_split={validation_split} is for arrays; give validation_data for other data"
+                )
             source, of_validation = source.split(validation_split, batch_size)
         steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
         source = Weighted(source, class_weight) if class_weight else source
@@ -185,12 +295,16 @@ class Program(Compiled):
         return self.model.history
 
     def _check_directory(self, initial_epoch: int, callbacks: Sequence[Any]) -> None:
-        """Refuses what would contradict a run directory."""
+        """Refuses arguments that contradict a run directory."""
         if self.model_dir and initial_epoch:
-            what = f"initial_epoch={initial_epoch}: {self.model_dir} says where training goes on; leave it out"
-            raise ArgumentError(what)
+            raise ArgumentError(
+                f"initial_epoch={initial_epoch}: training continues at the checkpoint in {self.model_dir}; leave out "
+                "initial_epoch"
+            )
         if self.model_dir and any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
-            raise ArgumentError(f"BackupAndRestore: {self.model_dir} keeps what is needed to go on; leave it out")
+            raise ArgumentError(
+                f"BackupAndRestore: training continues at the checkpoint in {self.model_dir}; leave out this callback"
+            )
 
     def evaluate(
         self,
@@ -233,51 +347,51 @@ class Program(Compiled):
     # From an event loop.
 
     async def fit_async(self, *arguments: Any, **keywords: Any) -> keras.callbacks.History:
-        """Trains as `fit` does, whose arguments these are, in a thread: several programs may train in one event loop.
+        """Trains as `fit` does, with the same arguments, in a thread: several programs may train in one event loop.
 
-        Calls of one program wait for each other. If the task that awaits this is cancelled, training ends with the
-        window that runs, a run directory keeps where it stood, and only then the task goes on. Signals are the event
-        loop's; `asyncio.run` makes a cancellation of the first Ctrl-C.
+        Calls of one program wait for each other. If the task that awaits this is cancelled, training ends after the
+        current window, a run directory has the checkpoint of that step, and only then the task continues. The event
+        loop handles signals; `asyncio.run` cancels at the first Ctrl-C.
         """
-        return await self._turns.take(functools.partial(self.fit, *arguments, **keywords))
+        return await self._async.run(functools.partial(self.fit, *arguments, **keywords))
 
     async def evaluate_async(self, *arguments: Any, **keywords: Any) -> Any:
-        """Evaluates as `evaluate` does; see `fit_async`. It is not left early."""
-        return await self._turns.take(functools.partial(self.evaluate, *arguments, **keywords))
+        """Evaluates as `evaluate` does; see `fit_async`. An evaluation does not end early."""
+        return await self._async.run(functools.partial(self.evaluate, *arguments, **keywords))
 
     async def predict_async(self, *arguments: Any, **keywords: Any) -> Any:
-        """Predicts as `predict` does; see `fit_async`. It is not left early."""
-        return await self._turns.take(functools.partial(self.predict, *arguments, **keywords))
+        """Predicts as `predict` does; see `fit_async`. A prediction does not end early."""
+        return await self._async.run(functools.partial(self.predict, *arguments, **keywords))
 
     # Checkpoints.
 
     def load(self, filepath: str | os.PathLike[str]) -> None:
-        """Takes the model, the optimizer and the global step of a checkpoint; `fit` goes on from there.
+        """Reads the model, the optimizer and the global step from a checkpoint; `fit` continues from there.
 
-        For a program without a run directory, which says itself where training stands.
+        For a program without a run directory: with one, training continues at its newest checkpoint.
 
         Args:
-          filepath: a checkpoint's folder or prefix; a run directory; or what a `ProgramCheckpoint` was given. Of
-            several the newest is taken, by its step.
+          filepath: a checkpoint's folder or prefix; a run directory; or the `filepath` of a `ProgramCheckpoint`. Of
+            several checkpoints, the one with the largest step is read.
 
         Raises:
           ArgumentError: there is a run directory.
-          CheckpointError: there is none that is whole, or it is of another program. Nothing was changed.
+          CheckpointError: there is no complete checkpoint, or it is of another program. Nothing was changed.
           NotCompiledError: there is no optimizer yet.
         """
         self._check_compiled("load")
         if self.model_dir:
             raise ArgumentError(
-                f"load: {self.model_dir} says where training stands. Use load_weights() for what a run begins with, or "
-                "a Program without model_dir"
+                f"load: training continues at the checkpoint in {self.model_dir}. Use load_weights() for initial "
+                "weights, or a Program without model_dir"
             )
-        with self._engine.scope():
-            self._engine.begin_at(loading.read_program(self.model, filepath))
+        with self._compiled.scope():
+            self._compiled.begin_at(checkpoint.read_program(self.model, filepath))
 
     def load_weights(self, filepath: str | os.PathLike[str]) -> None:
-        """Takes the model's variables of a checkpoint and nothing else; see `load`."""
-        with self._engine.scope():
-            loading.read_weights(self.model, filepath)
+        """Reads only the model's variables from a checkpoint; see `load`."""
+        with self._compiled.scope():
+            checkpoint.read_weights(self.model, filepath)
 
     # One batch.
 
@@ -306,23 +420,62 @@ class Program(Compiled):
 
     def predict_on_batch(self, x: Any) -> Any:
         """Returns the model's outputs for a batch, as NumPy arrays, with averaged weights if there are any."""
-        with self._engine.weights_averaged():
+        with self._compiled.weights_averaged():
             return self.model.predict_on_batch(x)
+
+    # Computing losses, rewards and metrics of outputs.
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
+        """Returns the loss of outputs, minus their reward; see `keras.Model.compute_loss`."""
+        loss = self.model.compute_loss(x, y, y_pred, sample_weight)
+        rewards = rewards_of(self.model)
+        return loss if rewards is None else rewards.evaluated(loss, (x, y, sample_weight), y_pred, self.model)
+
+    def compute_reward(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
+        """Returns the weighted sum of the rewards of outputs, a scalar float32, as an evaluation computes it.
+
+        Args:
+          x: features; rewards do not use them.
+          y: targets; None if rewards need none.
+          y_pred: outputs of the model.
+          sample_weight: weights of the examples.
+
+        Raises:
+          ArgumentError: `compile` was given no reward.
+        """
+        if (rewards := rewards_of(self.model)) is None:
+            raise ArgumentError("compute_reward: the program has no reward; use compile(reward=…)")
+        with self._compiled.scope():
+            return rewards.value(*tf.nest.map_structure(_as_tensor, (y, y_pred, sample_weight)))
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        """Updates the metrics with outputs, and returns their results; see `keras.Model.compute_metrics`."""
+        return dict(self.model.compute_metrics(x, y, y_pred, sample_weight))
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        """Returns the results of the metrics by name."""
+        return dict(self.model.get_metrics_result())
+
+    def _check_compiled(self, method: str) -> None:
+        if getattr(self.model, "optimizer", None) is None:
+            raise NotCompiledError(method)
+
+    # Arguments.
 
     def _read_training(
         self, data: Any, steps_per_epoch: int | None, settings: Mapping[str, Any], others: Mapping[str, Any]
     ) -> Source:
-        """Returns the data of `fit`; an experiment's own if the call gives none."""
+        """Returns the data of `fit`: the experiment's own if none is passed."""
         if data[0] is not None or self._experiment is None:
             return source_of(data, seed=self._engine.seed, **settings)
         given = {"y": data[1], "sample_weight": data[2], **settings, **others}
         if given["shuffle"] is True:
-            del given["shuffle"]  # nobody has said so
+            del given["shuffle"]  # the default
         self._experiment.check_arguments(**given)
         return self._experiment.own_training(steps_per_epoch)
 
     def _read_validation(self, data: Any, training: Source, batch_size: int | None) -> Any:
-        """Returns the data to validate on; an experiment's own if it trains on its own, or None."""
+        """Returns the data to validate on: the experiment's own if it trains on its own; None for none."""
         if data is not None:
             return validation_of(data, batch_size)
         if self._experiment is None or not isinstance(training, Own):
@@ -330,7 +483,7 @@ class Program(Compiled):
         return self._experiment.own_validation()
 
     def _read(self, data: Any, batch_size: int | None, steps: int | None) -> Source:
-        """Returns the data of a call that goes over it once; an experiment's own if the call gives none."""
+        """Returns the data of a call that reads it once: the experiment's own if none is passed."""
         if data[0] is None and self._experiment is not None:
             self._experiment.check_arguments(y=data[1], sample_weight=data[2], batch_size=batch_size)
             own = self._experiment.own_validation()
@@ -339,25 +492,29 @@ class Program(Compiled):
             return own
         source = source_of(data, batch_size=batch_size)
         if steps is None and int(source.one_pass().cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise ArgumentError("the data has no end; say with steps how many batches are wanted")
+            raise ArgumentError("the data has no end; give steps, the number of batches")
         return source
 
 
 def _steps_per_epoch(source: Source, given: int | None, num_epochs: int) -> int | None:
-    """Returns the steps of an epoch, after cutting the data as it is given; None if they show with its end."""
+    """Returns the steps of an epoch, and cuts the data to them; None if the end of the data will end the epoch."""
     if given:
         source.cut(given, num_epochs)
         return given
     if num_epochs > 1:
         source.count()
     if source.batches_per_epoch is None and source.is_endless:
-        raise ArgumentError("the data has no end; say with steps_per_epoch how many batches make an epoch")
+        raise ArgumentError("the data has no end; give steps_per_epoch, the number of batches of an epoch")
     return source.batches_per_epoch
 
 
 def _results(logs: dict[str, Any], return_dict: bool) -> Any:
-    """Returns numbers as Keras does: a dictionary, or a list, or the only one."""
+    """Returns logs as Keras does: a dictionary, or a list, or a single number."""
     if return_dict:
         return logs
     values = list(logs.values())
     return values[0] if len(values) == 1 else values
+
+
+def _as_tensor(value: Any) -> Any:
+    return None if value is None else tf.convert_to_tensor(value)

@@ -1,8 +1,8 @@
 """One reward: a function of targets and outputs, by name, in TensorFlow or in Python.
 
-Owns: which names there are, calling a function of TensorFlow while a step is traced, calling one of Python for each
-example while the step runs, and what is said when either cannot be. Does not own: which output has which reward
-(`rewards.py`), or how one without a gradient is trained (`estimators.py`).
+Owns: the names of rewards, calling a function of TensorFlow while a step is traced, calling a function of Python for
+each example while the step runs, and their errors. Does not own: the reward of each output (`rewards.py`), or training
+with a reward that has no gradient (`estimators.py`).
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ _PACKAGE = "official_trainer"
 
 
 class RewardError(UserError, ValueError):
-    """A reward cannot be computed, or nothing can be learned from it."""
+    """A reward cannot be computed, or has no gradient and no estimator."""
 
     exit_code = ExitCode.CONFIG
-    __init__ = Exception.__init__  # AutoGraph raises such an error again as it is
+    __init__ = Exception.__init__  # so that AutoGraph raises the same error again
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 @dataclasses.dataclass(frozen=True)
 class PythonReward:
-    """A reward that Python computes for one example at a time: anything, a search or a call of a service.
+    """A reward that Python computes for one example at a time, for example by a search or a call of a service.
 
-    It has no gradient, so it needs a `reward_estimator`. Each step waits for it: the outputs leave the device, all
-    examples are rewarded, the numbers go back. XLA cannot compile such a step.
+    It has no gradient, so it needs a `reward_estimator`. Each step waits for it: the outputs leave the device, the
+    rewards of all examples are computed, and return to the device. XLA cannot compile such a step.
 
     Attributes:
-      function: called as `function(y_true, y_pred)` with what one example has in the targets (None without targets)
-        and in the outputs, as NumPy arrays; returns a number. An `async def` is called for all examples of a batch
-        at once, in one event loop that stays for the whole process; it needs no `PythonReward` around it.
+      function: called as `function(y_true, y_pred)` with the targets (None without targets) and the outputs of one
+        example, as NumPy arrays; returns a number. An `async def` is called for all examples of a batch at once, in
+        one event loop for the whole process; it needs no `PythonReward` around it.
     """
 
     function: Callable[[Any, Any], Any]
 
     def __call__(self, y_true: Any, y_pred: Any) -> Any:
-        """Returns what the function does."""
+        """Returns the result of the function."""
         return self.function(y_true, y_pred)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` takes."""
+        """Returns the arguments for `from_config`."""
         return {"function": keras.saving.serialize_keras_object(self.function)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> PythonReward:
-        """Returns the reward again."""
+        """Returns the reward of such a config."""
         return cls(keras.saving.deserialize_keras_object(config["function"]))
 
 
 class RewardFunction:
-    """A reward as `compile` was given it, ready to be called.
+    """A reward from the arguments of `compile`, ready to be called.
 
     Attributes:
-      name: what errors call it.
+      name: its name in errors.
       is_python: whether Python computes it while the step runs.
     """
 
@@ -75,8 +75,8 @@ class RewardFunction:
         """Takes a function or a name.
 
         Args:
-          given: what `compile` got.
-          place: the argument that it was given by, as errors name it.
+          given: the function or name.
+          place: the argument of `compile`, as errors name it.
 
         Raises:
           ArgumentError: it is neither.
@@ -85,7 +85,7 @@ class RewardFunction:
         if isinstance(function, keras.losses.Loss | keras.metrics.Metric) or not callable(function):
             raise ArgumentError(
                 f"{place}={given!r}: a reward is a function of (y_true, y_pred) that returns a number for each "
-                f"example, or one of the names {', '.join(_names())}; a loss goes in by loss=, a metric by metrics="
+                f"example, or one of the names {', '.join(_names())}; give a loss as loss=…, a metric as metrics=…"
             )
         self._function = function.function if isinstance(function, PythonReward) else function
         self.name = _name_of(self._function)
@@ -117,8 +117,8 @@ class RewardFunction:
     def of_samples(self, y_true: Any, samples: tf.Tensor) -> tf.Tensor:
         """Returns the rewards of several outputs [samples, batch, …] for the same targets: [samples, batch, …].
 
-        [samples] if each is rewarded by one number. What Python rewards, it is given all at once. What a function draws
-        from random streams is the same for each sample.
+        [samples] if each has a single reward. Python gets all samples at once. The random numbers of a function are the
+        same for each sample.
         """
         if not self.is_python:
             return self._of_each(y_true, samples)
@@ -141,7 +141,7 @@ class RewardFunction:
         return tf.ensure_shape(values, [samples.shape[0], *shapes[0]])
 
     def take_failure(self) -> BaseException | None:
-        """Returns what the function has raised in Python, and forgets it."""
+        """Returns the error that the function has raised in Python, and clears it."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -158,18 +158,18 @@ class RewardFunction:
                 values = [self._function(*example) for example in examples]
             return np.array([self._number(value) for value in values], np.float32)
         except BaseException as error:
-            self._failure = error  # TensorFlow makes its own errors of others; one of them means that data has ended
+            self._failure = error  # TensorFlow replaces errors by its own; one of those means the end of the data
             raise RuntimeError(f"reward {self.name!r}: {type(error).__name__}: {error}") from error
 
     def _number(self, value: Any) -> float:
         array = np.asarray(value)
         if array.size != 1 or array.dtype.kind not in "biuf":
-            raise RewardError(f"it returned {value!r} for an example; a reward is a number")
+            raise RewardError(f"it returned {value!r} for an example; it must return a number")
         return float(array.reshape(()))
 
 
 def _all_at_once(function: Callable[..., Coroutine[Any, Any, Any]], examples: Sequence[Any]) -> list[Any]:
-    """Returns what a coroutine function returns for each example; the first error ends the others."""
+    """Returns the results of a coroutine function for all examples; the first error cancels the other calls."""
 
     async def rewarded() -> list[Any]:
         async with asyncio.TaskGroup() as group:
@@ -189,7 +189,7 @@ _starting = threading.Lock()  # programs may train in several threads
 
 @functools.cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """Returns the loop that rewards are awaited in; one, because clients of services belong to that they began in."""
+    """Returns the event loop of rewards; a single one, because clients of services belong to the loop they began in."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rewards", daemon=True).start()
     return loop
@@ -204,7 +204,7 @@ def _name_of(function: Any) -> str:
 
 
 def _as_keras_matches_them(y_true: Any, y_pred: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """Returns targets in the rank and type that Keras gives them for losses: else [n] and [n, 1] make [n, n]."""
+    """Returns targets in the rank and type that Keras uses for losses; else [n] and [n, 1] would make [n, n]."""
     if y_true is None:
         return None, y_pred
     matching = load("tf_keras.src.engine.compile_utils")
@@ -229,7 +229,7 @@ def _names() -> list[str]:
 
 
 def _named(name: str, place: str) -> Any:
-    """Returns the function of a name: one of Keras's metrics of which more is better, or one that a user registered."""
+    """Returns the function of a name: a metric of Keras that is better when higher, or a registered function."""
     if name in ("accuracy", "acc"):
         return accuracy
     if name in _OF_KERAS:
@@ -237,16 +237,16 @@ def _named(name: str, place: str) -> Any:
     if (registered := keras.saving.get_registered_object(name)) is not None:
         return registered
     if hasattr(keras.losses, name):
-        raise ArgumentError(f"{place}={name!r}: less of it is better, and rewards are maximised; give it by loss=")
+        raise ArgumentError(f"{place}={name!r}: this is a loss, but a reward is maximised; give loss={name!r}")
     near = nearest(name, _names())
     raise ArgumentError(
-        f"{place}={name!r} is no name of a reward; allowed: {', '.join(_names())}, and what "
-        f"keras.saving.register_keras_serializable knows{f'; did you mean {near[0]!r}?' if near else ''}"
+        f"{place}={name!r} is not a name of a reward; allowed: {', '.join(_names())}, and functions registered with "
+        f"keras.saving.register_keras_serializable{f'; did you mean {near[0]!r}?' if near else ''}"
     )
 
 
 def accuracy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Returns 1.0 where the class is right; outputs are classes that were drawn, or what Keras takes for accuracy."""
+    """Returns 1.0 where the class is right; outputs are sampled classes, or those of Keras's accuracy metrics."""
     if y_pred.dtype.is_integer:
         one_hot = y_true.shape.rank > y_pred.shape.rank
         classes = tf.argmax(y_true, axis=-1) if one_hot else tf.reshape(y_true, tf.shape(y_pred))

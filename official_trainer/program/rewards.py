@@ -1,8 +1,8 @@
-"""Rewards beside losses: what `compile(reward=…)` means for the outputs of a model, and for what is trained.
+"""Rewards in addition to losses: the meaning of `compile(reward=…)` for the outputs of a model and for training.
 
-Owns: which output has which reward and which weight, sample weights in rewards, what a step minimises (the loss minus
-the reward), and the metrics of both. Does not own: a single reward (`reward_function.py`), how one without a gradient
-is trained (`estimators.py`), which callbacks maximise (`monitored_modes.py`).
+Owns: the reward and the weight of each output, sample weights in rewards, what a step minimises (the loss minus the
+reward), and the metrics of both. Does not own: a single reward (`reward_function.py`), training with a reward that has
+no gradient (`estimators.py`), names of outputs (`outputs.py`), callbacks that maximise a reward (`callbacks.py`).
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer.lazy import keras, load, tf
-from official_trainer.program import per_output
+from official_trainer.lazy import keras, tf
+from official_trainer.program import outputs as of_outputs
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.estimators import EvolutionStrategies, RewardEstimator, ScoreFunction
+from official_trainer.program.outputs import Outputs, compile_utils
 from official_trainer.program.reward_function import RewardError, RewardFunction
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking.monitored import Direction
-
-_compiled: Any = load("tf_keras.src.engine.compile_utils")  # Keras's own containers have no public name
 
 _CHOICES = "reward_estimator=ScoreFunction(…) or reward_estimator=EvolutionStrategies(…)"
 
 
 def _mean(name: str, direction: Direction) -> Any:
-    """Returns a metric that says which values are better; of Keras's class, or a SavedModel of it could not be read."""
+    """Returns a metric that declares its direction; of Keras's class, so that a SavedModel with it can be read."""
     metric = keras.metrics.Mean(name)
     metric.direction = direction
     return metric
@@ -71,8 +70,8 @@ class _Rewarded:
             return values * tf.reduce_mean(weight)
         if (extra := values.shape.rank - 1 - weight.shape.rank) < 0:
             raise RewardError(
-                f"reward {self.function.name!r} of the output {self.name!r} is a number for each example, and "
-                f"sample_weight has the shape {tuple(weight.shape)}; give it one weight for each example"
+                f"reward {self.function.name!r} of the output {self.name!r} is a number for each example, but "
+                f"sample_weight has the shape {tuple(weight.shape)}; give one weight for each example"
             )
         shape = tf.concat([[1], tf.shape(weight), [1] * extra], axis=0)
         return _mean_of_examples(values * tf.reshape(weight, shape))
@@ -86,56 +85,55 @@ class Rewards:
     """The rewards of a compiled model.
 
     Attributes:
-      given: the arguments of `compile` about rewards, by name, as `compile_from_config` takes them.
+      arguments: the arguments of `compile` about rewards, by name, as `compile_from_config` takes them.
     """
 
     def __init__(self, reward: Any, weights: Any, estimator: RewardEstimator | None, model: keras.Model) -> None:
-        """Takes what `compile` got.
+        """Takes the arguments of `compile`.
 
         Args:
           reward: a reward or its name, or one for each output: a list, or a dict by output name.
           weights: a number, or one for each output: a list, or a dict by output name; None for ones.
-          estimator: trains what has no gradient; None where all rewards have one.
-          model: whose outputs are rewarded.
+          estimator: for rewards without a gradient; None if all rewards have one.
+          model: the model with these outputs.
 
         Raises:
-          ArgumentError: they do not fit together, or not to the model.
+          ArgumentError: they contradict each other, or do not fit the model.
         """
-        self.given = {"reward": reward, "reward_weights": weights, "reward_estimator": estimator}
-        self._estimator, self._container = estimator, _compiled.Container(output_names=model.output_names)
+        self.arguments = {"reward": reward, "reward_weights": weights, "reward_estimator": estimator}
+        self._estimator, self._outputs = estimator, Outputs(model)
         if not isinstance(estimator, RewardEstimator | None):
             raise ArgumentError(f"reward_estimator={estimator!r}; allowed: {_CHOICES}, or None")
         for name in ("train_step", "test_step"):
             if getattr(type(model), name) is not getattr(keras.Model, name):
                 raise ArgumentError(
-                    f"reward: {type(model).__name__}.{name} is the model's own, and rewards are part of the steps of "
-                    f"Program; leave out reward, or {name}"
+                    f"reward: {type(model).__name__} has its own {name}, but the steps of Program compute rewards; "
+                    f"leave out reward, or {name}"
                 )
         if isinstance(estimator, EvolutionStrategies):
             estimator.check_strategy(model.distribute_strategy)
-        names = per_output.names_of(model)
-        self._functions = _functions(reward, names)
+        self._functions = _functions(reward, self._outputs.names)
         if self._estimator is None:
             for function in self._functions.values():
                 _check_has_gradient(function, not function.is_python)
-        if names is not None:
-            self._check_against(names)
+        if self._outputs.names is not None:
+            self._check_against(self._outputs.names)
         self._is_built = False
         self._loss, self._total = _mean("loss", "min"), _mean("reward", "max")
         self._of_output: dict[str, Any] = {}
 
     @property
     def metrics(self) -> list[Any]:
-        """What is minimised, the reward and, of several outputs, the reward of each; none before the first batch."""
+        """The loss minus the reward, the reward and, of several outputs, the reward of each; none before a batch."""
         return [self._loss, self._total, *self._of_output.values()] if self._is_built else []
 
     def failure(self) -> RewardError | None:
-        """Returns what to say of a reward that has raised an error in Python since the last call; None if none has."""
+        """Returns the error of a reward that has failed in Python since the last call; None if none has."""
         for function in self._functions.values():
-            if (error := function.take_failure()) is not None:
-                said = RewardError(f"reward {function.name!r} has failed: {type(error).__name__}: {error}")
-                said.__cause__ = error
-                return said
+            if (cause := function.take_failure()) is not None:
+                error = RewardError(f"reward {function.name!r} has failed: {type(cause).__name__}: {cause}")
+                error.__cause__ = cause
+                return error
         return None
 
     def check_compiler(self) -> None:
@@ -147,18 +145,18 @@ class Rewards:
         for function in self._functions.values():
             if function.is_python:
                 raise RewardError(
-                    f"reward {function.name!r} is computed in Python, and XLA compiles none of it; leave out "
-                    "jit_compile, and runtime.enable_xla"
+                    f"reward {function.name!r} is computed in Python, which XLA cannot compile; leave out jit_compile "
+                    "and runtime.enable_xla"
                 )
 
     # In a step. Called in replica context, traced.
 
     @do_not_convert
     def trained(self, loss: Any, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
-        """Returns what a step of training minimises: the loss minus the reward, with a gradient for each.
+        """Returns what a training step minimises: the loss minus the reward, both with a gradient.
 
         Args:
-          loss: what `compute_loss` returned; None without losses.
+          loss: the result of `compute_loss`; None without losses.
           batch: `(x, y, sample_weight)`.
           outputs: of the model for the batch.
           model: the model.
@@ -175,13 +173,13 @@ class Rewards:
         else:
             values, surrogate = [self._with_gradient(each) for each in rewarded], None
         total = self._summed(rewarded, values)
-        if surrogate is not None:  # has the gradient, and its value is no reward
+        if surrogate is not None:  # it has the gradient, but its value is not a reward
             total = tf.stop_gradient(total) + (surrogate - tf.stop_gradient(surrogate))
         return self._minimised(loss, total, (rewarded, values), model)
 
     @do_not_convert
     def evaluated(self, loss: Any, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
-        """Returns what `trained` does, without a gradient, of the outputs as they are."""
+        """Returns the loss minus the reward in an evaluation, without a gradient."""
         _, y, sample_weight = batch
         rewarded = self._rewarded(y, outputs, sample_weight)
         values = [self._value(each) for each in rewarded]
@@ -220,7 +218,7 @@ class Rewards:
         self, rewarded: Sequence[_Rewarded], x: Any, outputs: Any, model: keras.Model
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         assert isinstance(self._estimator, EvolutionStrategies)
-        found = self._by_name(self._estimator.outputs(model, x, like=outputs))
+        found = self._outputs.by_name(self._estimator.outputs(model, x, like=outputs))
         by_copy = []
         for each in rewarded:
             values = each.of_samples(tf.stop_gradient(found[each.name]))
@@ -244,18 +242,19 @@ class Rewards:
                 self._of_output[each.name].update_state(value, sample_weight=size)
         if not any(metric is self._total for metric in model.metrics):
             raise RewardError(
-                f"reward: {type(model).__name__}.metrics leaves out the metrics of compile, so no reward is told; "
-                "let it return [*super().metrics, …]"
+                f"reward: {type(model).__name__}.metrics leaves out the metrics of compile, and with them the "
+                "reward; let it return [*super().metrics, …]"
             )
         return minimised
 
     # Outputs.
 
     def _rewarded(self, y: Any, outputs: Any, sample_weight: Any) -> list[_Rewarded]:
-        self._build(outputs)
-        found = self._by_name(outputs)
-        targets = self._aligned(y, outputs, list(found))
-        weights = self._aligned(sample_weight, outputs, list(found))
+        if not self._is_built:
+            self._build(outputs)
+        found = self._outputs.by_name(outputs)
+        targets = self._outputs.paired(y, outputs)
+        weights = self._outputs.paired(sample_weight, outputs)
         return [
             _Rewarded(
                 name=name,
@@ -269,51 +268,37 @@ class Rewards:
         ]
 
     def _build(self, outputs: Any) -> None:
-        if self._is_built:
-            return
-        self._container.build(outputs)
-        names = list(self._by_name(outputs))
+        names = self._outputs.build(outputs)
         self._check_against(names)
         if len(names) > 1:
             self._of_output = {name: _mean(f"{name}_reward", "max") for name in self._functions_of(names)}
         self._is_built = True
 
-    def _by_name(self, outputs: Any) -> dict[str, Any]:
-        flat = tf.nest.flatten(outputs)
-        names = sorted(outputs) if isinstance(outputs, Mapping) else self._container._output_names
-        return dict(zip(names, flat, strict=True))
-
-    def _aligned(self, structure: Any, outputs: Any, names: Sequence[str]) -> dict[str, Any]:
-        if structure is None:
-            return dict.fromkeys(names)
-        flat = tf.nest.flatten(self._container._conform_to_outputs(outputs, structure))
-        return dict(zip(names, flat, strict=True))
-
     def _check_against(self, names: Sequence[str]) -> None:
-        """Refuses what names, or counts, other outputs than there are."""
-        reward, weights = self.given["reward"], self.given["reward_weights"]
-        per_output.check("reward", reward, names)
+        """Refuses arguments for other outputs, or another number of them, than there are."""
+        reward, weights = self.arguments["reward"], self.arguments["reward_weights"]
+        of_outputs.check("reward", reward, names)
         rewarded = list(self._functions_of(names))
         if isinstance(weights, Mapping):
-            per_output.check("reward_weights", weights, rewarded, which="outputs that have a reward")
+            of_outputs.check("reward_weights", weights, rewarded, which="outputs with a reward")
         else:
-            per_output.check("reward_weights", weights, names)
-        by_name = per_output.by_name(weights, names)
+            of_outputs.check("reward_weights", weights, names)
+        by_name = of_outputs.values(weights, names)
         self._factors = {name: _factor(name, by_name.get(name)) for name in rewarded}
         if isinstance(self._estimator, ScoreFunction):
             self._estimator.check_names(rewarded)
 
     def _functions_of(self, names: Sequence[str]) -> dict[str, RewardFunction]:
         """Returns the rewards by the names of their outputs."""
-        keys = per_output.keys(self.given["reward"], names)
+        keys = of_outputs.keys(self.arguments["reward"], names)
         return {name: self._functions[key] for name, key in keys.items() if key in self._functions}
 
 
-class LossesBesideRewards(_compiled.LossesContainer):
-    """Keras's losses, with the metrics of rewards among theirs and what is minimised as `loss`."""
+class LossesWithRewards(compile_utils.LossesContainer):
+    """Keras's losses, with the metrics of rewards among theirs; `loss` is the loss minus the reward."""
 
     def __init__(self, losses: Any, loss_weights: Any, output_names: Any, rewards: Rewards) -> None:
-        """Takes what Keras's container does, and the rewards."""
+        """Takes the arguments of Keras's container, and the rewards."""
         super().__init__(losses, loss_weights, output_names=output_names)
         self.rewards = rewards
 
@@ -323,45 +308,45 @@ class LossesBesideRewards(_compiled.LossesContainer):
         return [*([loss] if loss else []), *super().metrics[1:], *of_rewards]
 
 
-def given_rewards(
+def build_rewards(
     model: keras.Model, *, reward: Any, reward_weights: Any, reward_estimator: RewardEstimator | None
 ) -> Rewards | None:
-    """Returns the rewards that `compile` was given; None if it was given none.
+    """Returns the rewards of the arguments of `compile`; None for none.
 
     Raises:
-      ArgumentError: they do not fit together, or not to the model.
-      RewardError: a reward of Python has no estimator.
+      ArgumentError: they contradict each other, or do not fit the model.
+      RewardError: a reward computed in Python has no estimator.
     """
     if reward is not None:
         return Rewards(reward, reward_weights, reward_estimator, model)
     for name, value in (("reward_weights", reward_weights), ("reward_estimator", reward_estimator)):
         if value is not None:
-            raise ArgumentError(f"{name}={value!r} is given without a reward; give one by reward=, or leave it out")
+            raise ArgumentError(f"{name}={value!r} has no effect without a reward; give reward=… too, or leave it out")
     return None
 
 
 def rewards_of(model: keras.Model) -> Rewards | None:
-    """Returns the rewards that a model was compiled with; None if it was without."""
+    """Returns the rewards with which a model was compiled; None for none."""
     return getattr(getattr(model, "compiled_loss", None), "rewards", None)
 
 
 def add_rewards(model: keras.Model, rewards: Rewards) -> None:
-    """Gives a model that Keras has compiled its rewards."""
+    """Adds rewards to a model that Keras has compiled."""
     of_keras = model.compiled_loss
     losses, weights = of_keras._user_losses, of_keras._user_loss_weights
-    model.compiled_loss = LossesBesideRewards(losses, weights, model.output_names, rewards)
+    model.compiled_loss = LossesWithRewards(losses, weights, model.output_names, rewards)
 
 
 def _functions(reward: Any, names: Sequence[str] | None) -> dict[Any, RewardFunction]:
-    """Returns the rewards by the keys they were given under: names, numbers, or None for one for all outputs."""
+    """Returns the rewards by their keys in the argument: names, numbers, or None for one reward for all outputs."""
     if names is not None:
-        per_output.check("reward", reward, names)
+        of_outputs.check("reward", reward, names)
     found = {}
-    for key, value in per_output.items(reward):
+    for key, value in of_outputs.items(reward):
         if value is not None:
             found[key] = RewardFunction(value, "reward" if key is None else f"reward[{key!r}]")
     if not found:
-        raise ArgumentError(f"reward={reward!r} rewards no output; leave it out, or give one of them a reward")
+        raise ArgumentError(f"reward={reward!r} has no reward for any output; leave it out, or give an output a reward")
     return found
 
 
@@ -375,7 +360,7 @@ def _factor(name: str, value: Any) -> float:
 
 def _check_has_gradient(function: RewardFunction, has_gradient: bool) -> None:
     if not has_gradient:
-        why = "is computed in Python" if function.is_python else "does not depend on the outputs in a way that has one"
+        why = "it is computed in Python" if function.is_python else "it is not differentiable in the outputs"
         raise RewardError(
-            f"reward {function.name!r} has no gradient: it {why}. Choose how it is trained: compile(…, {_CHOICES})"
+            f"reward {function.name!r} has no gradient: {why}. Choose an estimator: compile(…, {_CHOICES})"
         )

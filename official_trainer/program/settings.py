@@ -1,9 +1,10 @@
-"""The sections of an experiment's config beside Keras's arguments: which fields `fit` takes, and which it refuses.
+"""The sections of an experiment's config that a Program takes: which fields `fit` uses, and which it refuses.
 
-Owns: what of `TrainerConfig` and `RuntimeConfig` has a meaning for a Program, and the config that a call amounts to.
+Owns: the fields of `TrainerConfig` and `RuntimeConfig` that have a meaning for a Program, and the config of a call.
 Does not own: what the fields do (the engine), or Keras's arguments (`program.py`).
 
-A field at its default is left to `fit`. One that says what an argument of Keras says is refused: nothing is said twice.
+`fit` decides about a field at its default. A field that repeats an argument of Keras is refused, so that nothing is set
+in two places.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from official_trainer.program.data import ArgumentError
 EXPERIMENT = "Program"
 NEVER = 2**62  # an interval that no run gets to
 
-_BUILDS = "it says what the model is built on: give Program a function that builds the model, in place of the model"
+_BUILDS = "it takes effect during building; give Program a function that builds the model, in place of the model"
 _ALONE = "fit runs in one process; use train.py with an experiment"
 
 _ARGUMENTS = {
     "trainer.train_steps": "give fit(epochs=…)",
     "trainer.train_epochs": "give fit(epochs=…)",
     "trainer.on_data_end": "give fit(steps_per_epoch=…)",
-    "trainer.summary_interval": "fit sums up at the end of each epoch; give fit(steps_per_epoch=…)",
+    "trainer.summary_interval": "fit writes a summary at the end of each epoch; give fit(steps_per_epoch=…)",
     "trainer.validation_interval": "give fit(validation_freq=…)",
     "trainer.validation_steps": "give fit(validation_steps=…)",
-    "trainer.continuous_eval_timeout": "fit follows nobody's checkpoints; leave it out",
+    "trainer.continuous_eval_timeout": "fit does not wait for checkpoints of another process; leave it out",
     "trainer.train_tf_function": "give compile(run_eagerly=True)",
     "trainer.train_tf_while_loop": "give compile(run_eagerly=True)",
     "trainer.eval_tf_function": "give compile(run_eagerly=True)",
@@ -57,7 +58,7 @@ _ARGUMENTS = {
     "runtime.collective_timeout_seconds": _ALONE,
     "runtime.tpu": _ALONE,
 }
-"""Fields that say what an argument says, or mean nothing for `fit`; and what to use instead."""
+"""Fields that repeat an argument, or have no effect in `fit`; and what to use instead."""
 
 _OF_BUILDING = (
     "distribution_strategy",
@@ -69,7 +70,7 @@ _OF_BUILDING = (
     "loss_scale",
     "enable_op_determinism",
 )
-"""Fields of the runtime that have their effect while a model is built."""
+"""Fields of the runtime that take effect while a model is built."""
 
 _WITHOUT_DIRECTORY = (
     "steps_per_loop",
@@ -79,7 +80,7 @@ _WITHOUT_DIRECTORY = (
     "export",
     "runtime.enable_xla",
 )
-"""Fields that need no run directory, beside those of building; a default export needs one and is nothing without."""
+"""Fields that need no run directory, in addition to those above; without one, only an export that does nothing."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,10 +88,10 @@ class Settings:
     """What the calls of a Program have in common.
 
     Attributes:
-      base: the config, but for what a call says.
+      base: the config, without the fields that each call sets.
       model_dir: the run directory; empty for none.
-      experiment: what a run is called.
-      saves_each_epoch: whether there is a checkpoint after each epoch, and not as `base` says.
+      experiment: the name of the experiment.
+      saves_each_epoch: whether there is a checkpoint after each epoch, whatever the interval in `base`.
     """
 
     base: ExperimentConfig
@@ -105,7 +106,7 @@ class Settings:
         """Returns checked settings; `builds` is whether the model is still to be built.
 
         Raises:
-          ArgumentError: a field says what an argument says, or has no meaning here.
+          ArgumentError: a field repeats an argument, or has no meaning here.
           ConfigError: values are wrong.
         """
         runtime, usual = runtime or RuntimeConfig(), TrainerConfig()
@@ -136,18 +137,20 @@ class Settings:
         return self.base.runtime
 
     def check_validation(self, is_given: bool) -> None:
-        """Refuses a best checkpoint where nothing is evaluated; an experiment may have one in its other modes.
+        """Refuses a best checkpoint without validation data; an experiment may have one for its other modes.
 
         Raises:
           ArgumentError: there is no validation data.
         """
         name = self.trainer.best_checkpoint_eval_metric
         if name and not is_given and self.experiment == EXPERIMENT:
-            what = f"trainer.best_checkpoint_eval_metric={name!r}: there is no evaluation that it could be of"
-            raise ArgumentError(f"{what}; give fit(validation_data=…)")
+            raise ArgumentError(
+                f"trainer.best_checkpoint_eval_metric={name!r}: there is no evaluation with this metric; give "
+                "fit(validation_data=…)"
+            )
 
     def build(self, make: Callable[[], Any]) -> Any:
-        """Returns what a function makes, in the scope of the strategy, on what the runtime says.
+        """Returns the result of `make`, called in the scope of the strategy, on the devices of the runtime section.
 
         Raises:
           DeviceError: the devices are not there.
@@ -157,7 +160,7 @@ class Settings:
             return make()
 
     def optimizer(self, optimizer: Any) -> Any:
-        """Returns an optimizer, with the loss scale that was asked for; a dynamic one is put around it by Keras."""
+        """Returns an optimizer with the configured loss scale; Keras itself adds a dynamic one."""
         scale = self.runtime.loss_scale
         if scale in (None, "dynamic"):
             return optimizer
@@ -170,9 +173,9 @@ class Settings:
         """Returns the fields of the trainer that follow from a call, for `config`.
 
         Args:
-          end_step: step with which training ends.
+          end_step: the last step of training.
           epoch_steps: steps of an epoch; None outside of `fit`.
-          validation_steps: batches of an evaluation; None for as many as the settings say.
+          validation_steps: batches of an evaluation; None for the number in the settings.
           is_traced: whether steps are traced.
         """
         fields: dict[str, Any] = {
@@ -193,11 +196,11 @@ class Settings:
         """Returns the config of a call.
 
         Args:
-          call: what `call` returned.
-          enable_xla: whether `compile` asks for XLA.
+          call: the result of `call`.
+          enable_xla: whether `compile` enables XLA.
 
         Raises:
-          ConfigError: values are wrong, by themselves or beside each other.
+          ConfigError: values are wrong, or contradict each other.
         """
         trainer = self.trainer.replace(**call)
         runtime = self.runtime.replace(enable_xla=enable_xla or self.runtime.enable_xla)
@@ -218,16 +221,16 @@ def check_micro_batches(count: int, sizes: Mapping[str, int], *, compiles: bool)
 
     Args:
       count: micro-batches of a batch, over all replicas.
-      sizes: sizes of the batches that there are, by what each is; none if that is known only once they are read.
-      compiles: whether XLA compiles the step, in which sizes cannot be checked.
+      sizes: sizes of the batches by description; empty if they are unknown before the batches are read.
+      compiles: whether XLA compiles the step, which then cannot check sizes.
 
     Raises:
       ArgumentError: names the batch.
     """
     if compiles and not sizes:
         raise ArgumentError(
-            "trainer.gradient_accumulation_steps: XLA cuts batches into micro-batches if it knows their size before; "
-            "batch the dataset with drop_remainder=True, or compile without jit_compile and runtime.enable_xla"
+            "trainer.gradient_accumulation_steps: XLA can divide batches into micro-batches only if their size is "
+            "known; batch the dataset with drop_remainder=True, or compile without jit_compile and runtime.enable_xla"
         )
     for what, size in sizes.items():
         if size % count:
@@ -235,7 +238,7 @@ def check_micro_batches(count: int, sizes: Mapping[str, int], *, compiles: bool)
             shared = f"{count // replicas} micro-batches" + (f" on each of {replicas} replicas" if replicas > 1 else "")
             raise ArgumentError(
                 f"trainer.gradient_accumulation_steps: {shared} cannot share the {size} examples of {what}; choose a "
-                f"batch_size, and a number of examples, that divide by {count}"
+                f"batch_size and a number of examples that are multiples of {count}"
             )
 
 
@@ -250,7 +253,7 @@ def _changed(section: Any, default: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _objections(path: str, *, has_directory: bool, builds: bool) -> Iterator[str]:
-    """Yields what is against a field, first what weighs most."""
+    """Yields the reasons to refuse a field, the most important first."""
     section, _, name = path.partition(".")
     if path in _ARGUMENTS:
         yield _ARGUMENTS[path]
@@ -260,4 +263,4 @@ def _objections(path: str, *, has_directory: bool, builds: bool) -> Iterator[str
         return
     free = path in _WITHOUT_DIRECTORY or (section == "trainer" and name.partition(".")[0] in _WITHOUT_DIRECTORY)
     if not has_directory and (not free or name == "export"):
-        yield "it is about a run directory; give Program(model_dir=…)"
+        yield "it needs a run directory; give Program(model_dir=…)"

@@ -1,6 +1,6 @@
-"""The Task of a model that was compiled: what `compile` says, as the engine's steps.
+"""The Task of a compiled model: its loss, metrics and rewards as steps of the engine.
 
-Owns: a training step and an evaluation step out of Keras's own pieces (`compute_loss`, `compute_metrics`), so that
+Owns: a training step and an evaluation step made of Keras's own pieces (`compute_loss`, `compute_metrics`), so that
 their numbers are Keras's; a model's own `train_step` and `test_step` are called in their place. Does not own: data
 (`data.py`), what rewards add to a step (`rewards.py`), or when a step runs (`engine/loop.py`).
 """
@@ -14,8 +14,7 @@ import numpy as np
 
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
-from official_trainer.program.data import Source
-from official_trainer.program.parts import divided, share_of
+from official_trainer.program.data import CallData, divided, share_of
 from official_trainer.program.rewards import rewards_of
 from official_trainer.tasks import optimization
 from official_trainer.tasks.autograph import convert, do_not_convert
@@ -24,25 +23,17 @@ from official_trainer.tasks.task import Task
 Kind = Literal["train", "eval"]
 
 BESIDE_METRICS = ("batch_loss", "smoothed_loss", "learning_rate")
-"""What the engine tells of training beside the loss and the metrics; Keras has none of it."""
+"""Logs of training that the engine adds to the loss and the metrics; Keras has none of them."""
 
 
 class ProgramTask(Task):
-    """Trains a compiled model on the data of the call of `fit` that runs.
+    """Trains a compiled model on the data of the call that runs."""
 
-    Attributes:
-      training: the data to train on.
-      validation: the data to evaluate on.
-    """
+    metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it declares none
 
-    metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it does not say
-
-    training: Source | None = None
-    validation: Source | None = None
-
-    def __init__(self, params: Any, model: keras.Model) -> None:
+    def __init__(self, params: Any, model: keras.Model, data: CallData) -> None:
         super().__init__(params)
-        self._model = model
+        self._model, self._data = model, data
         self._own: dict[Kind, dict[str, tf.Variable]] = {"train": {}, "eval": {}}
 
     def build_model(self) -> keras.Model:
@@ -53,10 +44,10 @@ class ProgramTask(Task):
         """Returns the batches of the call that runs: endless to train on, one pass to evaluate on."""
         context = InputContext.adopt(input_context)
         if params.is_training:
-            assert self.training is not None
-            return divided(self.training.batches(context.start_step), context.elements_per_step, weighted=True)
-        assert self.validation is not None
-        return divided(self.validation.one_pass(), context.elements_per_step)
+            assert self._data.training is not None
+            return divided(self._data.training.batches(context.start_step), context.elements_per_step, weighted=True)
+        assert self._data.validation is not None
+        return divided(self._data.validation.one_pass(), context.elements_per_step)
 
     @do_not_convert
     def train_step(
@@ -100,16 +91,16 @@ class ProgramTask(Task):
             self._keep(kind, convert(model.compute_metrics)(*batch))
         else:
             _, y, outputs, weight = batch
-            model.compiled_metrics.update_state(y, outputs, weight)  # without the results, which nobody asks for here
+            model.compiled_metrics.update_state(y, outputs, weight)  # computes no results, which are not needed here
 
-    # What callbacks are told.
+    # The logs of callbacks.
 
     def _keep(self, kind: Kind, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Keeps what a model's own step has returned; returns it with a loss that the engine can look at."""
+        """Keeps the results of a model's own step; returns the loss for the engine."""
         for name, value in logs.items():
             value = tf.convert_to_tensor(value)
             if name not in self._own[kind]:
-                # Results of metrics are alike on all replicas; of other numbers, each has its own.
+                # Results of metrics are equal on all replicas; other numbers differ.
                 aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
                 if value.dtype.is_floating:
                     aggregation = tf.VariableAggregation.MEAN
@@ -128,19 +119,19 @@ class ProgramTask(Task):
         return type(self._model).train_step is not keras.Model.train_step
 
     def own_logs(self, kind: Kind) -> dict[str, Any]:
-        """Returns what a model's own step has returned last; empty for Keras's steps, which return all metrics."""
+        """Returns the last results of a model's own step; empty for Keras's steps, which return all metrics."""
         return {name: _of_python(variable) for name, variable in self._own[kind].items()}
 
     def live_logs(self, kind: Kind) -> dict[str, Any]:
-        """Returns what callbacks are told now: numbers of Python, or arrays."""
+        """Returns the current logs of callbacks: numbers of Python, or arrays."""
         found = self._model.get_metrics_result()
         return self.own_logs(kind) or {name: _of_python(value) for name, value in found.items()}
 
     def logs_among(self, kind: Kind, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of flat logs that callbacks are told, under Keras's names and in its order."""
+        """Returns the flat logs that callbacks get, under Keras's names and in its order."""
         if own := self._own[kind]:
             return {name: logs[name] for name in own if name in logs}
-        if kind == "train" and self._has_own_step:  # which has not run since a restart, so its names are not known
+        if kind == "train" and self._has_own_step:  # its names are unknown until it runs after a restart
             return {name: value for name, value in logs.items() if name not in ("training_loss", *BESIDE_METRICS)}
         found: dict[str, Any] = {}
         for metric in self._model.metrics:
@@ -157,6 +148,6 @@ def _of_python(value: Any) -> Any:
 
 
 def _adds_up(model: keras.Model) -> bool:
-    """Whether a loss is a sum over examples, so that parts of a batch are summed however many each has."""
+    """Whether a loss is a sum over examples: then the losses of parts are summed, without weights."""
     losses = tf.nest.flatten(model.compiled_loss._losses)
     return any(getattr(loss, "reduction", None) == keras.losses.Reduction.SUM for loss in losses)
