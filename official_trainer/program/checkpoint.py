@@ -17,7 +17,8 @@ import numpy as np
 
 from official_trainer import files
 from official_trainer.checkpoints.name_template import COUNTERS, NameTemplate
-from official_trainer.checkpoints.named import NamedCheckpoints, Policy
+from official_trainer.checkpoints.named import NamedCheckpoints
+from official_trainer.checkpoints.retention import Retention
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import ArgumentError
 from official_trainer.tasks import metrics
@@ -77,7 +78,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         self.verbose, self.save_weights_only = verbose, save_weights_only
         self.monitor = monitor or ("val_loss" if save_best_only else "")
         self.mode, self.save_freq = mode, save_freq
-        self._policy = Policy(
+        self._policy = Retention(
             monitor=self.monitor,
             max_to_keep=max_to_keep,
             save_best_only=save_best_only,
@@ -146,7 +147,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
                 )
         direction = self._direction(trainer) if self.monitor else "max"
         self._trainer, self._epochs = trainer, epochs
-        policy = Policy(**{**vars(self._policy), "direction": direction})
+        policy = Retention(**{**vars(self._policy), "direction": direction})
         self._found = NamedCheckpoints(self._directory, policy, owner=self._name)
 
     @property

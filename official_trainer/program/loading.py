@@ -10,8 +10,8 @@ import os
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest, named, restore
+from official_trainer.checkpoints.directory import CheckpointDirectory
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import keras, tf
 from official_trainer.program.checkpoint import split
 from official_trainer.program.data import ArgumentError
@@ -70,11 +70,10 @@ def find(filepath: str | os.PathLike[str]) -> str:
     directory, _, name = path.removesuffix(".index").rpartition("/")
     step = name.removeprefix("ckpt-")
     if name.startswith("ckpt-") and step.isdecimal() and not files.is_dir(path):
-        store = CheckpointStore(directory or ".", tf.train.Checkpoint(), max_to_keep=None, read_only=True)
-        store.manifest(int(step))  # refuses one that is not there
-        if damage := manifest.damage(store.directory, int(step)):
+        found = CheckpointDirectory(directory or ".", read_only=True)
+        if damage := found.manifest(int(step)).damage(found.path):
             raise CheckpointError(f"{path} is damaged: {damage}")
-        return store.prefix(int(step))
+        return found.prefix(int(step))
     return _newest_in(path)
 
 
