@@ -104,11 +104,10 @@ class Ours:
     def __init__(
         self, directory: str, trainer: Any, *, asynchronous: bool = False, waits_for_disk: bool = True
     ) -> None:
-        from official_trainer.checkpoints.store import CheckpointStore
+        from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 
-        self.store = CheckpointStore(directory, trainer.checkpoint, max_to_keep=KEPT)
-        if asynchronous:
-            self.store.write_in_background()
+        options = StoreOptions(is_asynchronous=asynchronous)
+        self.store = CheckpointStore(directory, trainer.checkpoint, max_to_keep=KEPT, options=options)
         self._waits_for_disk = waits_for_disk
 
     def save(self, step: int) -> None:

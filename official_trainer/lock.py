@@ -1,15 +1,15 @@
-"""The lock on a directory: one process holds it, and everybody else is told who.
+"""The lock on a directory: one process holds it, and the error of every other process names the holder.
 
-Owns: taking the lock, showing that its holder lives, taking over from a dead one, noticing that it was taken over.
+Owns: taking the lock, renewing it, taking over from a dead holder, noticing that it was taken over.
 Does not own: which directory may be a run's (`tracking/record.py`), or what becomes of a run whose lock is lost.
 
 Two files, both hidden, so that a directory with nothing else in it still counts as empty. `.lock` is empty and stays:
-the kernel's `flock` on it ends with its holder, so on one machine it is the truth. `.lock.json` says who the holder is
-and is replaced at each renewal. Where `flock` does not reach (another machine, a URL) a newcomer watches that file:
-while it changes, its holder lives. Only the newcomer's own clock is read; clocks of two machines are never compared.
+the kernel's `flock` on it ends with its holder, so on one machine it is always right. `.lock.json` names the holder
+and is replaced at each renewal. Where `flock` does not work (another machine, a URL) a new process watches that file:
+while it changes, its holder lives. Only the new process's own clock is read; clocks of two machines are never compared.
 
-Such places have no compare-and-swap, so two newcomers may both write. The last one holds the lock; the other one finds
-out at once or at its next renewal (`lost_to`).
+Such places have no compare-and-swap, so two new processes may both write. The last one holds the lock; the other one
+notices it at once or at its next renewal (`lost_to`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
 
 RENEW_SECONDS = 5.0
-"""How often a holder shows that it lives."""
+"""How often a holder renews its lock."""
 
 LEASE_SECONDS = 20.0
-"""How long a holder that `flock` cannot vouch for may be silent before its lock is taken over."""
+"""How long a lock that `flock` does not guard lasts after its last renewal; then another process takes it over."""
 
 _POLL_SECONDS = 1.0
 _HANDOVER_SECONDS = 0.1
@@ -67,10 +68,11 @@ class DirectoryLock:
 
     Args:
       directory: local path or URL that exists and can be written.
-      name: of the lock; locks of different names do not know each other.
-      description: what else a process that is refused is told about this one; `command` replaces the command line.
+      name: of the lock; locks of different names do not affect each other.
+      description: what else the message for a refused process shows about this one; `command` replaces the command
+        line.
       flag: by which the directory was named.
-      clock: tells the time in seconds from any origin.
+      clock: returns the time in seconds from any origin.
       sleep: waits; what it raises ends the wait, and nothing is held then.
     """
 
@@ -85,23 +87,20 @@ class DirectoryLock:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._directory = os.fspath(directory)
-        self._path = lock_path(directory, name)
-        self._flock_path = files.join(directory, f".{name}")
-        self._description = dict(description or {})
         self._flag = flag
-        self._clock = clock
-        self._sleep = sleep
+        self._clock, self._sleep = clock, sleep
+        self._file = _LeaseFile(lock_path(directory, name), description or {})
+        self._flock = _Flock(files.join(directory, f".{name}"))
         self._mutex = threading.Lock()  # between the renewing thread and `release`
-        self._ended = threading.Event()
-        self._descriptor: int | None = None
-        self._values: dict[str, Any] | None = None  # what the file says while this object holds the lock
+        self._renewing: RepeatingThread | None = None
+        self._values: dict[str, Any] | None = None  # what the file holds while this object holds the lock
         self._pid: int | None = None
         self._renewed_seconds = 0.0
         self._lost_to: str | None = None
 
     @property
     def lost_to(self) -> str | None:
-        """Message that says who has taken over the lock that this object thought it held; None if nobody has."""
+        """Message that names the process which has taken over the lock that this object held; None if it is held."""
         return self._lost_to
 
     def acquire(self) -> None:
@@ -112,43 +111,43 @@ class DirectoryLock:
           OSError: the directory is not there or cannot be written.
         """
         assert not self._is_holder(), "acquired twice"
-        self._descriptor = None if files.is_url(self._directory) else self._take_flock()
-        self._values = self._own_values()
+        if not files.is_url(self._directory):
+            self._take_flock()
+        self._values = self._file.new_values()
         self._pid = os.getpid()
-        self._ended = threading.Event()
         self._lost_to = None
         try:
             self._await_lease()
-            self._remove_debris()
+            if self._flock.is_held:  # else a temporary file may be that of another process that writes now
+                files.remove_temporaries(self._directory, os.path.basename(self._file.path))
             self._write()
-            if _owner(text := self._look()) not in (None, self._values["owner"]):
+            if _owner(text := self._file.look()) not in (None, self._values["owner"]):
                 raise self._refusal(text)
-            renewing = functools.partial(self._keep_renewing, self._ended)
-            threading.Thread(target=renewing, name="directory-lock", daemon=True).start()
+            self._start_renewing()
         except BaseException:
             self.release()
             raise
 
     def renew(self) -> None:
-        """Shows that the holder lives, and looks whether it still is the holder; a thread does it while it is held.
+        """Renews the lease, and checks that this object still holds it; a thread does it while it is held.
 
         Raises:
-          OSError: it could not be read or written. The lock is held all the same, unless a later call says otherwise.
+          OSError: it could not be read or written. The lock is still held, unless a later call finds it lost.
         """
         if not self._is_holder():
             return
         with self._mutex:
             if self._values is None or self._lost_to is not None:
                 return
-            text = self._read()
+            text = self._file.read()
             owner = _owner(text)
             was_silent = self._clock() - self._renewed_seconds > LEASE_SECONDS
-            # Somebody may have come and gone while this process was stopped, so silence without its file is a loss.
+            # Another holder may have come and gone while this process was stopped: silence without the file is a loss.
             if owner != self._values["owner"] and (owner is not None or was_silent):
                 self._lost_to = (
-                    f"{self._flag}={self._directory} was taken over by {_described(text)}, because this process showed "
-                    f"no life for {LEASE_SECONDS:g} seconds or both started at once. Start it again when the other one "
-                    f"has ended, or name another {self._flag}."
+                    f"{self._flag}={self._directory} was taken over by {_describe(text)}, because this process did not "
+                    f"renew its lock for {LEASE_SECONDS:g} seconds, or because both started at the same time. Start "
+                    f"it again after the other process has ended, or name another {self._flag}."
                 )
                 return
             self._write()
@@ -157,17 +156,18 @@ class DirectoryLock:
         """Gives the lock back; what is not held, or belongs to the process this one was forked from, stays as it is."""
         if not self._is_holder():
             return
-        self._ended.set()
+        if self._renewing is not None:
+            self._renewing.stop()
         with self._mutex:
             assert self._values is not None
             owner, self._values = self._values["owner"], None
             try:
-                if _owner(self._read()) == owner:
-                    files.remove(self._path)
+                if _owner(self._file.read()) == owner:
+                    files.remove(self._file.path)
             except Exception as error:  # of any file system; an error here would hide the one that ended the run
-                _logger.warning("%s could not be removed: %s", self._path, error)
+                _logger.warning("%s could not be removed: %s", self._file.path, error)
             finally:
-                self._drop_flock()
+                self._flock.drop()
 
     def __enter__(self) -> DirectoryLock:
         self.acquire()
@@ -181,7 +181,81 @@ class DirectoryLock:
     def _is_holder(self) -> bool:
         return self._values is not None and self._pid == os.getpid()
 
-    def _own_values(self) -> dict[str, Any]:
+    def _take_flock(self) -> None:
+        """Takes the kernel's lock, where there is such a lock."""
+        for attempts_left in reversed(range(_HANDOVER_ATTEMPTS)):
+            try:
+                self._flock.take()
+                return
+            except BlockingIOError:
+                text = self._file.look()
+                if text is not None or not attempts_left:
+                    raise self._refusal(text) from None
+                self._sleep(_HANDOVER_SECONDS)  # its holder is about to write its name, or about to end
+
+    def _await_lease(self) -> None:
+        """Returns as soon as no process holds the lease; a holder that lives is a LockedError."""
+        seen = self._file.look()
+        if seen is None or (self._flock.is_held and _parse(seen).get("machine") == _machine()):
+            return
+        _logger.warning(
+            "%s was in use by %s: waiting %g seconds to see whether it still is",
+            self._directory,
+            _describe(seen),
+            LEASE_SECONDS,
+        )
+        end_seconds = self._clock() + LEASE_SECONDS
+        is_over = False
+        while not is_over:
+            self._sleep(_POLL_SECONDS)
+            is_over = self._clock() >= end_seconds  # before the look: this process may be stopped between the two
+            text = self._file.look()
+            if text is None:
+                return
+            if text != seen:
+                raise self._refusal(text)
+
+    def _write(self) -> None:
+        assert self._values is not None
+        self._values["renewals"] += 1
+        files.write_text_atomically(self._file.path, json.dumps(self._values, indent=2) + "\n", durable=False)
+        self._renewed_seconds = self._clock()
+
+    def _start_renewing(self) -> None:
+        has_warned = False
+
+        def renew() -> None:
+            nonlocal has_warned
+            try:
+                self.renew()
+            except Exception as error:  # the next renewal may succeed; if not, the lease ends
+                if not has_warned:
+                    _logger.warning("%s could not be renewed: %s", self._file.path, error)
+                has_warned = True
+
+        self._renewing = RepeatingThread("directory-lock", renew, RENEW_SECONDS)
+        self._renewing.start()
+
+    def _refusal(self, text: bytes | None) -> LockedError:
+        holder = _parse(text)
+        stop = f", stop it with `kill {holder['pid']}`" if "pid" in holder else ""
+        if stop and holder.get("host") != socket.gethostname():
+            stop += f" on {holder.get('host')}"
+        return LockedError(
+            f"{self._flag}={self._directory} is in use by {_describe(text)}. Wait until it has ended{stop}, or name "
+            f"another {self._flag}."
+        )
+
+
+class _LeaseFile:
+    """The file that names the holder of a lock, and that the holder renews."""
+
+    def __init__(self, path: str, description: Mapping[str, str]) -> None:
+        self.path = path
+        self._description = description
+
+    def new_values(self) -> dict[str, Any]:
+        """Returns what this process would write before its first renewal."""
         return {
             "command": shlex.join(sys.orig_argv),
             **self._description,
@@ -193,109 +267,63 @@ class DirectoryLock:
             "renewals": -1,
         }
 
-    def _take_flock(self) -> int | None:
-        """Returns the descriptor that holds the kernel's lock, or None where there is no such lock."""
-        descriptor = os.open(self._flock_path, os.O_RDWR | os.O_CREAT, 0o666)
+    def read(self) -> bytes | None:
+        """Returns what the file holds; None if it is not there."""
         try:
-            self._flock(descriptor)
+            return files.read_bytes(self.path)
+        except FileNotFoundError:
+            return None
+
+    def look(self) -> bytes | None:
+        """Reads the file of any other process: what cannot be read is not free either."""
+        try:
+            return self.read()
+        except Exception:  # TensorFlow's errors of URLs are no OSErrors
+            return b""
+
+
+class _Flock:
+    """The kernel's lock on a file, which ends with its holder."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds it."""
+        return self._descriptor is not None
+
+    def take(self) -> None:
+        """Takes the lock; does nothing where the file system has no such lock.
+
+        Raises:
+          BlockingIOError: another process holds it.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException as error:
             os.close(descriptor)
             if isinstance(error, OSError) and error.errno in _NO_FLOCK:
-                return None
-            raise
-        _close_when_forked(descriptor)
-        return descriptor
-
-    def _flock(self, descriptor: int) -> None:
-        for attempts_left in reversed(range(_HANDOVER_ATTEMPTS)):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            except BlockingIOError:
-                text = self._look()
-                if text is not None or not attempts_left:
-                    raise self._refusal(text) from None
-                self._sleep(_HANDOVER_SECONDS)  # its holder is about to say who it is, or about to end
+            raise
+        self._descriptor = descriptor
+        _close_when_forked(descriptor)
 
-    def _drop_flock(self) -> None:
+    def drop(self) -> None:
+        """Gives the lock back, if it is held."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
         _descriptors.discard(descriptor)
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing does not do if a child forked by native code shares it
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a child forked by native code shares it
         os.close(descriptor)
-
-    def _await_lease(self) -> None:
-        """Returns as soon as nobody holds the lease; a holder that lives is a LockedError."""
-        seen = self._look()
-        if seen is None or (self._descriptor is not None and _parse(seen).get("machine") == _machine()):
-            return
-        _logger.warning(
-            "%s was in use by %s: waiting %g seconds to see whether it still is",
-            self._directory,
-            _described(seen),
-            LEASE_SECONDS,
-        )
-        end_seconds = self._clock() + LEASE_SECONDS
-        is_over = False
-        while not is_over:
-            self._sleep(_POLL_SECONDS)
-            is_over = self._clock() >= end_seconds  # before the look: this process may be stopped between the two
-            text = self._look()
-            if text is None:
-                return
-            if text != seen:
-                raise self._refusal(text)
-
-    def _remove_debris(self) -> None:
-        """Removes what holders left that were killed in the middle of a renewal."""
-        if self._descriptor is None:
-            return  # it may be a newcomer's that is writing just now
-        files.remove_temporaries(self._directory, os.path.basename(self._path))
-
-    def _read(self) -> bytes | None:
-        try:
-            return files.read_bytes(self._path)
-        except FileNotFoundError:
-            return None
-
-    def _look(self) -> bytes | None:
-        """Reads the file as one of which nothing is known: what cannot be read is not free either."""
-        try:
-            return self._read()
-        except Exception:  # TensorFlow's errors of URLs are no OSErrors
-            return b""
-
-    def _write(self) -> None:
-        assert self._values is not None
-        self._values["renewals"] += 1
-        files.write_text_atomically(self._path, json.dumps(self._values, indent=2) + "\n", durable=False)
-        self._renewed_seconds = self._clock()
-
-    def _keep_renewing(self, ended: threading.Event) -> None:
-        has_said = False
-        while not ended.wait(RENEW_SECONDS) and self._lost_to is None:
-            try:
-                self.renew()
-            except Exception as error:  # the next renewal may do; if not, the lease says what happens
-                if not has_said:
-                    _logger.warning("%s could not be renewed: %s", self._path, error)
-                has_said = True
-
-    def _refusal(self, text: bytes | None) -> LockedError:
-        holder = _parse(text)
-        stop = f"stop it with `kill {holder['pid']}`" if "pid" in holder else ""
-        if stop and holder.get("host") != socket.gethostname():
-            stop += f" on {holder.get('host')}"
-        fixes = ", ".join(["Wait until it has ended", *filter(None, [stop])])
-        return LockedError(
-            f"{self._flag}={self._directory} is in use by {_described(text)}. {fixes}, or name another {self._flag}."
-        )
 
 
 def _parse(text: bytes | None) -> dict[str, Any]:
-    """Returns what a lock file says; nothing if it is not what this module writes."""
+    """Returns what a lock file holds; nothing if this module did not write it."""
     try:
         values = json.loads(text or b"")
     except (ValueError, RecursionError):
@@ -307,8 +335,8 @@ def _owner(text: bytes | None) -> str | None:
     return _parse(text).get("owner")
 
 
-def _described(text: bytes | None) -> str:
-    """Says in one line who wrote a lock file."""
+def _describe(text: bytes | None) -> str:
+    """Returns in one line which process wrote a lock file."""
     values = _parse(text)
     if not values:
         return "a process that left no readable name"
@@ -318,7 +346,7 @@ def _described(text: bytes | None) -> str:
 
 
 def _machine() -> str:
-    """Returns an identity of the running kernel, within which `flock` is the truth: names of hosts are given twice."""
+    """Returns an identity of the running kernel, within which `flock` is right: two machines may share a host name."""
     try:
         return files.read_text("/proc/sys/kernel/random/boot_id").strip()
     except OSError:

@@ -12,7 +12,7 @@ from official.modeling.optimization import ema_optimizer
 
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.restore import read_init_checkpoint
-from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 from official_trainer.errors import ExitCode
 
 OPTIMIZERS = {
@@ -424,7 +424,7 @@ def test_files_that_cannot_be_moved_do_not_stop_the_run(saved, monkeypatch, capl
     monkeypatch.setattr(os, "rename", only_manifests)
     store = Program().store(saved)
     assert store.restore().step == 2
-    assert "ckpt-3.index stays where it is: not supported" in caplog.text
+    assert "ckpt-3.index could not be moved: not supported" in caplog.text
     assert store.steps() == (1, 2)
     assert Program().store(saved).restore().step == 2
 
@@ -516,16 +516,15 @@ def test_the_newest_are_kept_and_a_lower_limit_holds_at_once(model_dir):
     assert not [name for name in names(model_dir) if re.match(r"ckpt-[1-4]\.", name)]
 
 
-def test_pinned_checkpoints_and_the_one_just_saved_stay(model_dir):
-    """C6: pinned and in-use checkpoints are never deleted."""
-    program = Program()
-    store = program.store(model_dir, max_to_keep=1)
+def test_checkpoints_in_use_and_the_one_just_saved_stay(model_dir):
+    """C6: in-use checkpoints are never deleted, nor the newly saved one, even if its step is not the newest."""
+    in_use = {10}
+    store = Program().store(model_dir, max_to_keep=1, options=StoreOptions(in_use=lambda steps: in_use))
     store.save(10)
-    store.pin(10)
     store.save(20)
     store.save(30)
     assert store.steps() == (10, 30)
-    store.unpin(10)
+    in_use.clear()
     store.save(5)
     assert store.steps() == (5, 30)
 
@@ -533,9 +532,9 @@ def test_pinned_checkpoints_and_the_one_just_saved_stay(model_dir):
 def test_some_are_kept_for_ever_and_what_is_in_use_while_it_is(model_dir):
     """C6: `keep_every_steps`; whoever uses a checkpoint is asked only about those that would go."""
     program = Program()
-    store = program.store(model_dir, max_to_keep=1, keep_every_steps=4)
     asked, in_use = [], {1, 2, 6}
-    store.in_use = lambda steps: (asked.append(tuple(steps)), in_use)[1]
+    options = StoreOptions(keep_every_steps=4, in_use=lambda steps: (asked.append(tuple(steps)), in_use)[1])
+    store = program.store(model_dir, max_to_keep=1, options=options)
     for step in range(1, 8):
         store.save(step)
     assert store.steps() == (1, 2, 4, 6, 7)
@@ -551,7 +550,6 @@ def test_some_are_kept_for_ever_and_what_is_in_use_while_it_is(model_dir):
 
 def test_a_checkpoint_can_be_deleted(saved):
     store = Program().store(saved)
-    store.pin(3)
     store.delete(3)
     store.delete(3)
     assert store.steps() == (1, 2)

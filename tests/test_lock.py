@@ -349,15 +349,15 @@ def test_without_flock_a_live_holder_is_told_by_its_renewals(remote):
         pass
 
 
-def test_without_flock_a_silent_holder_loses_its_lease_and_hears_of_it(remote):
+def test_without_flock_a_silent_holder_loses_its_lease_and_notices_it(remote):
     old = make(remote, description={"command": "old"})
     old.acquire()
     with make(remote, FakeTime(), description={"command": "new"}) as new:
         old.renew()
         assert re.fullmatch(
             rf"--model_dir={remote} was taken over by pid {os.getpid()} on \S+, since \S+, command: new, because this "
-            r"process showed no life for 20 seconds or both started at once\. Start it again when the other one has "
-            r"ended, or name another --model_dir\.",
+            r"process did not renew its lock for 20 seconds, or because both started at the same time\. Start it again "
+            r"after the other process has ended, or name another --model_dir\.",
             old.lost_to,
         )
         old.release()

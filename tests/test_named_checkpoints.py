@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from official_trainer import files
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
-from official_trainer.checkpoints.named import NamedCheckpoint, NamedCheckpoints, Policy, latest
+from official_trainer.checkpoints.named import NamedCheckpoints, latest
+from official_trainer.checkpoints.retention import Candidate, Retention
 from tests.test_best import Died, Writes, evaluated, saved_weight
 
 
@@ -35,7 +36,7 @@ def on_disk(directory):
     return steps
 
 
-BEST = Policy(monitor="accuracy", max_to_keep=2)
+BEST = Retention(monitor="accuracy", max_to_keep=2)
 HISTORY = [(10, 0.5), (20, 0.7), (30, math.nan), (40, 0.7), (50, 0.6), (60, 0.9)]
 
 
@@ -43,15 +44,15 @@ HISTORY = [(10, 0.5), (20, 0.7), (30, math.nan), (40, 0.7), (50, 0.6), (60, 0.9)
     ("policy", "taken", "kept"),
     [
         (BEST, [10, 20, 40, 60], [60, 20]),
-        (Policy(monitor="accuracy", max_to_keep=1), [10, 20, 60], [60]),
-        (Policy(monitor="accuracy", max_to_keep=None), [10, 20, 40, 50, 60], [60, 20, 40, 50, 10]),
-        (Policy(monitor="accuracy", max_to_keep=None, save_best_only=True), [10, 20, 60], [60, 20, 10]),
-        (Policy(monitor="accuracy", direction="min", max_to_keep=2), [10, 20, 50], [10, 50]),
-        (Policy(monitor="accuracy", threshold=0.7), [60], [60]),
-        (Policy(monitor="accuracy", direction="min", threshold=0.6), [10], [10]),
-        (Policy(max_to_keep=2), [10, 20, 30, 40, 50, 60], [60, 50]),
-        (Policy(max_to_keep=1, keep_every_n_steps=20), [10, 20, 30, 40, 50, 60], [60, 40, 20]),
-        (Policy(monitor="accuracy", max_to_keep=1, keep_every_n_steps=25), [10, 20, 50, 60], [60, 50]),
+        (Retention(monitor="accuracy", max_to_keep=1), [10, 20, 60], [60]),
+        (Retention(monitor="accuracy", max_to_keep=None), [10, 20, 40, 50, 60], [60, 20, 40, 50, 10]),
+        (Retention(monitor="accuracy", max_to_keep=None, save_best_only=True), [10, 20, 60], [60, 20, 10]),
+        (Retention(monitor="accuracy", direction="min", max_to_keep=2), [10, 20, 50], [10, 50]),
+        (Retention(monitor="accuracy", threshold=0.7), [60], [60]),
+        (Retention(monitor="accuracy", direction="min", threshold=0.6), [10], [10]),
+        (Retention(max_to_keep=2), [10, 20, 30, 40, 50, 60], [60, 50]),
+        (Retention(max_to_keep=1, keep_every_n_steps=20), [10, 20, 30, 40, 50, 60], [60, 40, 20]),
+        (Retention(monitor="accuracy", max_to_keep=1, keep_every_n_steps=25), [10, 20, 50, 60], [60, 50]),
     ],
 )
 def test_which_are_saved_and_which_stay(model_dir, policy, taken, kept):
@@ -74,12 +75,11 @@ def test_which_are_saved_and_which_stay(model_dir, policy, taken, kept):
 def test_evaluations_that_are_repeated_change_nothing(history, direction, max_to_keep, save_best_only, data):
     """C1: killed anywhere and continued from any earlier step, the same ones stay."""
     for monitor in ("accuracy", ""):
-        policy = Policy(monitor=monitor, direction=direction, max_to_keep=max_to_keep)
-        policy = Policy(**{**vars(policy), "save_best_only": save_best_only and bool(monitor)})
+        policy = Retention(monitor=monitor, direction=direction, max_to_keep=max_to_keep)
+        policy = Retention(**{**vars(policy), "save_best_only": save_best_only and bool(monitor)})
         values = [float(value) if monitor else None for _, value in history]
         offers = [
-            NamedCheckpoint(name=name, step=10 * (index + 1), value=values[index])
-            for index, (name, _) in enumerate(history)
+            Candidate(name=name, step=10 * (index + 1), value=values[index]) for index, (name, _) in enumerate(history)
         ]
 
         def after(offered, found=(), policy=policy):
@@ -101,7 +101,7 @@ def test_two_steps_of_one_name(model_dir):
     assert not offer(best, "epoch-1", 20, 0.4)
     assert offer(best, "epoch-1", 30, 0.6)
     assert on_disk(model_dir) == {"epoch-1": 30}
-    newest = NamedCheckpoints(f"{model_dir}/newest", Policy())
+    newest = NamedCheckpoints(f"{model_dir}/newest", Retention())
     assert [offer(newest, "last", step, 0.0) for step in (10, 20, 30)] == [True] * 3
     assert not offer(newest, "last", 20, 0.0)
     assert on_disk(f"{model_dir}/newest") == {"last": 30}
@@ -114,7 +114,7 @@ def test_a_step_that_is_evaluated_again_after_a_rollback(model_dir):
     assert not offer(best, "a-0.4", 10, 0.4)
     assert offer(best, "a-0.6", 10, 0.6)
     assert on_disk(model_dir) == {"a-0.6": 10}
-    newest = NamedCheckpoints(f"{model_dir}/newest", Policy(max_to_keep=None))
+    newest = NamedCheckpoints(f"{model_dir}/newest", Retention(max_to_keep=None))
     offer(newest, "10-0.5", 10, 0.5)
     offer(newest, "10-0.4", 10, 0.4)
     assert on_disk(f"{model_dir}/newest") == {"10-0.4": 10}
@@ -124,13 +124,13 @@ def test_a_step_that_is_evaluated_again_after_a_rollback(model_dir):
 
 def test_owners_share_a_directory(model_dir):
     """C6: each sees its own, tidies its own, and is refused a name that another one has."""
-    owners = {name: NamedCheckpoints(model_dir, Policy(max_to_keep=1), owner=name) for name in ("first", "second")}
+    owners = {name: NamedCheckpoints(model_dir, Retention(max_to_keep=1), owner=name) for name in ("first", "second")}
     for step in (10, 20):
         for name, found in owners.items():
             offer(found, f"{name}-{step}", step, 0.5)
     files.make_dirs(f"{model_dir}/empty")  # may be what the other's save begins with
     for name in owners:
-        again = NamedCheckpoints(model_dir, Policy(max_to_keep=1), owner=name)
+        again = NamedCheckpoints(model_dir, Retention(max_to_keep=1), owner=name)
         assert [one.name for one in again.kept] == [f"{name}-20"]
     assert files.list_dir(model_dir) == ["empty", "first-20", "second-20"]
     with pytest.raises(CheckpointError, match="first-20 belongs to 'first', not to 'second'; give one of them another"):
@@ -143,8 +143,8 @@ def test_owners_share_a_directory(model_dir):
         (BEST, "new", 40, 0.9, {"new": 40, "b": 20}),
         (BEST, "b", 40, 0.9, {"b": 40, "c": 30}),  # takes the place of another
         (BEST, "new", 20, 0.8, {"new": 20, "c": 30}),  # of the same step
-        (Policy(max_to_keep=2), "new", 40, 0.1, {"new": 40, "c": 30}),
-        (Policy(max_to_keep=2), "c", 30, 0.1, {"b": 20, "c": 30}),  # written again
+        (Retention(max_to_keep=2), "new", 40, 0.1, {"new": 40, "c": 30}),
+        (Retention(max_to_keep=2), "c", 30, 0.1, {"b": 20, "c": 30}),  # written again
     ],
 )
 def test_a_death_between_any_two_writes(model_dir, monkeypatch, policy, name, step, value, expected):
@@ -206,17 +206,17 @@ def test_another_metric_is_read_from_the_records(model_dir):
     found = NamedCheckpoints(model_dir, BEST)
     offer(found, "a", 10, 0.9)
     offer(found, "b", 20, 0.5)
-    assert [one.step for one in NamedCheckpoints(model_dir, Policy(monitor="accuracy", direction="min")).kept] == [
+    assert [one.step for one in NamedCheckpoints(model_dir, Retention(monitor="accuracy", direction="min")).kept] == [
         20,
         10,
     ]
-    other = NamedCheckpoints(model_dir, Policy(monitor="loss", max_to_keep=1))
+    other = NamedCheckpoints(model_dir, Retention(monitor="loss", max_to_keep=1))
     assert [one.value for one in other.kept] == [None]
 
 
 def test_the_latest_is_found_by_its_step(model_dir):
     """C4: never by a modification time, nor by the order of names."""
-    found = NamedCheckpoints(model_dir, Policy(max_to_keep=None))
+    found = NamedCheckpoints(model_dir, Retention(max_to_keep=None))
     assert latest(model_dir) is None
     for name, step in [("run-9", 90), ("run-10", 100), ("other-1", 500), ("run-08", 80)]:
         offer(found, name, step, 0.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official_trainer.checkpoints.retention import Retention, ranked
+from official_trainer.checkpoints.retention import Candidate, Retention
 
 SEVEN = (10, 20, 30, 40, 50, 60, 70)
 
@@ -18,7 +18,7 @@ SEVEN = (10, 20, 30, 40, 50, 60, 70)
         (None, None, SEVEN, (), SEVEN),
         (9, None, SEVEN, (), SEVEN),
         (1, 30, SEVEN, (), (30, 60, 70)),
-        (1, 30, (0, 15, 30), (), (30,)),  # step 0 is nobody's multiple, as nothing is due there
+        (1, 30, (0, 15, 30), (), (30,)),  # nothing is due at step 0
         (2, 20, SEVEN, (), (20, 40, 60, 70)),
         (1, None, SEVEN, (10, 50), (10, 50, 70)),  # protected ones do not count in place of newest ones
         (2, None, SEVEN, (70,), (60, 70)),
@@ -30,25 +30,29 @@ SEVEN = (10, 20, 30, 40, 50, 60, 70)
 )
 def test_what_is_kept(newest, every_steps, committed, protected, kept):
     """C6: newest, at every so many steps, protected."""
-    assert Retention(newest=newest, every_steps=every_steps).kept(committed, protected) == kept
+    assert Retention(max_to_keep=newest, keep_every_n_steps=every_steps).kept_steps(committed, protected) == kept
 
 
 steps = st.sets(st.integers(0, 200))
 policies = st.builds(
-    Retention, newest=st.none() | st.integers(1, 20), every_steps=st.none() | st.integers(1, 50)
+    Retention, max_to_keep=st.none() | st.integers(1, 20), keep_every_n_steps=st.none() | st.integers(1, 50)
 )  # fmt: skip
 
 
 @given(policies, steps, steps)
 def test_retention_holds_its_promises(policy, committed, protected):
     """C6: nothing is invented, nothing that is needed is given up, the newest stays, and a second look agrees."""
-    kept = policy.kept(committed, protected)
+    kept = policy.kept_steps(committed, protected)
     assert set(kept) <= committed
     assert protected & committed <= set(kept)
     assert not committed or max(committed) in kept
-    assert policy.kept(kept, protected) == kept
-    limit = math.inf if policy.newest is None else policy.newest
-    others = [s for s in kept if s not in protected and not (policy.every_steps and s and s % policy.every_steps == 0)]
+    assert policy.kept_steps(kept, protected) == kept
+    limit = math.inf if policy.max_to_keep is None else policy.max_to_keep
+    others = [
+        s
+        for s in kept
+        if s not in protected and not (policy.keep_every_n_steps and s and s % policy.keep_every_n_steps == 0)
+    ]
     assert len(others) <= limit
 
 
@@ -58,21 +62,27 @@ def test_what_is_deleted_early_would_have_been_deleted_later(policy, committed, 
     rising = sorted(committed | set(later))
     there = ()
     for step in rising:
-        there = policy.kept((*there, step))
-    assert there == policy.kept(rising)
+        there = policy.kept_steps((*there, step))
+    assert there == policy.kept_steps(rising)
 
 
 @pytest.mark.parametrize(
-    ("values", "comp", "best"),
+    ("values", "direction", "best"),
     [
-        ({10: 0.5, 20: 0.7, 30: 0.6}, "higher", [20, 30, 10]),
-        ({10: 0.5, 20: 0.7, 30: 0.6}, "lower", [10, 30, 20]),
-        ({30: 0.5, 10: 0.5, 20: 0.5}, "higher", [10, 20, 30]),
-        ({10: math.nan, 20: 0.1}, "higher", [20]),
-        ({10: math.nan, 20: math.inf, 30: 1.0}, "lower", [30, 20]),
-        ({}, "higher", []),
+        ({10: 0.5, 20: 0.7, 30: 0.6}, "max", [20, 30, 10]),
+        ({10: 0.5, 20: 0.7, 30: 0.6}, "min", [10, 30, 20]),
+        ({30: 0.5, 10: 0.5, 20: 0.5}, "max", [10, 20, 30]),
+        ({10: math.nan, 20: 0.1}, "max", [20]),
+        ({10: math.nan, 20: math.inf, 30: 1.0}, "min", [30, 20]),
+        ({}, "max", []),
     ],
 )
-def test_ranking(values, comp, best):
+def test_ranking(values, direction, best):
     """C6, T11: best first, the earlier of equal ones, never NaN."""
-    assert ranked(values, comp) == best
+    policy = Retention(monitor="accuracy", direction=direction)
+    found = []
+    for step, value in values.items():
+        new = Candidate(name=str(step), step=step, value=value)
+        if policy.takes(new, found):
+            found.append(new)
+    assert [candidate.step for candidate in policy.kept(found)] == best

@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.checkpoints.snapshot import Snapshot
-from official_trainer.checkpoints.store import CheckpointStore, SaveError
+from official_trainer.checkpoints.store import CheckpointStore, SaveError, Snapshot, StoreOptions
 from official_trainer.errors import ExitCode
 
 
@@ -15,8 +14,8 @@ class State:
     def __init__(self, directory):
         self.weights = tf.Variable(tf.zeros([1000]))
         self.checkpoint = tf.train.Checkpoint(weights=self.weights)
-        self.store = CheckpointStore(str(directory), self.checkpoint, max_to_keep=5)
-        self.store.write_in_background()
+        options = StoreOptions(is_asynchronous=True)
+        self.store = CheckpointStore(str(directory), self.checkpoint, max_to_keep=5, options=options)
 
     def saved(self, step):
         return tf.train.load_variable(self.store.prefix(step), "weights/.ATTRIBUTES/VARIABLE_VALUE")

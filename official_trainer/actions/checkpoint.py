@@ -14,7 +14,8 @@ from typing import Literal
 from official_trainer import files
 from official_trainer.actions.action import KEEPERS, Action, Run
 from official_trainer.checkpoints.name_template import NameTemplate
-from official_trainer.checkpoints.named import EXPORT, NamedCheckpoints, Policy
+from official_trainer.checkpoints.named import EXPORT, NamedCheckpoints
+from official_trainer.checkpoints.retention import Retention
 from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
 from official_trainer.config.components import folder_problem
 from official_trainer.lazy import tf
@@ -96,7 +97,7 @@ class Checkpoint(Action):
         if directory in [getattr(other, "directory", None) for other in (*keepers, run.trainer.checkpoint_exporter)]:
             what = f"{directory} is where other checkpoints are kept too, and each would delete the other's"
             raise ConfigError([Problem(what, "trainer.actions", fix="set another directory")])
-        policy = Policy(
+        policy = Retention(
             monitor=config.monitor,
             direction=direction,
             max_to_keep=config.max_to_keep,

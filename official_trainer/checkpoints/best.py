@@ -2,30 +2,35 @@
 
 Owns: that the record of a best value never exists without its checkpoint: the record is the checkpoint's manifest.
 `info.json` repeats that of the very best for Model Garden's tools.
-Does not own: evaluating (`engine/evaluation.py`), the format of checkpoints (`store.py`), the ranking (`retention.py`).
+Does not own: evaluating (`engine/evaluation.py`), the format of checkpoints (`directory.py`), the ranking
+(`retention.py`).
 
-A better one is committed before a worse one is deleted, so whenever this dies, the best are there and rank as before. A
-better evaluation of the same step is written beside and then takes the old one's place.
+A better one is committed before a worse one is deleted, so whenever this process dies, the best are there and rank as
+before. A better evaluation of the same step is written to a folder of its own and then takes the old one's place.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.checkpoints.retention import ranked
-from official_trainer.checkpoints.store import POINTER, CheckpointStore
+from official_trainer.checkpoints.directory import POINTER, CheckpointDirectory, pointer_text
+from official_trainer.checkpoints.retention import Candidate, Retention
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
-from official_trainer.tracking.monitored import find_metric
+from official_trainer.tracking.monitored import COMPARISONS, find_metric
 
 _logger = logging.getLogger(__name__)
 
 REPLACEMENT = "replacement"
 """Folder for a checkpoint of a step that has one already, until it takes that one's place."""
+
+_INFO = "info.json"
 
 
 class BestCheckpoint:
@@ -56,38 +61,36 @@ class BestCheckpoint:
           max_to_keep: how many are kept.
           metadata: about the run, for the manifests.
         """
-        assert comp in ("higher", "lower"), comp
         assert max_to_keep >= 1, max_to_keep
-        self._directory = directory
-        self._metric = metric
-        self._comp = comp
-        self._max_to_keep = max_to_keep
+        (direction,) = [name for name, word in COMPARISONS.items() if word == comp]
+        self._retention = Retention(monitor=metric, direction=direction, max_to_keep=max_to_keep)
+        self._directory = CheckpointDirectory(directory)
         self._metadata = dict(metadata or {})
         self.on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
         self._records = read_records(directory)
-        beside = files.join(directory, REPLACEMENT)
-        for step in manifest.committed_steps(beside):  # some of its files may be in their place already
-            self._records[step] = manifest.read(beside, step).extra
+        replacements = files.join(directory, REPLACEMENT)
+        for step in manifest.committed_steps(replacements):  # some of its files may be in their place already
+            self._records[step] = manifest.read(replacements, step).extra
 
     @property
     def directory(self) -> str:
         """Where the best checkpoints are."""
-        return self._directory
+        return self._directory.path
 
     @property
     def metric(self) -> str:
         """Name of the metric."""
-        return self._metric
+        return self._retention.monitor
 
     @property
     def comp(self) -> str:
         """Whether the `higher` or the `lower` value is better."""
-        return self._comp
+        return COMPARISONS[self._retention.direction]
 
     @property
     def steps(self) -> tuple[int, ...]:
         """The global steps of the best checkpoints, the very best first."""
-        return self._best_of(self._values())
+        return tuple(candidate.step for candidate in self._retention.kept(self._found()))
 
     @property
     def step(self) -> int | None:
@@ -109,11 +112,14 @@ class BestCheckpoint:
         self._finish_replacement()
         global_step = int(global_step)  # Model Garden's Trainer has NumPy's
         logs = _as_numbers(eval_logs)
-        value = find_metric(logs, self._metric)
-        is_among_best = value is not None and self._is_among_best(global_step, value)
-        if is_among_best and value != self._values().get(global_step):  # equal if a process died after the save
+        new = _candidate(global_step, find_metric(logs, self.metric))
+        found = self._found()
+        is_among_best = self._retention.takes(new, found)
+        if is_among_best and new not in found:  # it is there if a process died after the save
             evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
-            self._save(evaluated, global_step, {"metric": self._metric, "value": value, "logs": logs})
+            record = {"metric": self.metric, "value": new.value, "logs": logs}
+            save(self.directory, evaluated, global_step, record, metadata=self._metadata)
+            self._records[global_step] = record
         self.tidy()
         if is_among_best and self.on_new_best is not None and global_step == self.step:
             self.on_new_best(global_step, logs)
@@ -127,64 +133,46 @@ class BestCheckpoint:
         self._finish_replacement()
         if self.step is None:
             return
-        files.remove_temporaries(self._directory, _INFO)
+        files.remove_temporaries(self.directory, _INFO)
         info = {**(self.best_ckpt_logs or {}), "best_ckpt_global_step": float(self.step)}
-        _write_if_changed(files.join(self._directory, _INFO), json.dumps(info, indent=4) + "\n")
-        store = self._store(tf.train.Checkpoint())
-        for step in manifest.parts(self._directory).keys() - set(self.steps):
-            store.delete(step)
-            self._records.pop(step, None)
-        store.tidy()
-        # TensorFlow's pointer names the newest; whoever follows it into this directory wants the best.
-        pointer = f'model_checkpoint_path: "ckpt-{self.step}"\n'
-        pointer += "".join(f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in reversed(self.steps))
-        _write_if_changed(files.join(self._directory, POINTER), pointer)
+        _write_if_changed(files.join(self.directory, _INFO), json.dumps(info, indent=4) + "\n")
+        self._delete(manifest.parts(self.directory).keys() - set(self.steps))
+        self._directory.tidy()
+        # TensorFlow's pointer names the newest; a tool that follows it into this directory wants the best.
+        pointer = pointer_text(self.step, reversed(self.steps))
+        _write_if_changed(files.join(self.directory, POINTER), pointer)
 
     def drop_after(self, step: int) -> tuple[int, ...]:
-        """Deletes the best checkpoints of later steps, which a run that was rolled back never came to; returns them."""
+        """Deletes the best checkpoints of later steps, which a run that was rolled back never reached; returns them."""
         self._finish_replacement()
-        later = tuple(found for found in sorted(manifest.parts(self._directory)) if found > step)
-        store = self._store(tf.train.Checkpoint())
-        for found in later:
-            store.delete(found)
-            self._records.pop(found, None)
+        later = tuple(found for found in sorted(manifest.parts(self.directory)) if found > step)
+        self._delete(later)
         if self.step is None:
             for name in (_INFO, POINTER):
-                files.remove(files.join(self._directory, name))
+                files.remove(files.join(self.directory, name))
         self.tidy()
         return later
 
-    def _save(self, evaluated: tf.train.Checkpoint, step: int, record: dict[str, Any]) -> None:
-        save(self._directory, evaluated, step, record, metadata=self._metadata)
-        self._records[step] = record
+    def _delete(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            self._directory.delete(step)
+            self._records.pop(step, None)
 
     def _finish_replacement(self) -> None:
-        finish_replacement(self._directory)
-        self._records = read_records(self._directory)
+        finish_replacement(self.directory)
+        self._records = read_records(self.directory)
 
-    def _store(self, checkpoint: tf.train.Checkpoint) -> CheckpointStore:
-        return CheckpointStore(self._directory, checkpoint, max_to_keep=None, metadata=self._metadata)
-
-    def _values(self) -> dict[int, float]:
-        """Returns step → value of what is saved; records of another metric do not count."""
-        return {step: record["value"] for step, record in self._records.items() if record.get("metric") == self._metric}
-
-    def _best_of(self, values: Mapping[int, float]) -> tuple[int, ...]:
-        return tuple(ranked(values, self._comp)[: self._max_to_keep])
-
-    def _is_among_best(self, step: int, value: float) -> bool:
-        saved = self._values()
-        if step in saved and value != _better(saved[step], value, self._comp):
-            return False  # one step has one checkpoint, the better
-        return step in self._best_of({**saved, step: value})
+    def _found(self) -> list[Candidate]:
+        """Returns what is saved; records of another metric, and of NaN, do not count."""
+        return [
+            _candidate(step, record["value"])
+            for step, record in self._records.items()
+            if record.get("metric") == self.metric and not math.isnan(record["value"])
+        ]
 
 
-_INFO = "info.json"
-
-
-def _better(left: float, right: float, comp: str) -> float:
-    values = {0: left, 1: right}
-    return values[ranked(values, comp)[0]]
+def _candidate(step: int, value: float | None) -> Candidate:
+    return Candidate(name=str(step), step=step, value=value)
 
 
 def save(
@@ -198,24 +186,24 @@ def save(
     """Saves a checkpoint whose manifest holds `record`; one of the same step is replaced once the new one is whole."""
     store = CheckpointStore(directory, checkpoint, max_to_keep=None, metadata=metadata)
     if step in store.steps():  # never without a checkpoint while another one takes its place
-        beside = CheckpointStore(files.join(directory, REPLACEMENT), checkpoint, max_to_keep=1, metadata=metadata)
-        beside.save(step, extra=record)
+        replacement = files.join(directory, REPLACEMENT)
+        CheckpointStore(replacement, checkpoint, max_to_keep=1, metadata=metadata).save(step, extra=record)
         finish_replacement(directory)
     else:
         store.save(step, extra=record)
 
 
 def finish_replacement(directory: str) -> None:
-    """Puts what was written beside in its place, also if that was cut off before; removes it if it is not whole."""
-    beside = files.join(directory, REPLACEMENT)
-    for step in manifest.committed_steps(beside):
+    """Moves a replacement to its place, also if an earlier process began to; removes one that is not whole."""
+    replacement = files.join(directory, REPLACEMENT)
+    for step in manifest.committed_steps(replacement):
         mark = manifest.name(step)
         files.remove(files.join(directory, mark))
-        for name in sorted(manifest.parts(beside)[step], key=lambda name: name == mark):
+        for name in sorted(manifest.parts(replacement)[step], key=lambda name: name == mark):
             target = files.join(directory, name)
             files.remove(target)
-            files.rename(files.join(beside, name), target)
-    files.remove(beside)
+            files.rename(files.join(replacement, name), target)
+    files.remove(replacement)
 
 
 def read_records(directory: str) -> dict[int, Any]:

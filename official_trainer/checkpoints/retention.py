@@ -1,56 +1,99 @@
-"""Which checkpoints are kept: the policy as values and pure functions, for the run directory and for the best ones.
+"""Which checkpoints are saved and kept: one policy, as values and pure functions, for every directory of checkpoints.
 
-Owns: the rules (newest, every so many steps, best by a metric), and that what somebody needs is never given up.
-Does not own: deleting (`store.py`), or who needs what (`runs/lease.py`).
+Owns: the rules (the newest, the best by a metric, better than a threshold, every so many steps), ties and NaN.
+Does not own: deleting (`directory.py`), which process still needs a checkpoint (`runs/lease.py`), or the comparison of
+two numbers (`tracking/monitored.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
+from official_trainer.tracking.monitored import Direction, is_better
 from official_trainer.triggers import Every
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Retention:
-    """What a directory of checkpoints keeps. The same for the same steps, whatever happened before.
+class Candidate:
+    """A checkpoint that is saved, or may be.
 
     Attributes:
-      newest: how many of the newest are kept; None keeps all.
-      every_steps: those at multiples of it are kept for ever; None for no such rule.
+      name: of its folder, or of its files; no two that are kept have the same.
+      step: global step; no two that are kept have the same.
+      value: of the monitored metric; None without one.
     """
 
-    newest: int | None
-    every_steps: int | None = None
+    name: str
+    step: int
+    value: float | None = None
 
-    def __post_init__(self) -> None:
-        assert self.newest is None or self.newest >= 1, self.newest
-        assert self.every_steps is None or self.every_steps >= 1, self.every_steps
 
-    def kept(self, committed: Collection[int], protected: Collection[int] = ()) -> tuple[int, ...]:
-        """Returns the steps of `committed` that are kept, rising.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Which checkpoints are saved and kept. The same for the same candidates, in any order.
+
+    Attributes:
+      monitor: name of the metric that decides; empty means that the newest are kept.
+      direction: whether its higher (`max`) or lower (`min`) values are better.
+      max_to_keep: how many are kept; None keeps all.
+      save_best_only: whether only what is better than all before is saved.
+      threshold: only better values than this are saved.
+      keep_every_n_steps: those at multiples of it are kept for ever, in addition; None for no such rule.
+    """
+
+    monitor: str = ""
+    direction: Direction = "max"
+    max_to_keep: int | None = None
+    save_best_only: bool = False
+    threshold: float | None = None
+    keep_every_n_steps: int | None = None
+
+    def kept(self, found: Collection[Candidate]) -> list[Candidate]:
+        """Returns the candidates that are kept, best or newest first: one of each name and of each step."""
+        kept: list[Candidate] = []
+        names, steps = set[str](), set[int]()
+        for candidate in sorted(found, key=self._rank):
+            if candidate.name not in names and candidate.step not in steps:
+                kept.append(candidate)
+                names.add(candidate.name)
+                steps.add(candidate.step)
+        if self.max_to_keep is None or self.keep_every_n_steps is None:
+            return kept[: self.max_to_keep]
+        forever = Every(self.keep_every_n_steps)
+        first, rest = kept[: self.max_to_keep], kept[self.max_to_keep :]
+        return first + [candidate for candidate in rest if forever.is_due_at(candidate.step)]
+
+    def kept_steps(self, steps: Collection[int], protected: Collection[int] = ()) -> tuple[int, ...]:
+        """Returns the steps that are kept where nothing but the step decides, rising.
 
         Args:
-          committed: steps of the checkpoints that are there.
-          protected: steps that are kept whatever the rules say. They do not count as newest ones in place of others.
+          steps: of the checkpoints that are there.
+          protected: steps that are kept in any case. They do not count as newest ones in place of others.
         """
-        rising = sorted(committed)
-        newest = set(rising if self.newest is None else rising[-self.newest :])
-        forever = None if self.every_steps is None else Every(self.every_steps)
-        return tuple(
-            step for step in rising if step in newest or step in protected or (forever and forever.is_due_at(step))
-        )
+        kept = {candidate.step for candidate in self.kept([Candidate(name=str(step), step=step) for step in steps])}
+        return tuple(step for step in sorted(steps) if step in kept or step in protected)
 
+    def takes(self, new: Candidate, found: Collection[Candidate]) -> bool:
+        """Whether `new` is saved and kept, given the candidates that are there.
 
-def ranked(values: Mapping[int, float], comp: str) -> list[int]:
-    """Returns steps by their values, best first; of equal ones the earlier step; without those that are NaN.
+        Of two values of one step the better one is kept; of equal values, the earlier step. NaN is never saved.
+        """
+        others = [other for other in found if other.step != new.step]
+        if self.monitor:
+            if new.value is None or not is_better(new.value, self.threshold, self.direction):
+                return False
+            values = [other.value for other in others if other.value is not None]
+            if self.save_best_only and not all(is_better(new.value, value, self.direction) for value in values):
+                return False
+            others = [other for other in found if other != new]
+        return new in self.kept([new, *others])
 
-    Args:
-      values: step → value of the metric.
-      comp: whether the `higher` or the `lower` value is better.
-    """
-    assert comp in ("higher", "lower"), comp
-    sign = -1 if comp == "higher" else 1
-    return sorted((s for s, value in values.items() if not math.isnan(value)), key=lambda s: (sign * values[s], s))
+    def _rank(self, candidate: Candidate) -> tuple[bool, float, int, str]:
+        if not self.monitor:
+            return False, 0.0, -candidate.step, candidate.name
+        value = math.nan if candidate.value is None else candidate.value
+        if math.isnan(value):
+            return True, 0.0, candidate.step, candidate.name
+        return False, value if self.direction == "min" else -value, candidate.step, candidate.name

@@ -18,10 +18,11 @@ import numpy as np
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest, named, restore
+from official_trainer.checkpoints.directory import CheckpointDirectory
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.name_template import COUNTERS, NameTemplate
-from official_trainer.checkpoints.named import NamedCheckpoints, Policy
-from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.checkpoints.named import NamedCheckpoints
+from official_trainer.checkpoints.retention import Retention
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
@@ -114,7 +115,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         self.verbose, self.save_weights_only = verbose, save_weights_only
         self.monitor = monitor or ("val_loss" if save_best_only else "")
         self.mode, self.save_freq = mode, save_freq
-        self._policy = Policy(
+        self._policy = Retention(
             monitor=self.monitor,
             max_to_keep=max_to_keep,
             save_best_only=save_best_only,
@@ -335,11 +336,10 @@ def find(filepath: str | os.PathLike[str]) -> str:
     directory, _, name = path.removesuffix(".index").rpartition("/")
     step = name.removeprefix("ckpt-")
     if name.startswith("ckpt-") and step.isdecimal() and not files.is_dir(path):
-        store = CheckpointStore(directory or ".", tf.train.Checkpoint(), max_to_keep=None, read_only=True)
-        store.manifest(int(step))  # raises if there is no such checkpoint
-        if damage := manifest.damage(store.directory, int(step)):
+        found = CheckpointDirectory(directory or ".", read_only=True)
+        if damage := found.manifest(int(step)).damage(found.path):  # raises if there is no such checkpoint
             raise CheckpointError(f"{path} is damaged: {damage}")
-        return store.prefix(int(step))
+        return found.prefix(int(step))
     return _newest_in(path)
 
 

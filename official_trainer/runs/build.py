@@ -17,7 +17,7 @@ from official_trainer import files, tracking
 from official_trainer.actions.publish_environment import PublishEnvironment, PublishEnvironmentConfig
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.best import BestCheckpoint
-from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 from official_trainer.config import ConfigError
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
@@ -102,24 +102,22 @@ def _optimizer_of(task: Any, config: Any) -> Any:
 def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:
     """Returns the store of the run directory; it keeps what an evaluator beside the run, or an action, still needs."""
     settings = job.config.trainer
-    store = CheckpointStore(
-        job.model_dir,
-        trainer.checkpoint,
-        max_to_keep=settings.max_to_keep,
-        keep_every_steps=settings.keep_checkpoint_every_n_steps,
-        metadata=job.metadata,
-    )
-    store.allow_mismatch = settings.restore_allow_mismatch
-    store.read = trainer.read_checkpoint
-    if settings.async_checkpoint:
-        store.write_in_background()
     leased = LeasedSteps(job.model_dir)
 
     def in_use(steps: Collection[int]) -> Collection[int]:
         planned = [step for step in store.steps() if step % settings.checkpoint_interval == 0]
         return {*leased(steps), *(schedule.needed_checkpoints(planned) if schedule is not None else ())}
 
-    store.in_use = in_use
+    options = StoreOptions(
+        keep_every_steps=settings.keep_checkpoint_every_n_steps,
+        in_use=in_use,
+        allow_mismatch=settings.restore_allow_mismatch,
+        read=trainer.read_checkpoint,
+        is_asynchronous=settings.async_checkpoint,
+    )
+    store = CheckpointStore(
+        job.model_dir, trainer.checkpoint, max_to_keep=settings.max_to_keep, metadata=job.metadata, options=options
+    )
     return store
 
 

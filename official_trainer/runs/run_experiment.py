@@ -17,7 +17,7 @@ from typing import Any
 import orbit
 
 from official_trainer.actions.action import Action, Callback, Run
-from official_trainer.checkpoints.adoption import adopt
+from official_trainer.checkpoints.directory import adopt
 from official_trainer.config import (
     ConfigError,
     DataConfig,

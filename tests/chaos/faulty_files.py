@@ -13,7 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from official_trainer import files
-from official_trainer.checkpoints.snapshot import Snapshot
+from official_trainer.checkpoints.store import Snapshot
 
 _TENSORFLOW_ERRORS = {
     errno.ENOSPC: tf.errors.ResourceExhaustedError,

@@ -39,7 +39,7 @@ def hold(phase):
 
 
 def hold_save():
-    from official_trainer.checkpoints.snapshot import Snapshot
+    from official_trainer.checkpoints.store import Snapshot
 
     write = Snapshot.write
 

@@ -1,0 +1,256 @@
+"""The checkpoints that a directory holds: found, verified, committed, set aside when they are damaged, deleted.
+
+Owns: when a checkpoint counts (its manifest is there and true), what is deleted and in which order; and making a
+checkpoint that Model Garden's driver wrote one of ours.
+Does not own: saving and restoring values (`store.py`), which checkpoints are kept (`retention.py`), the manifest's
+format (`manifest.py`).
+
+A save writes `ckpt-N.saving`, TensorFlow's files, then `ckpt-N.manifest.json`, which commits. Deleting removes the
+manifest first. So a process may die anywhere, on file systems without rename too, and what is left can be recognized:
+manifest and matching files, whole; `.saving` without a manifest, a save that died; anything else, damage. TensorFlow's
+`checkpoint` pointer file is written for other tools; only those that Model Garden's driver left are read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import CheckpointError, Manifest, committed_steps
+from official_trainer.checkpoints.matching import saved_specs
+from official_trainer.lazy import tf
+from official_trainer.tracking.record import versions
+
+_logger = logging.getLogger(__name__)
+
+QUARANTINE = "quarantine"
+POINTER = "checkpoint"
+LACKS_KEY = "lacks"
+"""Where a manifest's metadata holds patterns of variables that the tool which wrote the checkpoint does not have."""
+
+_STEP = "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+_GARDEN_LACKS = ("training/*",)
+"""Means and counters since the last summary, which start again, and the place in the data, which the step gives."""
+
+
+class CheckpointDirectory:
+    """The checkpoints of one directory, one per global step.
+
+    Args:
+      path: local path or URL; may not exist yet.
+      read_only: leaves the directory as it is, for reading what another process writes.
+    """
+
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
+        self.path = str(path)
+        self.read_only = read_only
+        self._unmovable: set[int] = set()
+        self._is_ours = False
+
+    def steps(self) -> tuple[int, ...]:
+        """Returns the committed steps, rising; without damaged ones that could not be moved to quarantine."""
+        return tuple(step for step in committed_steps(self.path) if step not in self._unmovable)
+
+    def prefix(self, step: int) -> str:
+        """Returns the path of `step` as TensorFlow takes it, without suffix."""
+        return manifest.prefix(self.path, step)
+
+    def manifest(self, step: int) -> Manifest:
+        """Returns the manifest of a committed step.
+
+        Raises:
+          CheckpointError: it is not committed; the message lists the steps that are.
+        """
+        saved = self.steps()
+        if step not in saved:
+            nearest = f" Nearest: {min(saved, key=lambda s: abs(s - step))}." if saved else ""
+            raise CheckpointError(
+                f"no checkpoint of step {step} in {self.path}. Saved steps: {listed(saved)}.{nearest}"
+            )
+        return manifest.read(self.path, step)
+
+    def check_is_ours(self) -> None:
+        """Refuses a directory in which another tool keeps its checkpoints: ours would be lost among them.
+
+        Raises:
+          CheckpointError: another tool's checkpoints are there, and none of ours.
+        """
+        if self._is_ours:
+            return
+        names = files.list_dir(self.path)
+        known = manifest.parts(self.path)
+        ours = any(part in (".manifest.json", ".saving") for parts in known.values() for part in parts.values())
+        foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
+        if foreign and not ours and QUARANTINE not in names:
+            raise CheckpointError(
+                f"{self.path} holds TensorFlow checkpoints without manifests: {listed(foreign)}. Another tool wrote "
+                "them, or their manifests were deleted, so it is unknown whether they are whole. To start from their "
+                f"weights, set task.init_checkpoint={self.path} and another --model_dir; to start from fresh weights, "
+                "set another --model_dir."
+            )
+        self._is_ours = True
+
+    def newest_whole(self, *, verify: bool) -> int | None:
+        """Returns the newest whole step, and moves newer ones, which are damaged, to `quarantine/`.
+
+        Returns None if nothing was ever saved here.
+
+        Raises:
+          CheckpointError: there are checkpoints, but none of them is whole.
+        """
+        damaged: dict[int, str] = {}
+        for step, parts in sorted(manifest.parts(self.path).items(), reverse=True):
+            if manifest.is_dead_save(parts):
+                continue
+            damage = manifest.damage(self.path, step, checksums=verify)
+            if damage is None:
+                for damaged_step, reason in damaged.items():
+                    self._quarantine(damaged_step, reason)
+                return step
+            damaged[step] = damage
+        quarantined = files.list_dir(files.join(self.path, QUARANTINE))
+        if damaged or quarantined:
+            raise CheckpointError(
+                "\n".join(
+                    [
+                        f"{self.path} holds checkpoints, but none that is whole:",
+                        *(f"  ckpt-{step}: {reason}" for step, reason in damaged.items()),
+                        *(f"  {QUARANTINE}/{name}" for name in quarantined),
+                        "The run does not start from step 0, because that would hide the damage. Put a good copy of",
+                        "these files back, or set another --model_dir, or delete these files to start from step 0.",
+                    ]
+                )
+            )
+        return None
+
+    def commit(self, step: int, *, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+        """Makes the files of `step`, which are whole, a checkpoint, by writing its manifest."""
+        parts = manifest.parts(self.path)[step]
+        names = [name for name, part in parts.items() if part.startswith((".index", ".data"))]
+        specs = saved_specs(self.prefix(step))
+        committed = Manifest(
+            step=step,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            files=manifest.describe(self.path, names),
+            variables={key: {"shape": list(spec.shape or ()), "dtype": spec.dtype} for key, spec in specs.items()},
+            versions=versions(),
+            metadata=metadata,
+            extra=dict(extra),
+        )
+        manifest.write(self.path, committed)
+        self._unmovable.discard(step)
+
+    def delete(self, step: int) -> None:
+        """Deletes the checkpoint of `step`; one that is gone already is fine."""
+        assert not self.read_only, "a read-only directory cannot be changed"
+        self.remove_files(step)
+        self._write_pointer()
+
+    def remove_files(self, step: int, keep: tuple[str, ...] = ()) -> None:
+        """Removes the files of `step` but those parts, in an order that leaves leftovers if this dies."""
+        parts = manifest.parts(self.path).get(step, {})
+        order = sorted(parts, key=lambda name: (parts[name] != ".manifest.json", parts[name] == ".saving"))
+        self._remove(name for name in order if parts[name] not in keep)
+
+    def tidy(self, kept: Collection[int] | None = None) -> None:
+        """Deletes what dead saves left, and checkpoints that are not kept; only files named as ours.
+
+        Args:
+          kept: the steps that are kept; None keeps all.
+        """
+        if self.read_only:
+            return
+        committed = self.steps()
+        rising = sorted(committed if kept is None else kept)
+        for step, parts in manifest.parts(self.path).items():
+            if step in rising:
+                self._remove(name for name, part in parts.items() if manifest.is_leftover(part))
+            elif step in committed or manifest.is_dead_save(parts) or _is_past(step, parts, rising):
+                self.remove_files(step)
+        files.remove_temporaries(self.path, POINTER)
+        self._write_pointer()
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            files.remove(files.join(self.path, name))
+
+    def _quarantine(self, step: int, reason: str) -> None:
+        if self.read_only:
+            _logger.warning("%s is damaged: %s; using an older checkpoint", self.prefix(step), reason)
+            return
+        target = files.join(self.path, QUARANTINE)
+        files.make_dirs(target)
+        taken = set(files.list_dir(target))
+        parts = manifest.parts(self.path).get(step, {})
+        for name in sorted(parts, key=lambda name: parts[name] != ".manifest.json"):  # without it, it does not count
+            number = next(n for n in range(len(taken) + 1) if _numbered(name, n) not in taken)
+            try:
+                files.rename(files.join(self.path, name), files.join(target, _numbered(name, number)))
+            except (OSError, tf.errors.OpError) as error:
+                _logger.warning("%s could not be moved: %s", files.join(self.path, name), error)
+                self._unmovable.add(step)
+        _logger.warning("%s is damaged: %s; moved to %s, using an older checkpoint", self.prefix(step), reason, target)
+
+    def _write_pointer(self) -> None:
+        if committed := self.steps():  # an older pointer to nothing is read by TensorFlow's tools alone
+            pointer = files.join(self.path, POINTER)
+            files.write_text_atomically(pointer, pointer_text(committed[-1], committed), durable=False)
+
+
+def pointer_text(newest: int, steps: Iterable[int]) -> str:
+    """Returns the text of TensorFlow's pointer file."""
+    lines = [f'model_checkpoint_path: "ckpt-{newest}"', *(f'all_model_checkpoint_paths: "ckpt-{s}"' for s in steps)]
+    return "\n".join(lines) + "\n"
+
+
+def adopt(directory: str, metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """Writes a manifest for each checkpoint that Model Garden's driver has left whole; returns their steps.
+
+    Those are in TensorFlow's pointer, which is written after a checkpoint is whole. A checkpoint whose name is not the
+    step that it holds stays as it is.
+
+    Args:
+      directory: the run directory.
+      metadata: about the run, for the manifests.
+    """
+    state = tf.train.get_checkpoint_state(directory)
+    prefixes = [] if state is None else list(state.all_model_checkpoint_paths)
+    found = manifest.parts(directory)
+    steps = [step for prefix in prefixes if (step := _step_of(prefix)) is not None]
+    adopted = tuple(step for step in steps if _is_without_manifest(found.get(step, {})))
+    for step in adopted:
+        CheckpointDirectory(directory).commit(step, metadata={**metadata, LACKS_KEY: _GARDEN_LACKS}, extra={})
+    return adopted
+
+
+def _step_of(prefix: str) -> int | None:
+    """Returns the global step that a checkpoint holds, if it is named by it."""
+    if not files.exists(f"{prefix}.index"):
+        return None
+    reader = tf.train.load_checkpoint(prefix)
+    if not reader.has_tensor(_STEP):
+        return None
+    step = int(reader.get_tensor(_STEP))
+    return step if files.base_name(prefix) == f"ckpt-{step}" else None
+
+
+def _is_without_manifest(parts: Mapping[str, str]) -> bool:
+    return ".index" in parts.values() and not {".manifest.json", ".saving"} & set(parts.values())
+
+
+def _is_past(step: int, parts: Mapping[str, str], kept: list[int]) -> bool:
+    """Whether files that are no checkpoint are what a deletion that died left."""
+    return bool(kept) and (step < kept[0] or (step < kept[-1] and ".manifest.json" not in parts.values()))
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}.{number}" if number else name
+
+
+def listed(values: Iterable[Any]) -> str:
+    """Returns values for a message: `1, 2, 3` or `none`."""
+    return ", ".join(map(str, values)) or "none"
