@@ -67,7 +67,7 @@ def test_what_the_interruption_breaks_is_not_an_error_of_its_own():
 def test_the_second_signal_ends_the_process():
     """N5."""
     codes = []
-    with StopRequest(leave=codes.append):
+    with StopRequest(exit_process=codes.append):
         for _ in range(3):  # one signal that comes several times, as `timeout` sends it to a process and to its group
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.02)
@@ -81,19 +81,19 @@ def test_the_second_signal_ends_the_process():
 def test_what_hangs_is_rescued_or_given_up(capsys):
     """N5, N6: what the rescue says decides; the grace period is the end of it."""
     codes, asked = [], []
-    with StopRequest(leave=codes.append) as stop, pytest.raises(PreemptedError):
-        stop.on_leave = lambda: ("at step 7, which is saved", ExitCode.PREEMPTED)
-        with stop.leaving(lambda: asked.append(1) or len(asked) == 3):
+    with StopRequest(exit_process=codes.append) as stop, pytest.raises(PreemptedError):
+        stop.register(lambda: ("at step 7, which is saved", ExitCode.PREEMPTED))
+        with stop.interruptible(lambda: asked.append(1) or len(asked) == 3):
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
             hang()
     assert codes[0] == 143
     assert len(asked) >= 3
     assert "stopped: SIGTERM at step 7, which is saved" in capsys.readouterr().err
     codes.clear()
-    with StopRequest(leave=codes.append) as stop, pytest.raises(PreemptedError):
+    with StopRequest(exit_process=codes.append) as stop, pytest.raises(PreemptedError):
         stop.set_limits(grace_seconds=0.2, max_wall_seconds=None)
-        stop.on_leave = lambda: ("step 7 is not saved", ExitCode.RETRY)
-        with stop.leaving(lambda: False):
+        stop.register(lambda: ("step 7 is not saved", ExitCode.RETRY))
+        with stop.interruptible(lambda: False):
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
             hang()
     assert codes[0] == 75
@@ -116,9 +116,9 @@ def test_a_rescue_that_fails_is_told_and_not_tried_again(caplog):
     def rescue():
         raise OSError("no space")
 
-    with StopRequest(leave=codes.append) as stop, pytest.raises(PreemptedError):
+    with StopRequest(exit_process=codes.append) as stop, pytest.raises(PreemptedError):
         stop.set_limits(grace_seconds=0.5, max_wall_seconds=None)
-        with stop.leaving(rescue):
+        with stop.interruptible(rescue):
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
             hang()
     assert caplog.text.count("could not be saved while the main thread hangs") == 1

@@ -98,7 +98,7 @@ class ProcessGroup:
         try:
             yield
         except BaseException as error:
-            exit_code = getattr(self.stop.explained(error), "exit_code", ExitCode.FAILED)
+            exit_code = getattr(self.stop.as_preempted(error), "exit_code", ExitCode.FAILED)
             raise
         finally:
             self._leads = False
@@ -138,7 +138,7 @@ class ProcessGroup:
         if self.is_alone or self._depth:
             yield
             return
-        with self.stop.held():
+        with self.stop.uninterruptible():
             self._on_call()
             if self._leads:
                 self.exchange(_Call(name, arguments, options))

@@ -119,7 +119,7 @@ class Evaluator(orbit.StandardEvaluator):
 
     def _evaluate_sets(self, num_steps: int, *, own_steps: bool) -> dict[str, Any]:
         self.synchronize()
-        with self.weights_averaged(), self.stop.leaving(self._rescue):
+        with self.weights_averaged(), self.stop.interruptible(self._rescue):
             state = self.eval_begin()
             for each in self._named_sets:
                 steps = each.steps if own_steps and each.steps is not None else num_steps

@@ -101,7 +101,7 @@ class Loop:
         try:
             return self._run()
         except (PreemptedError, Interrupted) as error:
-            self._stop.regain()
+            self._stop.stop_interrupting()
             raise self._stopped() from error
 
     def _run(self) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Stepper(orbit.StandardTrainer):
         """
         if not self._train_options.use_tf_function:
             return contextlib.nullcontext()
-        return self.stop.leaving(self._input_mark.rescuer(self.stop))
+        return self.stop.interruptible(self._input_mark.rescuer(self.stop))
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`, or over compiled windows under XLA."""

@@ -64,7 +64,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     process.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
-        stop.take_back()
+        stop.reinstall_handlers()
     consistency.check(
         multi_worker.peers_of(strategy),
         lambda: consistency.of_run(job.experiment, job.mode, job.model_dir, {**configuration.flat(config), **gin}),

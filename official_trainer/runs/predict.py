@@ -156,7 +156,7 @@ def _predict(
 
     if shards.count:
         _logger.info("going on after %d rows in %d shards", shards.rows, shards.count)
-    stop.on_leave = lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED)
+    stop.register(lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED))
     with _watchdog(job, shards) as watchdog:
         watchdog.enter("build")
         trainer = build(job, stop=stop)
@@ -168,7 +168,7 @@ def _predict(
             traced = job.config.trainer.eval_tf_function
             inference = Inference(trainer.task, trainer.model, seed=runtime.seed, use_tf_function=traced)
             builder, max_rows, dataset = _data(trainer, settings.data, runtime.seed, first)
-        waiting = functools.partial(stop.leaving, lambda: True)  # whole shards are all there is to save
+        waiting = functools.partial(stop.interruptible, lambda: True)  # whole shards are all there is to save
         with trainer.weights_averaged(), builder.errors_explained():
             reader = Reader(builder, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
             predict_into(shards, reader, max_rows=max_rows, on_batch=watchdog.beat)

@@ -125,7 +125,9 @@ class _Session:
         try:
             yield
         except BaseException as error:
-            failure = self._lost(error) or files.as_storage_error(error, self._job.model_dir) or stop.explained(error)
+            failure = (
+                self._lost(error) or files.as_storage_error(error, self._job.model_dir) or stop.as_preempted(error)
+            )
             exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
             with contextlib.suppress(OSError):  # storage that failed the run may not take its record either
                 self._record_time()
@@ -182,8 +184,7 @@ class _Session:
             )
             hooks = self._hooks(trainer, schedule)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
-            stop.save_state = loop.save_beside
-            stop.on_leave = functools.partial(self._on_leave, loop)
+            stop.register(functools.partial(self._on_leave, loop), loop.save_beside)
             logs = loop.run()
             self.metrics = flatten(logs) or _last_row(self._rows.path)
             outcome.step, outcome.metrics = loop.state.step, self.metrics

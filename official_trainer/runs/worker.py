@@ -63,7 +63,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
         record=put_on_record,
         notes=notes,
     )
-    stop.on_leave = lambda: (_STEPS_LOST, ExitCode.RETRY)
+    stop.register(lambda: (_STEPS_LOST, ExitCode.RETRY))
     with watchdog:
         watchdog.enter("build")
         with stop.interruptible():
@@ -112,7 +112,7 @@ def _recorded(job: Job, stop: StopRequest, notes: Notes, records: list[RunRecord
     try:
         yield
     except BaseException as error:
-        failure = notes.explained(error) or stop.explained(error)
+        failure = notes.explained(error) or stop.as_preempted(error)
         record.finish(failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED)
         if failure is error or isinstance(error, Interrupted):
             raise
