@@ -15,7 +15,7 @@ import numpy as np
 
 from official_trainer import config as configuration
 from official_trainer.config.optimization import ConstantLrConfig, LrConfig, WarmupConfig
-from official_trainer.garden.live import as_read
+from official_trainer.garden.to_garden import with_garden_objects
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras
 from official_trainer.program.callbacks import Epochs
@@ -103,7 +103,7 @@ class ExperimentEngine(Engine):
         self._untold = ""  # what no config can say of what was tried
 
     def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
-        parts = (as_read(self._config()), self._task, self._model, self._model.optimizer)
+        parts = (with_garden_objects(self._config()), self._task, self._model, self._model.optimizer)
         return ExperimentTrainer(*parts, keeps_record=keeps_record)
 
     def _infer(self, batch: Any) -> Any:
@@ -150,7 +150,7 @@ class ExperimentEngine(Engine):
             )
 
     def _section(self, name: str) -> Any:
-        return getattr(as_read(self._settings.base).task, name, None)
+        return getattr(with_garden_objects(self._settings.base).task, name, None)
 
     def _check_batches(self, data: Source) -> None:
         """Refuses batches that replicas, or micro-batches, cannot share; the mean over replicas weighs them alike."""
@@ -234,7 +234,7 @@ def open_experiment(
 
 def _parts(settings: Settings) -> tuple[keras.Model, Any]:
     """Returns model and task; the optimizer is put on the model, where callbacks look for it."""
-    config = as_read(settings.base)
+    config = with_garden_objects(settings.base)
     task = registry.get_task_cls(settings.base.task)(config.task, logging_dir=settings.model_dir)
     model = task.build_model()
     optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)

@@ -26,8 +26,8 @@ from official_trainer.config import Config, ConfigError, ExperimentConfig, Origi
 from official_trainer.errors import nearest
 from official_trainer.garden import index as garden
 from official_trainer.garden import snapshot
-from official_trainer.garden.live import build_task
 from official_trainer.garden.sections import garden_class
+from official_trainer.garden.to_garden import build_task
 from official_trainer.lazy import load
 
 _FOLDER = "experiments"
@@ -367,7 +367,7 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
         what = f"the factory of experiment '{name}' failed: {_said(error)}"
         raise ConfigError([Problem(what, origin=_deepest(error, registered.origin, workspace))]) from error
     if snapshot.is_experiment(config):
-        config = snapshot.mirrored(config, registered.module)
+        config = snapshot.from_object(config, registered.module)
     if not isinstance(config, ExperimentConfig):
         what = f"the factory of experiment '{name}' must return an ExperimentConfig"
         raise ConfigError([Problem(what, got=f"a {type(config).__name__}", origin=registered.origin)])
