@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from official_trainer.config.declaration import Config
-from official_trainer.config.errors import ConfigError, Problem
+from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.when import When
-from official_trainer.errors import nearest
 
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = ("actions", "tracking")
@@ -27,7 +26,7 @@ _workspace: list[Path] = []
 
 
 def use_workspace(folder: Path) -> None:
-    """Has components looked for in `folder` too, from now on; its modules can be imported by then."""
+    """Adds the components of `folder`; its modules must be importable."""
     _workspace[:] = [folder]
 
 
@@ -36,11 +35,11 @@ class Component(Config):
     """A section with fields of its own for each `type`. Subclasses declare the fields and `build` what they configure.
 
     Attributes:
-      type: which component: the name of the file that has it.
+      type: which component: the name of the file that defines it.
     """
 
     FOLDER: ClassVar[str] = ""
-    """Where the files are; set by the root of a family of components."""
+    """The folder of the files; set by the root of a family of components."""
 
     type: str = ""
 
@@ -54,12 +53,12 @@ class Component(Config):
 
     @classmethod
     def names(cls) -> dict[str, str]:
-        """Returns the types there are, each with the module that has it."""
+        """Returns all types, each with the module that defines it."""
         root = cls.family()
         packaged = _files(_PACKAGE / root.FOLDER, root.__name__)
         own = _files(_workspace[0] / root.FOLDER, root.__name__) if _workspace else []
         if twice := sorted({*packaged} & {*own}):
-            what = f"type '{twice[0]}' is there twice, in the package and in the workspace"
+            what = f"type '{twice[0]}' exists twice, in the package and in the workspace"
             raise ConfigError([Problem(what, fix=f"rename {root.FOLDER}/{twice[0]}.py")])
         return {
             **{name: f"official_trainer.{root.FOLDER}.{name}" for name in packaged},
@@ -75,9 +74,10 @@ class Component(Config):
         """
         root, names = cls.family(), cls.names()
         if name not in names:
-            near, allowed = nearest(name, names), ", ".join(sorted(names))
+            allowed = ", ".join(sorted(names))
             fix = f"or add {root.FOLDER}/{name}.py to the workspace" if name.isidentifier() else ""
-            raise ConfigError([Problem(f"unknown type '{name}'", allowed=allowed, near="".join(near[:1]), fix=fix)])
+            what = f"unknown type '{name}'"
+            raise ConfigError([Problem(what, allowed=allowed, near=best_match(name, names), fix=fix)])
         try:
             module = importlib.import_module(names[name])
         except Exception as error:
@@ -94,20 +94,20 @@ class Component(Config):
         return found[0]
 
     def build(self, *_arguments: Any, **_options: Any) -> Any:
-        """Returns what this configures; what it is given for that, its family says."""
+        """Returns what this configures; the root of the family documents the arguments."""
         raise NotImplementedError(f"{type(self).__name__} must define build()")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionConfig(Component):
-    """What happens at a step. `type` is the name of a file in `actions/`, here or in the workspace.
+    """What happens at a step. `type` is the name of a file in `actions/`, of the package or of the workspace.
 
     Attributes:
-      name: tells actions of one type apart, in messages and in checkpoints; unset means the type.
-      when: when it is due; unset means what the type says.
-      priority: the lowest comes first; negative ones are allowed, and of equal ones the order of the list decides.
-      on_error: what an error in it means. `fail` ends the run, `warn` says so and goes on, `disable` says so and does
-        not call it again.
+      name: distinguishes actions of one type in messages and checkpoints; unset means the type.
+      when: when it is due; unset means the default of the type.
+      priority: the lowest is called first; negative ones are allowed; equal ones are called in the order of the list.
+      on_error: what happens after an error in it. `fail` ends the run, `warn` logs a warning and continues, `disable`
+        logs a warning and does not call it again.
     """
 
     FOLDER: ClassVar[str] = "actions"
@@ -120,20 +120,21 @@ class ActionConfig(Component):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrackerConfig(Component):
-    """Where numbers go, beside the console, `metrics.jsonl` and TensorBoard.
+    """Where metrics are written, in addition to the console, `metrics.jsonl` and TensorBoard.
 
-    `type` is the name of a file in `tracking/`, here or in the workspace. Subclasses define `build(place)`: it takes a
-    `Place` of `tracking/`, and returns a `Tracker` that has opened nothing yet.
+    `type` is the name of a file in `tracking/`, of the package or of the workspace. Subclasses define `build(place)`,
+    which takes a `Place` of `tracking/` and returns a `Tracker` that has opened nothing yet.
 
     Attributes:
-      on_error: what an error in it means. `warn` says so once, and at the end how much is lost; `fail` ends the run.
+      on_error: what happens after an error in it. `warn` logs one warning, and at the end how much is lost; `fail` ends
+        the run.
     """
 
     FOLDER: ClassVar[str] = "tracking"
     NEEDS: ClassVar[tuple[str, ...]] = ()
     """Modules that are not installed with this package."""
     INSTALL: ClassVar[str] = ""
-    """What `pip install` is told to install them."""
+    """The arguments of `pip install` that install them."""
 
     on_error: Literal["warn", "fail"] = "warn"
 
@@ -142,11 +143,11 @@ RESERVED_FOLDERS = (
     *("best", "commands", "continuous_eval", "export", "hparams", "intermediates", "mlartifacts", "non_finite"),
     *("optimizer", "quarantine", "time", "train", "validation", "wandb"),
 )
-"""Folders of a run directory that are something else than an action's own."""
+"""Folders of a run directory that an action cannot use as its own."""
 
 
 def folder_problem(name: str, reserved: Collection[str] = RESERVED_FOLDERS) -> str | None:
-    """Says what is wrong with the name of a folder that an action has for itself, where it deletes what is old."""
+    """Returns what is wrong with the name of an action's own folder, in which it deletes old files, or None."""
     if name in reserved or name.startswith("from-"):
         return f"is {name!r}, which the run uses itself; name another folder"
     if not name or name in (".", "..") or "/" in name or "\\" in name:

@@ -1,10 +1,10 @@
-"""Nodes into values, by the declared types of the fields. Sections are frozen, so decoding builds new ones bottom-up.
+"""Converts nodes to values by the declared types of the fields. Sections are frozen; new ones are built bottom-up.
 
-Owns: merging a mapping into a section, lists, free mappings, unions, one-of shorthand, paths into all of these.
-Does not own: the text of single values (`scalars.py`), rules across fields and Python-side mistakes (`checks.py`).
+Owns: merging a mapping into a section, lists, free mappings, unions, the short form of a one-of, paths into all these.
+Does not own: the text of single values (`scalars.py`), rules across fields (`checks.py`), Python values (`values.py`).
 
-Decoding starts from the current value: where a field is declared `TaskConfig` and holds a subclass, its fields are the
-subclass's. Sections merge field by field; every other value, lists and free mappings too, is replaced whole.
+Decoding starts from the current value: where a field is declared as `TaskConfig` and holds a subclass, the fields of
+the subclass are read. Sections merge field by field; all other values, also lists and free mappings, are replaced.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from typing import Any, Literal
 from official_trainer.config import fields, scalars, values
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf
-from official_trainer.config.errors import ConfigError, Problem
-from official_trainer.config.nodes import Assignment, Node
+from official_trainer.config.errors import ConfigError, Problem, best_match
+from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Trail
-from official_trainer.errors import nearest
 
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""
 
 
 class Decoder:
-    """Reads nodes into a configuration; collects problems, and notes who set what."""
+    """Reads nodes into a configuration, collects problems, and records the origin of each value."""
 
     def __init__(self, root: Config, trail: Trail, problems: list[Problem]) -> None:
         self.root = root
@@ -36,39 +35,34 @@ class Decoder:
         self._as_garden = False
 
     def merge(self, node: Node) -> None:
-        """Merges a mapping, such as a whole file, into the root."""
+        """Merges a mapping, such as a whole file, or a part at a path into the root."""
         result = self.value(node, type(self.root), self.root, "")
-        self.root = self.root if result is FAILED else result
-
-    def assign(self, item: Assignment) -> None:
-        """Sets the value at a path below the root."""
-        result = self._descend(item, type(self.root), self.root, "")
         self.root = self.root if result is FAILED else result
 
     # Values.
 
     def value(self, node: Node, tp: Any, current: Any, path: str) -> Any:
-        """Reads `node` as a `tp` to stand at `path`, where `current` (None: nothing) stands now."""
+        """Returns the value of `node`, read as type `tp`, for `path`, whose present value is `current` (None: none)."""
         if node.op in ("+=", "-="):
             result = self._change_items(node, tp, current, path)
         else:
             result = self._read(node, tp, current, path)
         if result is not FAILED and not fields.is_section(result):
-            self._refuse_second(node, path)
-            self.trail.note(path, node.origin, result)
+            first, here = self.trail.last(path), node.origin
+            # A file may set a field in two places, as `a: {b: 1}` and as `a.b: 2`.
+            is_same_file = first is not None and here.kind == first.kind == "file" and first.name == here.name
+            if first is not None and is_same_file and first != here and node.kind != "part":
+                self._fail(node, path, f"is set twice in this file, first on line {first.line}", fix="keep one")
+            self.trail.note(path, here, result)
         return result
-
-    def _refuse_second(self, node: Node, path: str) -> None:
-        """Reports a field that one file sets in two places, as `a: {b: 1}` and as `a.b: 2`."""
-        first, here = self.trail.last(path), node.origin
-        if first and here.kind == first.kind == "file" and first.name == here.name and first != here:
-            self._fail(node, path, f"is set twice in this file, first on line {first.line}", fix="keep one")
 
     def _read(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         bare, limits = fields.strip(tp)
         if node.kind == "value":
             return node.value
-        if self._as_garden and node.is_null and node.value not in ("", "None"):  # nothing, and text in YAML
+        if node.kind == "part":
+            return self._part(node, tp, current, path)
+        if self._as_garden and node.is_null and node.value not in ("", "None"):  # YAML's null; None is text there
             return None
         if fields.is_union(bare):
             return self._union(node, bare, current, path)
@@ -94,8 +88,8 @@ class Decoder:
         except scalars.MisreadError as error:
             return self._fail(node, path, got=node.shown, **error.parts)
         for limit in limits:
-            if said := limit.problem(result):
-                return self._fail(node, path, said, got=node.value)
+            if refused := limit.problem(result):
+                return self._fail(node, path, refused, got=node.value)
         return result
 
     def _union(self, node: Node, tp: Any, current: Any, path: str) -> Any:
@@ -107,7 +101,7 @@ class Decoder:
         fitting = [arm for arm in arms if _fits(arm, node)]
         if len(arms) == 1 or len(fitting) == 1:
             return self._read(node, (fitting or arms)[0], current, path)
-        said: list[Problem] = []
+        found: list[Problem] = []
         types = [fields.strip(arm)[0] for arm in fitting]
         for arm in sorted(fitting, key=fields.narrowness):
             twin = Decoder(self.root, self.trail.copy(), [])
@@ -120,12 +114,12 @@ class Decoder:
             if not twin.problems:
                 self.trail.take(twin.trail)
                 return result
-            said += twin.problems
-        outside = [p for p in said if p.got == node.value]  # the type was right, the range was not
-        if outside or (said and node.kind != "scalar"):
-            self.problems += outside or said
+            found += twin.problems
+        outside = [p for p in found if p.got == node.value]  # the type was right, the range was not
+        if outside or (found and node.kind != "scalar"):
+            self.problems += outside or found
             return FAILED
-        near = next((p.near for p in said if p.near), "")
+        near = next((p.near for p in found if p.near), "")
         return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, near=near)
 
     def _list(self, node: Node, tp: Any, current: Any, path: str) -> Any:
@@ -195,10 +189,8 @@ class Decoder:
         gone = [(item, self._read(item, tp, None, path)) for item, tp in wanted]
         for item, value in gone:
             if value is not FAILED and value not in old:
-                names = [str(o) for o in old]
-                near = nearest(str(value), names)
-                what = f"the list does not hold {fields.show(value)}"
-                self._fail(item, path, what, allowed=", ".join(names), near=near[0] if near else "")
+                names, what = [str(each) for each in old], f"the list does not contain {fields.show(value)}"
+                self._fail(item, path, what, allowed=", ".join(names), near=best_match(str(value), names))
         self.trail.replace(path, node.origin)
         return tuple(o for o in old if o not in [value for _, value in gone])
 
@@ -206,7 +198,7 @@ class Decoder:
 
     def _section(self, node: Node, tp: type[Config], current: Any, path: str) -> Any:
         if node.kind == "scalar" and not node.is_null:
-            node = _written_out(node, tp)
+            node = _expanded(node, tp)
         if issubclass(tp, Component) and (tp := self._component(node, tp, current, path)) is FAILED:
             return FAILED
         cls = type(current) if isinstance(current, tp) else tp
@@ -225,11 +217,11 @@ class Decoder:
                 continue
             if item.value == "" and not item.quoted:
                 item = dataclasses.replace(item, origin=key.origin, length=key.length)
-            self._set_field(cls, start, changes, Assignment(keys, key, item), path)
+            self._set_field(cls, start, changes, node_at(keys, key, item), path)
         return self._build(cls, start, changes, path, node)
 
     def _component(self, node: Node, tp: type[Component], current: Any, path: str) -> Any:
-        """Returns the class that `type` chooses; without it, the one that is there."""
+        """Returns the class that `type` chooses; without `type`, the present class."""
         named = [item for key, item in node.value if key.value == "type"] if node.kind == "mapping" else []
         known = type(current) if isinstance(current, tp) else tp
         if not named or named[-1].kind != "scalar":
@@ -240,7 +232,8 @@ class Decoder:
             return tp.family().named(named[-1].value)
         except ConfigError as error:
             place = fields.join(path, "type")
-            self.problems += [dataclasses.replace(problem, path=place, **_at(named[-1])) for problem in error.problems]
+            at = {"origin": named[-1].origin, "length": named[-1].length}
+            self.problems += [dataclasses.replace(problem, path=place, **at) for problem in error.problems]
             return FAILED
 
     def _not_a_section(self, node: Node, cls: type[Config], path: str) -> Any:
@@ -252,16 +245,17 @@ class Decoder:
             return self._fail(node, path, "a section cannot be null", fix=fix)
         fix = "put a space after ':'" if node.kind == "scalar" and node.is_glued else ""
         what = " or ".join([f"must be {fields.describe(cls)}", ", ".join(cls.WORDS)][: 1 + bool(cls.WORDS)])
-        near = "".join(nearest(str(node.value), cls.WORDS)[:1]) if node.kind == "scalar" else ""
+        near = best_match(node.value, cls.WORDS) if node.kind == "scalar" else ""
         return self._fail(node, path, what, got=node.shown, near=near, fix=fix)
 
     def _set_field(
-        self, cls: type[Config], start: Config | None, changes: dict[str, Any], item: Assignment, path: str
+        self, cls: type[Config], start: Config | None, changes: dict[str, Any], part: Node, path: str
     ) -> None:
         """Reads one field of a section into `changes`."""
-        name = fields.field_name(item.keys[0])
+        key, mark, node = part.value
+        name = fields.field_name(key)
         if name not in fields.hints(cls):
-            self._unknown(cls, item, path)
+            self._unknown(cls, key, mark, path)
             return
         assert isinstance(name, str)
         tp = fields.hints(cls)[name]
@@ -270,7 +264,7 @@ class Decoder:
         base = start if start is not None else values.class_default(cls)
         now = changes.get(name, getattr(base, name, None))
         outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN or name in cls.READ_AS_GARDEN
-        changes[name] = self._descend(item.inside(), tp, now, fields.join(path, item.keys[0]))
+        changes[name] = self.value(node, tp, now, fields.join(path, key))
         self._as_garden = outside
 
     def _build(self, cls: type[Config], start: Config | None, changes: Mapping[str, Any], path: str, node: Node) -> Any:
@@ -286,57 +280,42 @@ class Decoder:
         except (TypeError, ValueError) as error:
             return self._fail(node, path, f"{cls.__name__} refuses these values: {error}")
 
-    # Paths.
+    # Parts.
 
-    def _descend(self, item: Assignment, tp: Any, current: Any, path: str) -> Any:
-        """Returns `current` with the value at the keys of `item` below it."""
-        if not item.keys:
-            return self.value(item.node, tp, current, path)
-        holder, key = _holder(tp, current), item.keys[0]
+    def _part(self, node: Node, tp: Any, current: Any, path: str) -> Any:
+        """Returns `current` with one of its parts set."""
+        key, mark, inner = node.value
+        holder = _holder(tp, current)
         if fields.is_section_type(holder):
-            cls = type(current) if isinstance(current, holder) else holder
-            start = current if isinstance(current, holder) else None
+            cls, start = (type(current), current) if isinstance(current, holder) else (holder, None)
             if start is None:
                 self.trail.replace(path)
             changes: dict[str, Any] = {}
-            self._set_field(cls, start, changes, item, path)
-            return self._build(cls, start, changes, path, item.mark) if changes else FAILED
+            self._set_field(cls, start, changes, node, path)
+            return self._build(cls, start, changes, path, mark) if changes else FAILED
         if holder is not None and fields.is_mapping(holder) and isinstance(key, str):
-            return self._set_entry(item, fields.value_type(holder), current or FrozenDict(), path)
+            items = current or FrozenDict()
+            part_type = _kept(fields.value_type(holder), items, key)
+            part = self.value(inner, part_type, items.get(key), fields.join(path, key))
+            return FAILED if part is FAILED else FrozenDict({**items, key: part})
         if holder is not None and fields.is_list(holder) and str(key).lstrip("-").isdecimal():
-            return self._set_item(item, holder, current or (), path)
+            old: tuple[Any, ...] = current or ()
+            index = int(key) + (len(old) if int(key) < 0 else 0)
+            if not 0 <= index < len(old):
+                return self._unknown(old, key, mark, path)
+            types = fields.item_types(holder, len(old)) or [Any] * len(old)
+            part = self.value(inner, types[index], old[index], fields.join(path, index))
+            return FAILED if part is FAILED else (*old[:index], part, *old[index + 1 :])
         what = f"is {fields.describe(tp)}, which has no part '{key}'"
-        return self._fail(item.mark, path, what, fix="set it as a whole" if holder is not None else "")
+        return self._fail(mark, path, what, fix="set it as a whole" if holder is not None else "")
 
-    def _set_entry(self, item: Assignment, tp: Any, current: FrozenDict, path: str) -> Any:
-        key = str(item.keys[0])
-        place = fields.join(path, key)
-        part = self._descend(item.inside(), _kept(tp, current, key), current.get(key), place)
-        if part is FAILED:
-            return FAILED
-        result = FrozenDict({**current, key: part})
-        self.trail.note(path, item.node.origin, result)
-        return result
-
-    def _set_item(self, item: Assignment, tp: Any, current: tuple[Any, ...], path: str) -> Any:
-        index = int(item.keys[0]) + (len(current) if int(item.keys[0]) < 0 else 0)
-        if not 0 <= index < len(current):
-            return self._unknown(current, item, path)
-        place, types = fields.join(path, index), fields.item_types(tp, len(current)) or [Any] * len(current)
-        part = self._descend(item.inside(), types[index], current[index], place)
-        if part is FAILED:
-            return FAILED
-        result = (*current[:index], part, *current[index + 1 :])
-        self.trail.note(path, item.node.origin, result)
-        return result
-
-    def _unknown(self, section: Any, item: Assignment, path: str) -> Any:
-        known = fields.unknown_field(self.root, section, path, item.keys[0], item.mark.origin)
-        self.problems.append(dataclasses.replace(known, length=item.mark.length))
+    def _unknown(self, section: Any, key: fields.Key, mark: Node, path: str) -> Any:
+        known = fields.unknown_field(self.root, section, path, key, mark.origin)
+        self.problems.append(dataclasses.replace(known, length=mark.length))
         return FAILED
 
     def _refuse_glued(self, key: Node, item: Node, path: str) -> bool:
-        """Reports `name:value` without the space, which YAML takes for a name alone."""
+        """Reports `name:value` without the space, which YAML reads as a name without a value."""
         if item.value != "" or item.quoted or not key.is_glued:
             return False
         place = fields.join(path, key.value.partition(":")[0])
@@ -344,12 +323,12 @@ class Decoder:
         return True
 
     def _fail(self, node: Node, path: str, what: str, **parts: str) -> Any:
-        self.problems.append(Problem(what, path, **parts, **_at(node)))  # type: ignore[arg-type]
+        self.problems.append(node.problem(what, path, **parts))
         return FAILED
 
 
-def _written_out(node: Node, cls: type[Config]) -> Node:
-    """Returns the mapping that a single word stands for, or the word if it stands for none."""
+def _expanded(node: Node, cls: type[Config]) -> Node:
+    """Returns the mapping that a single word abbreviates, or the node itself if it abbreviates none."""
     plain = dataclasses.replace(node, quoted=False, op="=")
     if issubclass(cls, OneOf | Component):
         pair = dataclasses.replace(plain, value="type"), dataclasses.replace(node, op="=")
@@ -360,12 +339,8 @@ def _written_out(node: Node, cls: type[Config]) -> Node:
     return dataclasses.replace(node, kind="mapping", value=(pair,))
 
 
-def _at(node: Node) -> dict[str, Any]:
-    return {"origin": node.origin, "length": node.length}
-
-
 def _fits(arm: Any, node: Node) -> bool:
-    """Whether a member of a union is written the way that `node` is."""
+    """Whether a member of a union is written in the form of `node`: scalar, list or mapping."""
     bare, _ = fields.strip(arm)
     if bare is Any:
         return True
@@ -381,7 +356,7 @@ def _fits(arm: Any, node: Node) -> bool:
 
 
 def _kept(tp: Any, current: Any, key: fields.Key) -> Any:
-    """Returns the class of the section that stands at `key` now, where it is a subclass of the declared one."""
+    """Returns the class of the present section at `key` if it is a subclass of the declared one, else `tp`."""
     if isinstance(current, tuple):
         held = current[key] if isinstance(key, int) and key < len(current) else None
     else:
@@ -390,7 +365,7 @@ def _kept(tp: Any, current: Any, key: fields.Key) -> Any:
 
 
 def _holder(tp: Any, current: Any) -> Any:
-    """Returns the member of a type that has parts, the one that `current` is if there are several."""
+    """Returns the member of a union that has parts; of several, the class of `current`. None if no member has any."""
     found = [bare for bare, _ in map(fields.strip, fields.arms(tp))]
     if Any in found and isinstance(current, dict | tuple):
         return dict if isinstance(current, dict) else tuple

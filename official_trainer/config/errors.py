@@ -46,6 +46,11 @@ class Origin:
             return f"experiment {self.name}".rstrip()
         return f"{self.name}:{self.line}" if self.kind == "file" and self.line else self.name
 
+    def moved(self, lines: int, columns: int) -> Origin:
+        """Returns the place so many lines further on; `columns` count from the start of that line's own text."""
+        column = columns + (self.column if lines == 0 else 1)
+        return dataclasses.replace(self, line=self.line + lines, column=column)
+
     @property
     def by_user(self) -> bool:
         """Whether a file or a flag set the value, rather than Python code."""

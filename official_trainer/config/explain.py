@@ -7,9 +7,8 @@ Does not own: who set what (`provenance.py`), the documentation (`fields.py` rea
 from __future__ import annotations
 
 import textwrap
-import typing
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from official_trainer.config import fields
 from official_trainer.config.declaration import Config, OneOf
@@ -59,25 +58,12 @@ def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: s
     default = resolved.trail.default(path)
     if default is not Ellipsis:
         yield f"  default  {flow(default)}"
-    if allowed := _allowed(tp):
-        yield f"  allowed  {allowed}"
+    if allowed := fields.allowed(tp):
+        yield f"  allowed  {', '.join([*allowed, *['null'] * (fields.NoneType in fields.arms(tp))])}"
     history = resolved.history(path)
     width = max(len(str(origin)) for origin, _ in history)
     for number, (origin, text) in enumerate(history):
         yield f"  {'set by' if number == 0 else '      '}   {origin!s:<{width}}  {text}"
-
-
-def _allowed(tp: Any) -> str:
-    """Returns the choices or the range of a type, if it has some."""
-    found: list[str] = []
-    for arm in fields.arms(tp):
-        bare, limits = fields.strip(arm)
-        found += [limit.allowed for limit in limits]
-        if typing.get_origin(bare) is Literal:
-            found += [arg if isinstance(arg, str) else fields.show(arg) for arg in typing.get_args(bare)]
-        if bare is fields.NoneType:
-            found.append("null")
-    return ", ".join(found) if found != ["null"] else ""
 
 
 def _short(value: Any) -> str:

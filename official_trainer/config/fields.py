@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeGuard, Union
 
 from official_trainer.config.declaration import Config, OneOf, spelling
-from official_trainer.config.errors import ConfigError, Origin, Problem
-from official_trainer.errors import nearest, shorten
+from official_trainer.config.errors import ConfigError, Origin, Problem, best_match
+from official_trainer.errors import shorten
 
 NoneType = type(None)
 Key = str | int
@@ -231,6 +231,17 @@ def describe(tp: Any, many: bool = False) -> str:
     return f"{'sections' if many else 'a section'} ({bare.__name__})"
 
 
+def allowed(tp: Any, mark: str = "") -> list[str]:
+    """Returns the ranges and the choices of a type in words, with `mark` around each choice."""
+    found: list[str] = []
+    for arm in arms(tp):
+        bare, limits = strip(arm)
+        found += [limit.allowed for limit in limits]
+        if typing.get_origin(bare) is Literal:
+            found += [f"{mark}{arg if isinstance(arg, str) else show(arg)}{mark}" for arg in typing.get_args(bare)]
+    return found
+
+
 def show(value: Any) -> str:
     """Returns a value as messages show it."""
     if is_section(value):
@@ -341,14 +352,14 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
     if not is_section_type(cls) and not isinstance(section, dict):
         what = f"{path} is {show(section)}, which has no fields"
         return Problem(what, join(path, key), origin=origin)
-    near = nearest(str(key), parts)
+    near = best_match(str(key), parts)
     elsewhere = [place for place, _ in walk(root) if place.endswith(f".{key}")]
     where = f" of {cls.__name__}" if is_section_type(cls) and path else ""
     return Problem(
         f"unknown field{where}",
         join(path, key),
         allowed="" if near or elsewhere else ", ".join(parts[:12]) + (", …" if len(parts) > 12 else ""),
-        near=near[0] if near else "",
+        near=near,
         fix=f"{key} exists at {' and '.join(elsewhere[:3])}" if elsewhere else "",
         origin=origin,
     )

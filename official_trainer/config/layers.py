@@ -18,7 +18,7 @@ from official_trainer.config import checks, fields, nodes, overrides, values
 from official_trainer.config.declaration import Config, FrozenDict
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
-from official_trainer.config.nodes import Assignment, Node, Source
+from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Resolved, Trail
 
 _OVERRIDE, _SET = "--params_override", "--set"
@@ -74,13 +74,13 @@ class _Layers:
     def add_flag(self, flag: str, path: str, text: str) -> None:
         origin = Origin("flag", flag, 1, 1, text)
         node = Node("scalar", text, origin, len(text))
-        self._decoder.assign(Assignment(fields.parse_path(path), node, node))
+        self._decoder.merge(node_at(fields.parse_path(path), node, node))
 
     def add_override(self, text: str) -> None:
         if overrides.is_file(text):
             self.add_file(os.path.expanduser(text.strip()))
         elif overrides.is_yaml(text):
-            node = nodes.compose(Source("flag", _OVERRIDE, text, text), self._problems)
+            node = nodes.compose(text, Origin("flag", _OVERRIDE, 1, 1, text), self._problems)
             if node is not None:
                 self._decoder.merge(node)
         else:
@@ -90,18 +90,18 @@ class _Layers:
         found = overrides.parse(text, flag, self._problems, single=single)
         if single and not found and not text.strip():
             self._problems.append(Problem("expected path=value, got nothing", origin=Origin("flag", flag)))
-        for item in found:
-            if item.node.op == "~":
-                self._reset(item)
+        for keys, mark, node in found:
+            if node.op == "~":
+                self._reset(keys, mark)
             else:
-                self._decoder.assign(item)
+                self._decoder.merge(node_at(keys, mark, node))
 
-    def _reset(self, item: Assignment) -> None:
-        """Puts back what the experiment says; takes an item out of a list, or out of a mapping if it was added."""
-        root, origin = self._decoder.root, item.mark.origin
-        *around, last = fields.settle(root, item.keys)
+    def _reset(self, keys: tuple[fields.Key, ...], mark: Node) -> None:
+        """Puts back the experiment's value; removes an item from a list, and from a mapping if it was added."""
+        root, origin = self._decoder.root, mark.origin
+        *around, last = fields.settle(root, keys)
         holder = fields.at(root, tuple(around))
-        value = fields.at(self._base, item.keys)
+        value = fields.at(self._base, keys)
         if isinstance(holder, tuple) and last in range(len(holder)):
             rest: Any = tuple(part for i, part in enumerate(holder) if i != last)
         elif isinstance(holder, dict) and last in holder and value is Ellipsis:
@@ -109,11 +109,11 @@ class _Layers:
         else:
             if value is Ellipsis and fields.is_section(holder):
                 value = fields.at(values.class_default(type(holder)), (last,))
-            self._decoder.assign(dataclasses.replace(item, node=Node("value", value, origin)))
+            self._decoder.merge(node_at(keys, mark, Node("value", value, origin)))
             self._trail.reset(fields.path_of((*around, last)), origin, value)
             return
         self._trail.replace(fields.path_of(tuple(around)), origin)
-        self._decoder.assign(Assignment(tuple(around), item.mark, Node("value", rest, origin)))
+        self._decoder.merge(node_at(around, mark, Node("value", rest, origin)))
 
     def finish(self) -> Resolved:
         config = self._decoder.root

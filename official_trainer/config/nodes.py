@@ -1,4 +1,4 @@
-"""YAML text as a tree of nodes that know their place. Nothing is typed here: `1e-4` is still four characters.
+"""YAML text as a tree of nodes with their places. Nothing has a type yet: `1e-4` is four characters.
 
 Owns: reading files and strings with PyYAML's composer, duplicate keys, tags, merge keys, `base:` includes.
 Does not own: what the nodes mean; `decode.py` reads them by the types of the fields.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from official_trainer.config import fields, scalars
-from official_trainer.config.errors import Origin, Problem
-from official_trainer.errors import nearest
+from official_trainer.config.errors import Origin, Problem, near_file
+from official_trainer.errors import shorten
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STANDARD = "tag:yaml.org,2002:"
@@ -26,10 +26,10 @@ _PLAIN_TAGS = {
 }
 _OPERATIONS = {"!replace": ":=", "!append": "+=", "!remove": "-="}
 _HINTS = (
-    ("mapping values are not allowed", "quote the value if it holds ': ', or mend the indentation"),
+    ("mapping values are not allowed", "quote the value if it holds ': ', or correct the indentation"),
     ("could not find expected ':'", "a field needs 'name: value'"),
     ("did not find expected ',' or", "a bracket is not closed, or a comma is missing"),
-    ("did not find expected key", "mend the indentation, or the quotes before this place"),
+    ("did not find expected key", "correct the indentation, or the quotes before this place"),
     ("found unexpected end of stream", "a quote is not closed"),
     ("expected a single document", "remove the '---' line"),
     ("undefined alias", "define it with & before this place"),
@@ -41,8 +41,8 @@ class Node:
     """A piece of configuration text.
 
     Attributes:
-      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), or `value` (value: a
-        finished value that needs no reading).
+      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `part` (value: a key, the
+        node of the path that contains it, and the node to put there), or `value` (value: a Python value, already read).
       value: see kind.
       origin: where it starts.
       length: columns it takes on its first line.
@@ -50,7 +50,7 @@ class Node:
       op: `=` set or merge, `:=` replace, `+=` append, `-=` remove, `~` reset.
     """
 
-    kind: Literal["scalar", "list", "mapping", "value"]
+    kind: Literal["scalar", "list", "mapping", "part", "value"]
     value: Any
     origin: Origin
     length: int = 1
@@ -72,78 +72,61 @@ class Node:
     def shown(self) -> str:
         """The node as messages show it."""
         if self.kind == "scalar":
-            return ("the quoted text " if self.quoted else "") + scalars.shown(self.value, self.quoted)
+            if self.is_null:
+                return "null" if self.value else "nothing"
+            return ("the quoted text " if self.quoted else "") + f"'{shorten(self.value)}'"
         return "a list" if self.kind == "list" else "a mapping"
 
     def called(self, op: str) -> Node:
         """Returns the node with another operation; `=` keeps the one it has."""
         return self if op == "=" else dataclasses.replace(self, op=op)
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Assignment:
-    """A path, the text that says it, and the node to put there; a node with the operation `~` resets the path."""
-
-    keys: tuple[str | int, ...]
-    mark: Node
-    node: Node
-
-    def inside(self) -> Assignment:
-        """Returns the rest of the way, below the first key."""
-        return dataclasses.replace(self, keys=self.keys[1:])
+    def problem(self, what: str, path: str = "", **parts: str) -> Problem:
+        """Returns a problem at the place of this node."""
+        return Problem(what, path, origin=self.origin, length=self.length, **parts)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Source:
-    """Text and where it came from; `line` and `column` say where it starts inside `whole`."""
-
-    kind: Literal["file", "flag"]
-    name: str
-    text: str
-    whole: str
-    line: int = 1
-    column: int = 1
-
-    def origin(self, line: int, column: int) -> Origin:
-        """Returns the origin of a place counted from 0 inside `text`."""
-        shift = self.column if line == 0 else 1
-        return Origin(self.kind, self.name, line + self.line, column + shift, self.whole)
+def node_at(keys: Sequence[fields.Key], mark: Node, node: Node) -> Node:
+    """Returns what puts `node` at `keys`, a path that is written at `mark`; all else stays as it is."""
+    for key in reversed(keys):
+        node = Node("part", (key, mark, node), node.origin, node.length)
+    return node
 
 
-def compose(source: Source, problems: list[Problem]) -> Node | None:
-    """Reads YAML; returns None for an empty document or when it is not YAML (then `problems` says why)."""
+def compose(text: str, start: Origin, problems: list[Problem]) -> Node | None:
+    """Reads YAML that begins at `start`; returns None for an empty document, and after adding a syntax error."""
     try:
-        loader = _Loader(source.text)
+        loader = _Loader(text)
         try:
             root = loader.get_single_node()
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        problems.append(_syntax_problem(source, error))
+        problems.append(_syntax_problem(text, start, error))
         return None
-    return None if root is None else _Converter(source, problems).node(root)
+    return None if root is None else _Converter(start, problems).node(root)
 
 
-def _syntax_problem(source: Source, error: yaml.YAMLError) -> Problem:
+def _syntax_problem(text: str, start: Origin, error: yaml.YAMLError) -> Problem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable characters"
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable characters"
     if mark is None:
-        return Problem(f"cannot be read as YAML: {said}", origin=Origin(source.kind, source.name))
-    lines = source.text.splitlines()
+        return Problem(f"cannot be read as YAML: {reason}", origin=Origin(start.kind, start.name))
+    lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
     indent = line[: len(line) - len(line.lstrip())]
     if "\t" in indent:
-        origin = source.origin(mark.line, indent.index("\t"))
+        origin = start.moved(mark.line, indent.index("\t"))
         return Problem("a tab in the indentation, where YAML allows spaces only", fix="replace it", origin=origin)
-    fix = next((hint for words, hint in _HINTS if words in said or words in str(error)), "")
-    return Problem(f"cannot be read as YAML: {said}", fix=fix, origin=source.origin(mark.line, mark.column))
+    fix = next((hint for words, hint in _HINTS if words in reason or words in str(error)), "")
+    return Problem(f"cannot be read as YAML: {reason}", fix=fix, origin=start.moved(mark.line, mark.column))
 
 
 class _Converter:
     """Turns PyYAML's nodes into ours."""
 
-    def __init__(self, source: Source, problems: list[Problem]) -> None:
-        self._source = source
+    def __init__(self, start: Origin, problems: list[Problem]) -> None:
+        self._start = start
         self._problems = problems
         self._open: set[int] = set()
 
@@ -168,9 +151,9 @@ class _Converter:
     def _place(self, raw: yaml.Node) -> tuple[Origin, int]:
         start, end = raw.start_mark, raw.end_mark
         if isinstance(raw, yaml.ScalarNode) and raw.style in ("|", ">"):
-            return self._source.origin(start.line, start.column), 1
+            return self._start.moved(start.line, start.column), 1
         length = end.column - start.column if end.line == start.line else 200  # rendering stops at the line's end
-        return self._source.origin(start.line, start.column), length
+        return self._start.moved(start.line, start.column), length
 
     def _operation(self, raw: yaml.Node, origin: Origin) -> str:
         tag = raw.tag or ""
@@ -178,7 +161,7 @@ class _Converter:
             return _OPERATIONS[tag]
         if tag not in _PLAIN_TAGS:
             shown = tag.replace(_STANDARD, "!!")
-            fix = "write plain data" if "python" in tag else "only !append, !remove and !replace mean something here"
+            fix = "write plain data" if "python" in tag else "only !append, !remove and !replace are allowed"
             self._problems.append(Problem(f"the tag {shown} is not allowed in a configuration", fix=fix, origin=origin))
         return "="
 
@@ -188,13 +171,13 @@ class _Converter:
         for raw_key, raw_value in raw.value:
             key = self.node(raw_key)
             if key.kind != "scalar":
-                self._problems.append(Problem("a field name must be one word", origin=key.origin, length=key.length))
+                self._problems.append(key.problem("a field name must be one word"))
             elif key.value == "<<" and not key.quoted:
                 self._merge(self.node(raw_value), merged)
             elif key.value in own:
                 first = own[key.value][0].origin.line
                 what = f"'{key.value}' appears twice in one section, first on line {first}"
-                self._problems.append(Problem(what, fix="keep one", origin=key.origin, length=key.length))
+                self._problems.append(key.problem(what, fix="keep one"))
             else:
                 own[key.value] = key, self.node(raw_value)
         yield from (pair for name, pair in merged.items() if name not in own)
@@ -212,13 +195,15 @@ class _Converter:
 # Files.
 
 
-def load(name: str, problems: list[Problem], *, asked: Origin | None = None, _open: tuple[str, ...] = ()) -> list[Node]:
-    """Reads a configuration file and the files its `base:` names.
+def load(
+    name: str, problems: list[Problem], *, named_at: Origin | None = None, _open: tuple[str, ...] = ()
+) -> list[Node]:
+    """Reads a configuration file and the files that its `base:` names.
 
     Args:
       name: path of a YAML or JSON file.
       problems: receives what is wrong.
-      asked: where the file is named, when that is another file.
+      named_at: where the file is named, when that is another file.
 
     Returns:
       One mapping for each file, in the order in which they apply: bases first, depth first.
@@ -226,20 +211,19 @@ def load(name: str, problems: list[Problem], *, asked: Origin | None = None, _op
     path = os.path.realpath(name)
     if path in _open:
         chain = " → ".join(os.path.basename(p) for p in (*_open[_open.index(path) :], path))
-        problems.append(Problem(f"files include each other in a circle: {chain}", "base", origin=asked))
+        problems.append(Problem(f"files include each other in a circle: {chain}", "base", origin=named_at))
         return []
-    text = _read(name, problems, asked)
+    text = _read(name, problems, named_at)
     if text is None:
         return []
     if name.endswith(".json"):
         text = text.replace("\t", " ")  # JSON indents with tabs; YAML, its superset in all else, does not
-    root = compose(Source("file", name, text, text), problems)
+    root = compose(text, Origin("file", name, 1, 1, text), problems)
     if root is None or (root.kind == "scalar" and not root.value and not root.quoted):
         return []
     if root.kind != "mapping":
         held = "a list" if root.kind == "list" else "one value"
-        what = f"a configuration file holds fields (name: value), not {held}"
-        problems.append(Problem(what, origin=root.origin, length=root.length))
+        problems.append(root.problem(f"a configuration file holds fields (name: value), not {held}"))
         return []
     bases = [value for key, value in root.value if key.value == "base"]
     own = tuple(pair for pair in root.value if pair[0].value != "base" and not pair[0].value.startswith("x-"))
@@ -250,25 +234,20 @@ def load(name: str, problems: list[Problem], *, asked: Origin | None = None, _op
 def _load_bases(name: str, value: Node, problems: list[Problem], chain: tuple[str, ...]) -> Iterator[Node]:
     for item in value.value if value.kind == "list" else [value]:
         if item.kind != "scalar" or not item.value:
-            what = "must be a file or a list of files"
-            problems.append(Problem(what, "base", origin=item.origin, length=item.length))
+            problems.append(item.problem("must be a file or a list of files", "base"))
             continue
         file = os.path.normpath(os.path.join(os.path.dirname(name), os.path.expanduser(item.value)))
-        yield from load(file, problems, asked=item.origin, _open=chain)
+        yield from load(file, problems, named_at=item.origin, _open=chain)
 
 
-def _read(name: str, problems: list[Problem], asked: Origin | None) -> str | None:
+def _read(name: str, problems: list[Problem], named_at: Origin | None) -> str | None:
     try:
         return Path(name).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        folder = os.path.dirname(name)
-        siblings = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
-        near = nearest(os.path.basename(name), siblings)
-        found = os.path.join(folder, near[0]) if near else ""
-        problems.append(Problem(f"there is no configuration file '{name}'", near=found, origin=asked))
+        problems.append(Problem(f"there is no configuration file '{name}'", near=near_file(name), origin=named_at))
     except UnicodeDecodeError as error:
         what = f"configuration file '{name}' is not UTF-8 text (byte {error.start})"
-        problems.append(Problem(what, fix="save it as UTF-8", origin=asked))
+        problems.append(Problem(what, fix="save it as UTF-8", origin=named_at))
     except OSError as error:
-        problems.append(Problem(f"cannot read configuration file '{name}': {error.strerror}", origin=asked))
+        problems.append(Problem(f"cannot read configuration file '{name}': {error.strerror}", origin=named_at))
     return None

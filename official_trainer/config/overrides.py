@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.config import fields
-from official_trainer.config.errors import Problem
-from official_trainer.config.nodes import Assignment, Node, Source, compose
+from official_trainer.config.errors import Origin, Problem
+from official_trainer.config.nodes import Node, compose
 from official_trainer.config.text import flow
 
 _HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+=|:=|=)[^\S\n]*")
@@ -34,6 +34,8 @@ _SEPARATOR = re.compile(r"\s*[,;\n]\s*")
 _YAML_FIELD = re.compile(rf"(?:\s*(?:#[^\n]*)?\n)*\s*{fields.PATH}\s*:(?:\s|$)")
 _FILE = re.compile(r"\S.*\.(ya?ml|json)", re.IGNORECASE)
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
+Item = tuple[tuple[fields.Key, ...], Node, Node]
+"""A path as keys, the text of the path, and the node to put there; the operation `~` of the node resets the path."""
 _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 
 
@@ -49,7 +51,7 @@ def is_yaml(text: str) -> bool:
     return not (_HEAD.match(text) or _RESET.match(text)) and _YAML_FIELD.match(text) is not None
 
 
-def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Assignment]:
+def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Item]:
     """Reads items; `single` makes the rest of the text the value of the first."""
     return list(_Parser(text, flag, problems, single).items())
 
@@ -67,13 +69,13 @@ class _Parser:
         self._single = single
         self._partner = _bracket_pairs(text)
 
-    def items(self) -> Iterator[Assignment]:
+    def items(self) -> Iterator[Item]:
         at = 0
         while self._text[at:].strip():
             reset = _RESET.match(self._text, at)
             if reset and (not self._single or reset.end() == len(self._text)):
                 mark = self._scalar(*reset.span(1))
-                yield Assignment(fields.parse_path(reset[1]), mark, mark.called("~"))
+                yield fields.parse_path(reset[1]), mark, mark.called("~")
                 at = self._next(reset.end())
                 continue
             head = _HEAD.match(self._text, at)
@@ -84,22 +86,18 @@ class _Parser:
             node, end = self._value(head.end())
             if node is None:
                 return
-            yield Assignment(fields.parse_path(head[1]), self._scalar(*head.span(1)), node.called(head[2]))
+            yield fields.parse_path(head[1]), self._scalar(*head.span(1)), node.called(head[2])
             at = self._next(end)
 
     def _value(self, at: int) -> tuple[Node | None, int]:
         first = self._text[at : at + 1]
         if first in ("[", "{") and self._ends_value(end := self._flow_end(at)):
-            return self._compose(at, end), end
+            return compose(self._text[at:end], self._origin(at), self._problems), end
         if first in ("'", '"') and self._ends_value(end := self._quote_end(at)):
             return dataclasses.replace(self._scalar(at, end), value=_unquote(self._text[at:end]), quoted=True), end
         end = len(self._text) if self._single else self._bare_end(at)
         stop = at + len(self._text[at:end].rstrip())
         return self._scalar(at, stop), end
-
-    def _compose(self, at: int, end: int) -> Node | None:
-        line, column = self._place(at)
-        return compose(Source("flag", self._flag, self._text[at:end], self._text, line, column), self._problems)
 
     def _flow_end(self, at: int) -> int:
         """Returns the index after the bracket that closes the one at `at`, minding quotes; -1 if none does."""
@@ -148,21 +146,18 @@ class _Parser:
 
     def _scalar(self, start: int, end: int) -> Node:
         text = self._text[start:end]
-        line, column = self._place(start)
-        return Node("scalar", text, Source("flag", self._flag, text, self._text, line, column).origin(0, 0), len(text))
+        return Node("scalar", text, self._origin(start), len(text))
 
-    def _place(self, at: int) -> tuple[int, int]:
-        """Returns line and column, from 1."""
-        return self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at)
+    def _origin(self, at: int) -> Origin:
+        line, column = self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at)
+        return Origin("flag", self._flag, line, column, self._text)
 
     def _fail(self, at: int) -> None:
         word = self._scalar(at, at + len(re.split(r"[,;\n]", self._text[at:])[0].rstrip()) or at + 1)
         fix = "write path=value, path+=value, path:=value or ~path"
         if re.fullmatch(rf"{fields.PATH}", word.value):
             fix = f"write {word.value}=VALUE"
-        self._problems.append(
-            Problem(f"expected path=value, got '{word.value}'", fix=fix, origin=word.origin, length=word.length)
-        )
+        self._problems.append(word.problem(f"expected path=value, got '{word.value}'", fix=fix))
 
 
 def _unquote(text: str) -> str:

@@ -155,7 +155,7 @@ def _section(cls: type[Config], paths: list[str], only: list[str] | None = None)
         tp, shown = fields.hints(cls)[name], getattr(default, name, getattr(cls, name, None))
         text = "" if name in fields.required(cls) or _is_whole(shown) else f"`{flow(shown)}`"
         meaning = docs.get(name, "").replace("|", "\\|")
-        yield f"| `{spelling(name)}` | {_type(tp)} | {text} | {_allowed(tp)} | {meaning} |"
+        yield f"| `{spelling(name)}` | {_type(tp)} | {text} | {', '.join(fields.allowed(tp, '`'))} | {meaning} |"
 
 
 def _is_whole(default: Any) -> bool:
@@ -173,16 +173,6 @@ def _type(tp: Any) -> str:
     if fields.is_section_type(bare):
         return "section"
     return fields.describe(bare).removeprefix("an ").removeprefix("a ")
-
-
-def _allowed(tp: Any) -> str:
-    found: list[str] = []
-    for arm in fields.arms(tp):
-        bare, limits = fields.strip(arm)
-        found += [limit.allowed for limit in limits]
-        if typing.get_origin(bare) is Literal:
-            found += [f"`{choice}`" for choice in typing.get_args(bare)]
-    return ", ".join(found)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""One piece of text as a value of a declared type. The rules are the same in a file, an override and a flag.
+"""Converts one piece of text to a value of a declared type, by the same rules in a file, an override and a flag.
 
-Owns: what text an `int`, `float`, `bool`, `str` or `Literal` accepts, and the reason when it does not.
-Does not own: lists, sections, unions and null; `decode.py` does. No rule here guesses a type from the text, except for
-fields that accept anything, which follow YAML 1.2.
+Owns: which text an `int`, `float`, `bool`, `str` or `Literal` accepts, and the message for other text.
+Does not own: lists, sections, unions and null (`decode.py`). No rule guesses a type from the text, except for fields
+that accept any value, which follow YAML 1.2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typing
 from typing import Any, Literal
 
 from official_trainer.config import fields
-from official_trainer.errors import nearest, shorten
+from official_trainer.config.errors import best_match
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 _BASED = re.compile(r"[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)*|o[0-7]+(_[0-7]+)*|b[01]+(_[01]+)*)")
@@ -26,11 +26,11 @@ _SUFFIX = re.compile(rf"([-+]?{_DIGITS}(?:\.[0-9]+)?)([kKmMgGbB])")
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 NULLS = ("", "~", "null", "Null", "NULL", "None")
-_LONGEST_INTEGER = 400  # the language refuses to read much longer ones
+_LONGEST_INTEGER = 400  # Python refuses to convert much longer ones
 
 
 class MisreadError(ValueError):
-    """Text that is not a value of the type wanted; carries the parts of a `Problem`."""
+    """Text that is not a value of the type; carries the parts of a `Problem`."""
 
     def __init__(self, what: str, *, fix: str = "", allowed: str = "", near: str = "") -> None:
         super().__init__(what)
@@ -42,9 +42,9 @@ def read(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
 
     Args:
       text: the text, without its quotes.
-      tp: the type wanted.
+      tp: the type.
       quoted: whether it was quoted; quoted text is never a number or a truth value.
-      narrow: whether other types are tried too, so that only the plainest spellings of this one count.
+      narrow: whether other types are tried too, so that only the plainest spellings are accepted for this one.
 
     Raises:
       MisreadError: the text is not such a value.
@@ -70,9 +70,8 @@ def _truth(text: str, narrow: bool) -> bool:
         return True
     if word in _FALSE[: 1 if narrow else None]:
         return False
-    near = nearest(word, (*_TRUE, *_FALSE))
     fix = "write true or false" if word in ("0", "1") else ""
-    raise MisreadError("must be true or false", fix=fix, near=near[0] if near else "")
+    raise MisreadError("must be true or false", fix=fix, near=best_match(word, (*_TRUE, *_FALSE)))
 
 
 def _integer(text: str, narrow: bool) -> int:
@@ -140,8 +139,7 @@ def _choice(text: str, options: tuple[Any, ...], quoted: bool) -> Any:
             except MisreadError:
                 continue
     names = [option if isinstance(option, str) else fields.show(option) for option in options]
-    near = nearest(text, names)
-    raise MisreadError("not one of the choices", allowed=", ".join(names), near=near[0] if near else "")
+    raise MisreadError("not one of the choices", allowed=", ".join(names), near=best_match(text, names))
 
 
 def _untyped(text: str, quoted: bool) -> Any:
@@ -159,10 +157,3 @@ def _untyped(text: str, quoted: bool) -> Any:
             except MisreadError:
                 continue
     return text
-
-
-def shown(text: str, quoted: bool) -> str:
-    """Returns source text as messages show it."""
-    if text in NULLS and not quoted:
-        return "null" if text else "nothing"
-    return f"'{shorten(text)}'"

@@ -1,6 +1,6 @@
-"""Python values in the one form their type has: tuples, frozen mappings, floats that are floats.
+"""Normalises Python values: lists to tuples, mappings to frozen ones, integers to floats where a float is declared.
 
-Owns: checking and normalising what Python code put into a configuration; class defaults.
+Owns: checking and normalising values that Python code puts into a configuration; the defaults of classes.
 Does not own: text (`decode.py`), rules across fields (`checks.py`).
 """
 
@@ -29,9 +29,9 @@ def _class_default(cls: Any) -> Config | None:
 
 
 def blank(value: Any) -> Config | None:
-    """Returns a section as its class declares it, but with sections in it of the classes that they are of now.
+    """Returns a section with the defaults of its class, but with subsections of their present classes.
 
-    None if these are what the class declares too, and for what is no section.
+    None if the class declares the same subsections, and for a value that is not a section.
     """
     default = class_default(type(value)) if fields.is_section(value) else None
     if default is None:
@@ -45,7 +45,7 @@ def blank(value: Any) -> Config | None:
 
 
 def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
-    """Returns a Python value in the one form its type has (tuples, frozen mappings, floats that are floats).
+    """Returns a Python value in the form that its type has in configurations; see the first line of this module.
 
     Reports values that are not of the type and leaves them as they are.
     """
@@ -64,8 +64,8 @@ def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
     if fields.is_union(bare) or not _has_type(value, bare):
         return _refuse(value, f"must be {fields.describe(bare)}", path, report)
     for limit in limits:
-        if said := limit.problem(value):
-            return _refuse(value, said, path, report)
+        if refused := limit.problem(value):
+            return _refuse(value, refused, path, report)
     return _normalise_parts(value, bare, path, report)
 
 
@@ -74,15 +74,13 @@ def _normalise_section(value: Config, tp: Any, path: str, report: Report) -> Any
     if Any not in allowed and not any(fields.is_section_type(arm) and isinstance(value, arm) for arm in allowed):
         return _refuse(value, f"must be {fields.describe(tp)}", path, report)
     cls = type(value)
-    changes: dict[str, Any] = {}
-    for name, hint in fields.hints(cls).items():
-        old = getattr(value, name)
-        new = normalise(old, hint, fields.join(path, spelling(name)), report)
-        if new is not old:
-            changes[name] = new
+    parts = {
+        name: normalise(getattr(value, name), hint, fields.join(path, spelling(name)), report)
+        for name, hint in fields.hints(cls).items()
+    }
     if isinstance(value, OneOf):
         _check_choice(value, path, report)
-    return fields.rebuild(cls, value, changes) if changes else value
+    return fields.rebuild(cls, value, parts)
 
 
 def _check_choice(value: OneOf, path: str, report: Report) -> None:
@@ -115,23 +113,14 @@ def _has_type(value: Any, tp: Any) -> bool:
 def _normalise_parts(value: Any, tp: Any, path: str, report: Report) -> Any:
     if isinstance(value, tuple | list):
         types = fields.item_types(tp, len(value)) if tp is not Any else [Any] * len(value)
-        pairs = enumerate(zip(value, types or [], strict=True))
-        return _unless_same(tuple(normalise(item, t, fields.join(path, i), report) for i, (item, t) in pairs), value)
+        pairs = zip(value, types or [], strict=True)
+        return tuple(normalise(item, t, fields.join(path, i), report) for i, (item, t) in enumerate(pairs))
     if isinstance(value, dict):
         t = Any if tp is Any else fields.value_type(tp)
-        parts = {key: normalise(item, t, fields.join(path, key), report) for key, item in value.items()}
-        return _unless_same(FrozenDict(parts), value)
+        return FrozenDict({key: normalise(item, t, fields.join(path, key), report) for key, item in value.items()})
     if tp in (int, float) and type(value) is not tp:
         return tp(value)
     return value
-
-
-def _unless_same(new: Any, old: Any) -> Any:
-    """Returns `old` when nothing changed, so that an unchanged section need not be rebuilt."""
-    if type(new) is not type(old):
-        return new
-    pairs = zip(new.values(), old.values(), strict=True) if isinstance(new, dict) else zip(new, old, strict=True)
-    return old if all(a is b for a, b in pairs) else new
 
 
 def _refuse(value: Any, what: str, path: str, report: Report) -> Any:

@@ -1,6 +1,6 @@
-"""What a run of a Model Garden experiment does otherwise here than there, for its configuration.
+"""How a run of a Model Garden experiment differs here from a run by Model Garden, for one configuration.
 
-Owns: these sentences, for `check`. Does not own: what has no effect (`mirror.py` says that of fields), the full list
+Owns: these sentences, for `check`. Does not own: fields without effect (`sections.py`), the full list
 (`docs/model_garden.md`).
 """
 
@@ -23,48 +23,51 @@ def differences(config: Any) -> Iterator[str]:
     trainer, runtime = config.trainer, config.runtime
     if runtime.distribution_strategy == "auto":
         yield (
-            "runtime.distribution_strategy: auto takes all GPUs of the machine, and its CPU if there are none; there "
-            "the default is mirrored with num_gpus=0, which is the CPU whatever there is"
+            "runtime.distribution_strategy: auto uses all GPUs of the machine, or its CPU if it has no GPU; Model "
+            "Garden's default is mirrored with num_gpus=0, which always uses the CPU"
         )
     for name, done in _EVENTS.items():
         interval = getattr(trainer, name)
         if interval % trainer.steps_per_loop:
             yield (
-                f"trainer.{name}: {done} at every {interval} steps exactly; there at the end of the loop of "
-                f"{trainer.steps_per_loop} steps in which that falls"
+                f"trainer.{name}: {done} exactly every {interval} steps; Model Garden: at the end of the loop of "
+                f"{trainer.steps_per_loop} steps that contains the step"
             )
     if isinstance(config, GardenMultiTask | GardenMultiEval):
         yield from _of_several(config)
     elif trainer.optimizer_config.ema is not None:
         yield (
             "trainer.optimizer_config.ema: averages start from the weights, and an evaluation changes no bit of them; "
-            "there they start from zero, and are swapped by adding and subtracting"
+            "in Model Garden they start from zero, and are swapped by adding and subtracting"
         )
     if runtime.loss_scale is not None and trainer.optimizer_config.ema is not None:
-        yield "runtime.loss_scale: goes together with ema; there it does not"
-    yield "validation_loss: every example counts the same; there every batch, however small the last one is"
+        yield "runtime.loss_scale: can be combined with ema; in Model Garden it cannot"
+    yield (
+        "validation_loss: the mean over examples; in Model Garden the mean over batches, where a smaller last batch "
+        "counts as much as a full one"
+    )
     if trainer.best_checkpoint_eval_metric:
         yield (
-            f"trainer.best_checkpoint_eval_metric: that evaluations produce {trainer.best_checkpoint_eval_metric} is "
-            "made sure of before training; there the first evaluation fails if they do not"
+            f"trainer.best_checkpoint_eval_metric: before training it is checked that evaluations produce "
+            f"{trainer.best_checkpoint_eval_metric}; in Model Garden the first evaluation fails if they do not"
         )
 
 
 def _of_several(config: Any) -> Iterator[str]:
-    """Yields what differs where several tasks are trained, or several sets evaluated."""
+    """Yields what differs when several tasks are trained, or several sets evaluated."""
     trainer = config.trainer
-    yield "trainer.recovery_max_trials: is heeded; there several tasks, and several sets, have no recovery"
+    yield "trainer.recovery_max_trials: has an effect; Model Garden has no recovery for several tasks or sets"
     if trainer.validation_summary_subdir != "validation":
-        yield "trainer.validation_summary_subdir: is heeded; there it is always validation"
+        yield "trainer.validation_summary_subdir: has an effect; in Model Garden it is always validation"
     if trainer.optimizer_config.ema is not None:
         yield (
-            "trainer.optimizer_config.ema: averages start from the weights, and evaluations use them; there they start "
-            "from zero, and no evaluation uses them"
+            "trainer.optimizer_config.ema: averages start from the weights, and evaluations use them; in Model Garden "
+            "they start from zero, and no evaluation uses them"
         )
     if isinstance(config, GardenMultiTask) and trainer.trainer_type == "interleaving":
-        yield "trainer.task_sampler: the task of a step is drawn by runtime.seed; there by a seed that is always 0"
+        yield "trainer.task_sampler: drawn with runtime.seed; in Model Garden the seed is always 0"
         if trainer.task_sampler.type == "annealing":
             yield (
-                "trainer.task_sampler.annealing: stays as it is after total_steps; there it goes on, until rare tasks "
-                "are the most frequent"
+                "trainer.task_sampler.annealing: does not change after total_steps; in Model Garden it continues to "
+                "change, until rare tasks are the most frequent"
             )

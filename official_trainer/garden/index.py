@@ -1,7 +1,7 @@
-"""Which experiments the installed Model Garden has, found without importing it.
+"""The experiments of the installed Model Garden, found without importing it.
 
-Owns: the index (name, module, file, line, summary), read from decorators in the source, and where what was read is kept
-between commands. Does not own: what an experiment says (`snapshot.py`).
+Owns: the index (name, module, file, line, summary), read from decorators in the source, and the cache between commands.
+Does not own: the content of an experiment (`snapshot.py`).
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ class Entry:
 
 @functools.cache
 def entries() -> Mapping[str, Entry]:
-    """Returns Model Garden's experiments by name; none where it is not installed."""
+    """Returns Model Garden's experiments by name; none if it is not installed."""
     root = package_dir()
     if root is None:
         return {}
-    kept = Kept("index")
+    cached = Cache("index")
     try:
-        return {row["name"]: Entry(**row) for row in kept.read()["entries"]}
+        return {row["name"]: Entry(**row) for row in cached.read()["entries"]}
     except (OSError, ValueError, KeyError, TypeError):
         found = dict(sorted((entry.name, entry) for entry in _scan(root)))
-    kept.write({"entries": [dataclasses.asdict(entry) for entry in found.values()]})
+    cached.write({"entries": [dataclasses.asdict(entry) for entry in found.values()]})
     return found
 
 
 def package_dir() -> Path | None:
-    """Returns the folder of the package `official`, which is not imported; None if there is none."""
+    """Returns the folder of the package `official` without importing it, or None if it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(places[0]) if places and (Path(places[0]) / "core" / "exp_factory.py").is_file() else None
 
 
 def release() -> str:
-    """Returns the installed release, or `a checkout` for one that no package manager knows of."""
+    """Returns the installed release, or `a checkout` if no package manager has installed it."""
     place = package_dir()
     assert place is not None, "Model Garden is not installed"
-    # By hand: `importlib.metadata` takes as long to import as all else that `show` does.
+    # Not by `importlib.metadata`: importing it takes as long as all the rest of `show`.
     found = [folder.stem.split("-")[1] for folder in place.parent.glob("tf_models_*.dist-info")]
     return found[0] if found else CHECKOUT
 
@@ -78,10 +78,10 @@ def release() -> str:
 CHECKOUT = "a checkout"
 
 
-class Kept:
-    """What was read from an installed release, in a file of the user's cache. A checkout may change: nothing is kept.
+class Cache:
+    """A file with what was read from an installed release. For a checkout, which may change, nothing is cached.
 
-    The cache is `official-trainer/garden` in `$XDG_CACHE_HOME`, which is `~/.cache` if it is not set.
+    The folder is `official-trainer/garden` in `$XDG_CACHE_HOME`, or in `~/.cache` if that is not set.
     """
 
     def __init__(self, name: str) -> None:
@@ -91,21 +91,21 @@ class Kept:
         self.path = None if version == CHECKOUT else folder / f"{name.replace('/', '%2F')}.json"
 
     def read(self) -> dict[str, Any]:
-        """Returns what is kept.
+        """Returns the content of the file.
 
         Raises:
-          OSError: nothing is.
+          OSError: there is no such file.
           ValueError: it is damaged.
         """
         if self.path is None:
-            raise FileNotFoundError("nothing of a checkout is kept")
+            raise FileNotFoundError("a checkout is not cached")
         return dict(json.loads(self.path.read_bytes()))
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Keeps `content`, where there is room for it."""
+        """Writes `content`, if the cache can be written."""
         if self.path is None:
             return
-        with contextlib.suppress(OSError, files.StorageError):  # a cache that cannot be written only costs time
+        with contextlib.suppress(OSError, files.StorageError):  # without a cache, commands only take longer
             self.path.parent.mkdir(parents=True, exist_ok=True)
             files.write_text_atomically(str(self.path), json.dumps(content), durable=False)
 
@@ -126,7 +126,7 @@ def _scan(root: Path) -> Iterator[Entry]:
 
 
 def _registered(decorator: ast.expr) -> str | None:
-    """Returns the name that a decorator registers, or None if it is another one."""
+    """Returns the name that a decorator registers, or None for any other decorator."""
     if not isinstance(decorator, ast.Call) or not decorator.args:
         return None
     called = getattr(decorator.func, "attr", getattr(decorator.func, "id", ""))

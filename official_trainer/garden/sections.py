@@ -1,7 +1,7 @@
-"""The sections that stand for Model Garden's: what they are by themselves, and what is wrong with their values.
+"""Base classes of our sections for Model Garden's classes, and the rules for their values.
 
-Owns: base classes of the mirrored sections, rules of theirs across fields. Does not own: the mirrored classes
-themselves (`mirror.py`).
+Owns: these base classes, Model Garden's rules across fields. Does not own: the classes for one experiment, which
+`from_garden.py` makes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from official_trainer.config.multitask import (
 from official_trainer.config.schema import RuntimeConfig, TrainerConfig
 
 
-class MirroredConfig(Config):
-    """A section that stands for one of Model Garden's.
+class GardenSection(Config):
+    """A section for one of Model Garden's classes.
 
     Attributes:
-      GARDEN: their class, `module:qualname`.
+      GARDEN: that class, `module:qualname`.
     """
 
     GARDEN: ClassVar[str] = ""
     READS_AS_GARDEN = True
 
 
-class MirroredOneOf(OneOf):
-    """A one-of of theirs; values below a choice that is not selected are ignored there, here with a warning."""
+class GardenOneOf(OneOf):
+    """A one-of of Model Garden; it ignores values of a choice that is not selected, here with a warning."""
 
     GARDEN: ClassVar[str] = ""
     IS_LENIENT = True
@@ -48,8 +48,8 @@ class GardenExperiment(ExperimentConfig):
     """An experiment of Model Garden.
 
     Attributes:
-      RESTRICTIONS: what its values have to fulfil, in Model Garden's words.
-      MODULE: the module that registers it there.
+      RESTRICTIONS: conditions for its values, in Model Garden's syntax.
+      MODULE: the module that registers it with Model Garden.
     """
 
     GARDEN: ClassVar[str] = ""
@@ -59,15 +59,15 @@ class GardenExperiment(ExperimentConfig):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         for text in self.RESTRICTIONS:
-            yield from _broken(text, self)
+            yield from _violated(text, self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Shared(Config):
-    """A section that both have, with fields of both.
+    """A section that exists here and in Model Garden, with the fields of both.
 
     Attributes:
-      GARDEN: their class, `module:qualname`.
+      GARDEN: Model Garden's class, `module:qualname`.
       NOT_OURS: fields that only Model Garden has.
     """
 
@@ -77,10 +77,10 @@ class _Shared(Config):
     def ignored(self) -> Iterator[tuple[str, str]]:
         for name in self.NOT_OURS:
             if name != "optimizer_config" and self._is_changed(name):
-                yield name, _ALWAYS_SO.get(name, "has no effect here, nor is it read by Model Garden's own Trainer")
+                yield name, _ALWAYS_SO.get(name, "has no effect, here and in Model Garden's own Trainer")
 
     def _is_changed(self, name: str) -> bool:
-        """Whether a field has another value than the experiment gives it; a run's own params.yaml names them all."""
+        """Whether a field differs from its value in the experiment; the params.yaml of a run sets all fields."""
         return bool(getattr(self, name) != getattr(type(self), name))
 
 
@@ -91,7 +91,7 @@ class GardenTrainer(_Shared, TrainerConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GardenRuntime(_Shared, RuntimeConfig):
-    """The runtime section of an experiment of Model Garden; what has no effect beside its other values is no error."""
+    """The runtime section of an experiment of Model Garden; values without effect are warnings, not errors."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         idle = list(self.idle())
@@ -102,11 +102,11 @@ class GardenRuntime(_Shared, RuntimeConfig):
         yield from self.idle()
 
 
-# Several tasks: the rules of our own sections, for theirs.
+# Several tasks: the rules of our own sections, applied to Model Garden's.
 
 
-class GardenRoutine(MirroredConfig):
-    """One of several tasks of theirs, which has the name of its config unless it has one of its own."""
+class GardenRoutine(GardenSection):
+    """One of several tasks of Model Garden; without a name of its own it has the name of its task config."""
 
     @property
     def name(self) -> str:
@@ -117,7 +117,7 @@ class GardenRoutine(MirroredConfig):
     def problems(self) -> Iterator[tuple[str, str]]:
         routine: Any = self
         if routine.task_config is None:
-            yield "task_config", "is not set; give the section of the task"
+            yield "task_config", "is not set; add the section of the task"
             return
         yield from TaskRoutine.problems(routine)
         if routine.task_weight is None or not routine.task_weight > 0:
@@ -125,21 +125,21 @@ class GardenRoutine(MirroredConfig):
 
 
 def _nulls(field: str, routines: Any) -> list[tuple[str, str]]:
-    """Returns each place in a list of tasks, or the list itself, that is null, and what is wrong with it."""
+    """Returns each null in a list of tasks, or the list itself if it is null, with the message."""
     places = [field] if routines is None else [f"{field}[{i}]" for i, each in enumerate(routines) if each is None]
-    return [(place, "is null; give what it is to be") for place in places]
+    return [(place, "is null; set a value") for place in places]
 
 
-class GardenMultiTaskConfig(MirroredConfig):
-    """Several tasks of theirs that share a model."""
+class GardenMultiTaskConfig(GardenSection):
+    """Several tasks of Model Garden that share a model."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         section: Any = self
         yield from _nulls("task_routines", section.task_routines) or MultiTaskConfig.problems(section)
 
 
-class GardenAnnealing(MirroredConfig):
-    """Their section for sampling tasks more and more evenly."""
+class GardenAnnealing(GardenSection):
+    """Model Garden's section for sampling tasks more and more evenly."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         section: Any = self
@@ -152,14 +152,14 @@ class GardenAnnealing(MirroredConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GardenMultiTaskTrainer(_Shared, MultiTaskTrainerConfig):
-    """The trainer section of an experiment with several tasks; there, `joint` never has a sampler, and no error."""
+    """The trainer section of an experiment with several tasks; a sampler with `joint` is a warning, not an error."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from (problem for problem in super().problems() if problem[0] != "task_sampler")
         chosen = self.task_sampler.type or "type"
         for path, value in fields.walk(getattr(self.task_sampler, chosen), f"task_sampler.{chosen}"):
-            if value is None and chosen != "type":  # which our own code reads
-                yield path, "is null; give a value, or remove it to keep the default"
+            if value is None and chosen != "type":  # our own code reads these values
+                yield path, "is null; set a value, or remove it to keep the default"
 
     def ignored(self) -> Iterator[tuple[str, str]]:
         yield from super().ignored()
@@ -194,13 +194,13 @@ class GardenMultiEval(GardenExperiment):
 
 
 _ALWAYS_SO = {
-    "preemption_on_demand_checkpoint": "has no effect here, where a run that is preempted always saves",
-    "allow_tpu_summary": "has no effect here: summaries are written by the host, on every device",
+    "preemption_on_demand_checkpoint": "has no effect: a run that is preempted always saves a checkpoint here",
+    "allow_tpu_summary": "has no effect: summaries are written by the host, for every device",
 }
 
 
 def garden_class(config: Any) -> str:
-    """Returns which class of Model Garden a section stands for, `module:qualname`; empty if none."""
+    """Returns the class of Model Garden that a section is for, `module:qualname`; empty if there is none."""
     return getattr(type(config), "GARDEN", "")
 
 
@@ -215,19 +215,19 @@ _RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = {
 _RESTRICTION = re.compile(r"\s*(\S+?)\s*(==|!=|<=|>=|<|>)\s*(\S+)\s*")
 
 
-def _broken(text: str, config: Config) -> Iterator[tuple[str, str]]:
-    """Yields the field and what is wrong if a restriction, such as `task.train_data.is_training != None`, is broken."""
+def _violated(text: str, config: Config) -> Iterator[tuple[str, str]]:
+    """Yields the field and a message if a restriction, such as `task.train_data.is_training != None`, is violated."""
     match = _RESTRICTION.fullmatch(text)
     if match is None:
         return
     left, relation, right = match.groups()
     try:
-        given, wanted = _operand(left, config), _operand(right, config)
-        holds = _RELATIONS[relation](given, wanted)
+        value = _operand(left, config)
+        holds = _RELATIONS[relation](value, _operand(right, config))
     except (ConfigError, TypeError):
-        return  # Model Garden would fail here too, over its own mistake
+        return  # a mistake in the experiment, with which Model Garden would fail too
     if not holds:
-        yield left, f"must be {relation} {right}, as the experiment says, got {fields.show(given)}"
+        yield left, f"must be {relation} {right}, as the experiment requires, got {fields.show(value)}"
 
 
 def _operand(word: str, config: Config) -> Any:

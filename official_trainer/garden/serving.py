@@ -1,7 +1,6 @@
-"""What a SavedModel of a Model Garden task takes and gives: the signatures of that task's own export module.
+"""The signatures of a SavedModel of a Model Garden task, from the export module that Model Garden has for the task.
 
-Owns: which export module goes with which task. Does not own: writing SavedModels (`tasks/export.py`), what the modules
-do.
+Owns: the export module of each task. Does not own: writing SavedModels (`tasks/export.py`), the modules themselves.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _IMAGES = {"image_tensor": "serving_default", "image_bytes": "image_bytes", "tf_example": "tf_example"}
-"""What an image may come as, and the signature for it."""
+"""The formats of an image, and the signature for each."""
 _CLIPS = {"image_tensor": "serving_default", "tf_example": "tf_example"}
 _TENSORS = {"serve": "serving_default"}
 
 
 def export_module(task: Any, model: Any) -> Any:
-    """Returns the export module for a task of Model Garden around `model`, or None if it has none for that task."""
+    """Returns the export module for a task of Model Garden around `model`, or None if there is none for the task."""
     for cls in type(task).__mro__:
         key = f"{cls.__module__}:{cls.__qualname__}"
         if key in _MODULES:
@@ -54,9 +53,9 @@ def _volume(make: Any, task: Any, model: Any) -> Any:
 def _clip(make: Any, task: Any, model: Any) -> Any:
     data = task.task_config.train_data
     if data.output_audio:
-        return None  # its signature for frames alone cannot be traced with a model that hears
+        return None  # its signature for frames alone cannot be traced with a model that takes audio
     module = make(params=_experiment(task), batch_size=None, input_image_size=[None, None, None], model=model)
-    # The module notes these where it builds a model of its own, and only there.
+    # The module sets these only when it builds the model itself.
     module._num_frames, module._crop_size = data.feature_shape[0], data.feature_shape[1]
     module._stride, module._min_resize = data.temporal_stride, data.min_image_size
     module._output_audio = False
@@ -66,7 +65,7 @@ def _clip(make: Any, task: Any, model: Any) -> Any:
 def _yolo(make: Any, task: Any, model: Any) -> Any:
     size = list(task.task_config.model.input_size)[:2]
     module = make(_experiment(task), "image_tensor", None, size)
-    # It builds a model of its own; what it does before and after the model is what we need it for.
+    # It builds its own model; it is used for what it does before and after the model.
     step = module.inference_step
     module.inference_step = functools.partial(step.func, model=model) if hasattr(step, "func") else model.call
     module.model = model
@@ -78,7 +77,7 @@ def _language(make: Any, task: Any, model: Any) -> Any:
 
 
 def _experiment(task: Any) -> Any:
-    """Returns what the modules take for an experiment, of which they read the task alone."""
+    """Returns what the modules accept as an experiment, because they read only its task."""
     return types.SimpleNamespace(task=task.task_config)
 
 
@@ -109,6 +108,6 @@ _MODULES: Mapping[str, tuple[_Make, str]] = {
         (_language, "nlp.tasks.tagging:TaggingTask", "nlp.serving.serving_modules:Tagging"),
     )
 }  # fmt: skip
-"""How the export module of a task is made, and where it is. A subclass has that of its nearest base, or its own."""
+"""For each task, the function that makes its export module, and the module's class. Subclasses inherit the entry."""
 _WITHOUT = {"official.projects.video_ssl.tasks.pretrain:VideoSSLPretrainTask"}
-"""Tasks whose model gives something else than that of the base class, so that its module means nothing for them."""
+"""Tasks whose model has other outputs than that of their base class, so that the base's module does not fit."""

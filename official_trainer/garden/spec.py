@@ -1,17 +1,17 @@
-"""A Model Garden configuration described in plain values: its classes, their fields and types, and what it holds.
+"""The description of a Model Garden configuration in plain values: its classes, their fields, types and values.
 
-Owns: `describe`, which reads that off a live configuration, and the shape of the description. Does not own: our classes
-made from it (`mirror.py`), where it is kept (`snapshot.py`).
+Owns: `describe`, which makes the description of a configuration object, and its format. Does not own: our classes made
+from it (`from_garden.py`), the cache (`snapshot.py`).
 
-A description is what JSON can hold:
+A description can be written as JSON:
 
     {"classes": {ID: {"doc", "bases": [ID], "one_of": bool, "fields": {NAME: {"type": TYPE, "default": VALUE}}}},
      "config": VALUE, "restrictions": [TEXT]}
 
 ID is `module:qualname`. TYPE is one of the words `any bool int float str null`, or a list that begins with `list`,
 `tuple`, `dict`, `union`, `literal` or `section`. VALUE is a scalar, or `{"list": [VALUE]}`, `{"map": {KEY: VALUE}}`,
-`{"section": ID, "fields": {NAME: VALUE}}`; a field without a default has none. Annotations of Model Garden are not
-binding there: a default, or a value of the experiment, that is not of the annotated type widens the type.
+`{"section": ID, "fields": {NAME: VALUE}}`; a field without a default has no "default". Model Garden does not enforce
+its annotations: a default, or a value of the experiment, that is not of the annotated type widens the type.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union
 
 FORMAT = 2
-"""Rises when descriptions change their shape or what they say."""
+"""The version of the format; increase it when descriptions change."""
 
 CONFIG = "official.modeling.hyperparams.base_config:Config"
-"""The base of their sections, and the class of one that is no more than a mapping."""
+"""The base class of Model Garden's sections, and the class of a section that is only a mapping."""
 FREE = ["dict", "any"]
 """The type of such a mapping."""
 
@@ -43,7 +43,7 @@ Value = Any
 
 
 def describe(config: Any) -> dict[str, Any]:
-    """Returns the description of a live configuration, an `official.modeling.hyperparams.Config`."""
+    """Returns the description of an object of class `official.modeling.hyperparams.Config`."""
     classes = _Classes()
     described = classes.value(config)
     restrictions = list(getattr(config, "_restrictions", None) or [])
@@ -61,12 +61,12 @@ def is_config_class(tp: Any) -> bool:
 
 
 def is_free(config: Any) -> bool:
-    """Whether a live section is no more than a mapping: of no class of its own, or with keys that name no field."""
-    return id_of(type(config)) == CONFIG or not all(str(name).isidentifier() for name in held(config))
+    """Whether a section is only a mapping: without a class of its own, or with keys that are not names of fields."""
+    return id_of(type(config)) == CONFIG or not all(str(name).isidentifier() for name in _contents(config))
 
 
-def held(config: Any) -> dict[str, Any]:
-    """Returns what a live section holds, by name; also what its class does not declare."""
+def _contents(config: Any) -> dict[str, Any]:
+    """Returns the values of a section by name, including those that its class does not declare."""
     return {name: value for name, value in vars(config).items() if not name.startswith("_")}
 
 
@@ -84,18 +84,18 @@ class _Classes:
         if not is_config_class(type(value)):
             return value if type(value) in _SCALARS else str(value)
         if is_free(value):
-            return {"map": {str(key): self.value(item) for key, item in held(value).items()}}
+            return {"map": {str(key): self.value(item) for key, item in _contents(value).items()}}
         self.add(type(value))
         described = self.found[id_of(type(value))]["fields"]
         found = {}
-        for name, part in held(value).items():
+        for name, part in _contents(value).items():
             found[name] = self.value(part)
             field = described.setdefault(name, {"type": "any", "default": None})
             field["type"] = self._widened(field["type"], found[name])
         return {"section": id_of(type(value)), "fields": found}
 
     def add(self, cls: type) -> None:
-        """Describes a class, and those that it is made of."""
+        """Describes a class, its bases, and the classes of its fields."""
         if id_of(cls) in self.found:
             return
         fields: dict[str, Any] = {}
@@ -121,7 +121,7 @@ class _Classes:
                 described["type"] = self._widened(described["type"], described["default"])
 
     def type(self, hint: Any) -> Type:
-        """Returns an annotation in words; `any` for what a configuration file cannot hold."""
+        """Returns the TYPE of an annotation; `any` for types that a configuration file cannot contain."""
         if hint in _SCALARS:
             return _SCALARS[hint]
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -181,7 +181,7 @@ class _Classes:
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    """Returns the annotations of a class; those that name what is not there say nothing."""
+    """Returns the annotations of a class, or none if a name in them cannot be found."""
     try:
         return typing.get_type_hints(cls)
     except (NameError, TypeError):
@@ -189,7 +189,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _natural(value: Value) -> Type:
-    """Returns the type that a value has by itself."""
+    """Returns the TYPE of a value."""
     if not isinstance(value, dict):
         return _SCALARS.get(type(value), "any")
     if "section" in value:
@@ -209,7 +209,7 @@ def _union(arms: list[Type]) -> Type:
 
 
 def _is_vaguer(tp: Type, natural: Type) -> bool:
-    """Whether a type is `Config`, which any section may stand for, where `natural` says which section does."""
+    """Whether a type is `Config`, the base of every section, where `natural` is one particular section."""
     if tp[:1] == natural[:1] == ["list"]:
         return _is_vaguer(tp[1], natural[1])
     return bool(tp == FREE and natural[:1] == ["section"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from official_trainer import config as configuration
 from official_trainer.config.optimization import ConstantLrConfig, LrConfig, WarmupConfig
-from official_trainer.garden.live import as_read
+from official_trainer.garden.to_garden import with_garden_objects
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras
 from official_trainer.program.compiled_model import CompiledModel
@@ -70,7 +70,7 @@ class ExperimentModel(CompiledModel):
         self._changes = _Changes(model)
 
     def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
-        parts = (as_read(self.config()), self._task, self.model, self.model.optimizer)
+        parts = (with_garden_objects(self.config()), self._task, self.model, self.model.optimizer)
         return ExperimentTrainer(*parts, keeps_record=keeps_record)
 
     def infer(self, batch: Any) -> Any:
@@ -125,7 +125,7 @@ class ExperimentModel(CompiledModel):
             )
 
     def _section(self, name: str) -> Any:
-        return getattr(as_read(self.settings.base).task, name, None)
+        return getattr(with_garden_objects(self.settings.base).task, name, None)
 
     # What was tried.
 
@@ -233,7 +233,7 @@ def open_experiment(
 
 def _parts(settings: Settings) -> tuple[keras.Model, Any]:
     """Returns model and task; the optimizer becomes an attribute of the model, where callbacks look for it."""
-    config = as_read(settings.base)
+    config = with_garden_objects(settings.base)
     task = registry.get_task_cls(settings.base.task)(config.task, logging_dir=settings.model_dir)
     model = task.build_model()
     optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)

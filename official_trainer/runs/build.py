@@ -23,7 +23,7 @@ from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
 from official_trainer.engine import consistency, process
 from official_trainer.engine.trainer import Trainer
-from official_trainer.garden import live
+from official_trainer.garden import to_garden
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
 from official_trainer.runs.job import Job, batch_size_problems
 from official_trainer.runs.lease import LeasedSteps
@@ -72,7 +72,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)
     with strategy.scope():
-        config = live.as_read(config)
+        config = to_garden.with_garden_objects(config)
         task = _task_of(job, config)
         model = task.build_model()
         optimizer = _optimizer_of(task, config) if trains else None
@@ -95,7 +95,7 @@ def _task_of(job: Job, config: Any) -> Any:
 
 def _optimizer_of(task: Any, config: Any) -> Any:
     if isinstance(config, GardenExperiment):
-        return live.create_optimizer(task, config)
+        return to_garden.create_optimizer(task, config)
     return task.create_optimizer(config.trainer.optimizer_config, config.runtime)
 
 

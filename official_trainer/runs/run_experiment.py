@@ -1,7 +1,7 @@
 """`run_experiment`: Model Garden's driver function, for programs with a strategy, a task and parameters of their own.
 
 Owns: their signature and return value, what each argument means here, and the refusal of what cannot mean anything.
-Does not own: training (`train.py`), evaluating (`evaluate.py`), mirrored configs (`garden/mirror.py`).
+Does not own: training (`train.py`), evaluating (`evaluate.py`), conversion of configs (`garden/from_garden.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from official_trainer.config.modes import check as check_mode
 from official_trainer.engine import process
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.garden import live
-from official_trainer.garden.mirror import mirror
+from official_trainer.garden import to_garden
+from official_trainer.garden.from_garden import from_description
 from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.lazy import keras, tf
 from official_trainer.runs import evaluate, train
@@ -214,7 +214,7 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
 
 
 def _mirrored(params: Any) -> ExperimentConfig:
-    config: Any = mirror(describe(params))
+    config: Any = from_description(describe(params))
     task = config.task
     for name in ("train_data", "validation_data"):
         if getattr(task, name, 0) is None:  # datasets come with the trainer
@@ -284,7 +284,7 @@ def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
 def _create_optimizer(task: Any, params: Any) -> Any:
     if isinstance(params, ExperimentConfig):
         return task.create_optimizer(params.trainer.optimizer_config, params.runtime)
-    return live.create_optimizer(task, params)
+    return to_garden.create_optimizer(task, params)
 
 
 def _prunes(params: Any) -> bool:

@@ -282,6 +282,6 @@ def test_a_name_that_is_there_twice_is_refused(workspace):
     """T14: ours and the workspace's."""
     (workspace / "actions" / "learning_rate.py").write_text(textwrap.dedent(OWN))
     assert (
-        "is there twice, in the package and in the workspace; rename actions/learning_rate.py"
+        "exists twice, in the package and in the workspace; rename actions/learning_rate.py"
         in said("[learning_rate]")[0]
     )

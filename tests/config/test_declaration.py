@@ -89,7 +89,10 @@ def test_every_field_of_the_schema_is_documented():
 
 
 def test_docs_end_with_their_block():
-    assert docs(Model) == {"integer": "an integer.", "truth": "a truth value, or not."}
+    own = {"integer": "an integer.", "truth": "a truth value, or not."}
+    assert docs(Model) == {**own, "shape": "A one-of whose choices are its fields."}, (
+        "a section has its class's first line"
+    )
 
 
 def test_docs_of_a_base_class_are_inherited():

@@ -67,7 +67,7 @@ def test_long_meanings_are_wrapped_under_themselves():
         ("task.model.blocks[0].x", "task.model.blocks[0].x: an integer"),
         ("trainer.train_steps", "           experiment sample  100"),
         ("trainer", "trainer: TrainerConfig"),
-        ("trainer.optimizer_config", "  optimizer      none  which optimizer."),
+        ("trainer.optimizer_config", "  optimizer      none  Which optimizer updates the weights."),
         ("task.model.truth", "  a truth value, or not."),
         ("task.model.named", "task.model.named: a mapping to sections (Block)"),
         ("trainer.optimizer_config.ema", "  value    null"),

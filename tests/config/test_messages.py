@@ -127,7 +127,7 @@ FILES = [
     ("a: 1\n---\nb: 1\n", "cannot be read as YAML: but found another document; remove the '---' line"),
     ("runtime: \x01\n", "cannot be read as YAML: control characters are not allowed"),
     ("task: {model: {free: &a {b: *a}}}\n", "a.yaml:1: an alias must not contain itself"),
-    ("task: {model: {either: !remove [z]}}\n", "task.model.either: the list does not hold 'z'"),
+    ("task: {model: {either: !remove [z]}}\n", "task.model.either: the list does not contain 'z'"),
     (
         "task: {model: {integer: !remove 1}}\n",
         "is not a list or a mapping, so there is nothing to remove from; use '='",
@@ -161,7 +161,7 @@ def test_removing_from_a_list_offers_what_is_there(write):
     file = write("task: {model: {either: !remove [bta]}}\n")
     start = Model(either=("alpha", "beta"))
     (said,) = problems(model=start, config_files=[file])
-    assert "the list does not hold 'bta'; allowed: alpha, beta; did you mean 'beta'?" in said
+    assert "the list does not contain 'bta'; allowed: alpha, beta; did you mean 'beta'?" in said
 
 
 # Rules across fields.

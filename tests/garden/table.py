@@ -48,7 +48,7 @@ def attempt(name, path):
 
 def _steps(name):
     from official_trainer import config as configuration
-    from official_trainer.garden.live import as_read
+    from official_trainer.garden.to_garden import with_garden_objects
     from official_trainer.tasks import registry, variables
 
     base = registry.get_config(name)
@@ -61,7 +61,7 @@ def _steps(name):
         again = configuration.resolve(base, experiment=name, config_files=[file.name])
     yield {"round trip": again.config == resolved.config}
     with tempfile.TemporaryDirectory() as folder:
-        read = as_read(resolved.config)
+        read = with_garden_objects(resolved.config)
         model = registry.get_task_cls(resolved.config.task)(read.task, logging_dir=folder).build_model()
         try:
             count = variables.count(model).trainable

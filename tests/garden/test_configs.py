@@ -18,7 +18,7 @@ from official.modeling import hyperparams
 from official_trainer import cli
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError
-from official_trainer.garden import index, live, snapshot, spec
+from official_trainer.garden import index, snapshot, spec, to_garden
 from official_trainer.tasks import registry
 from tests.cli.test_process import LIGHT, ROOT
 
@@ -71,7 +71,7 @@ def flat(value, path=""):
 
 def differing(ours, live_config):
     """Returns the fields of which our values, as Model Garden holds them, are not those of a live config of theirs."""
-    one, other = flat(live.build(ours.config).as_dict()), flat(live_config.as_dict())
+    one, other = flat(to_garden.to_object(ours.config).as_dict()), flat(live_config.as_dict())
     keys = {*one, *other}
     return {key: (one.get(key), other.get(key)) for key in sorted(keys) if one.get(key) != other.get(key)}
 
@@ -93,7 +93,7 @@ def experiments():
 def test_an_experiment_is_read_and_written_as_model_garden_does(name, tmp_path):
     """T14, T20: its values are theirs, our params.yaml is one to them, and to us again."""
     if name in UNREADABLE:
-        with pytest.raises(ConfigError, match=f"cannot give '{name}': .*{UNREADABLE[name]}"):
+        with pytest.raises(ConfigError, match=f"cannot load '{name}': .*{UNREADABLE[name]}"):
             registry.get_config(name)
         return
     needed = ["task.sentencepiece_model_path=x"] if name == "wmt_transformer/large" else []
@@ -246,7 +246,7 @@ def test_a_field_of_ours_is_never_null():
 
 def test_task_and_optimizer_are_their_own_objects_and_locked():
     """T1: what their code reads is what it knows, locked as their own driver locks it."""
-    read = live.as_read(resolved("resnet_imagenet").config)
+    read = to_garden.with_garden_objects(resolved("resnet_imagenet").config)
     assert type(read.task) is type(theirs("resnet_imagenet").task)
     for section in (read.task, read.trainer.optimizer_config):
         with pytest.raises(ValueError, match="has been locked"):
@@ -281,7 +281,7 @@ def test_what_has_no_effect_is_warned_of(capsys):
     )
     assert code == 0
     assert "warning: --set: task.model.backbone.mobilenet.model_id: has no effect: " in err
-    assert "warning: --set: runtime.num_cores_per_replica: has no effect here, nor is it read by" in err
+    assert "warning: --set: runtime.num_cores_per_replica: has no effect, here and in" in err
     assert "num_cores_per_replica: 2" in out
 
 
@@ -298,7 +298,7 @@ def test_a_restriction_of_the_experiment_is_held(capsys):
     code, _, err = said(capsys, "show", "wmt_transformer/large")
     assert (code, err) == (
         2,
-        "error: task.sentencepiece_model_path: must be != None, as the experiment says, got null\n",
+        "error: task.sentencepiece_model_path: must be != None, as the experiment requires, got null\n",
     )
 
 
@@ -318,7 +318,7 @@ def test_list_says_what_cannot_be_had_and_why(capsys):
     """T14: an experiment that its release cannot import is no traceback."""
     code, _, err = said(capsys, "show", "maskconver_coco")
     assert code == 2
-    assert "cannot give 'maskconver_coco': ModuleNotFoundError: No module named" in err
+    assert "cannot load 'maskconver_coco': ModuleNotFoundError: No module named" in err
     _, out, _ = said(capsys, "list")
     assert "resnet_imagenet  " in out
     assert "cannot be imported  maskconver_coco: ModuleNotFoundError" in out
@@ -335,7 +335,7 @@ def test_what_was_read_once_answers_without_tensorflow(tmp_path, capsys):
     done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "train_steps: 3" in done.stdout
-    kept = Path(index.Kept("experiment resnet_imagenet").path)
+    kept = Path(index.Cache("experiment resnet_imagenet").path)
     kept.write_text(kept.read_text()[:100])
     assert snapshot.description("resnet_imagenet")["format"] == spec.FORMAT
     assert json.loads(kept.read_text())["config"]

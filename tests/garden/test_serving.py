@@ -9,7 +9,7 @@ from official.projects.video_ssl.tasks.pretrain import VideoSSLPretrainTask
 
 from official_trainer import config as configuration
 from official_trainer.garden import serving
-from official_trainer.garden.live import as_read
+from official_trainer.garden.to_garden import with_garden_objects
 from official_trainer.tasks import registry
 
 PROJECTS = {
@@ -26,7 +26,7 @@ def test_a_project_is_served_by_its_own_module(name, tmp_path):
     """T19: what stands before and after the model is the project's, from the same weights the same outputs."""
     place, sets = PROJECTS[name]
     config = configuration.resolve(registry.get_config(name), experiment=name, sets=sets).config
-    read = as_read(config)
+    read = with_garden_objects(config)
     task = registry.get_task_cls(config.task)(read.task, logging_dir="")
     model = task.build_model()
     ours = serving.signatures(serving.export_module(task, model))["serving_default"]

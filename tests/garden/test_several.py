@@ -15,7 +15,7 @@ from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError
 from official_trainer.engine.recovery import NonFiniteError
-from official_trainer.garden import index, live, snapshot
+from official_trainer.garden import index, snapshot, to_garden
 from official_trainer.garden.differences import differences
 from official_trainer.lazy import keras
 from official_trainer.runs import run
@@ -108,9 +108,9 @@ def test_one_item_of_a_list_is_set_by_its_number():
         ("two_heads", ["trainer.task_sampler.proportional.alpha=null"], r"proportional.alpha: is null; give a value"),
         ("two_heads", ["trainer.task_sampler.proportional=null"], r"task_sampler.proportional: is null; give a value"),
         ("two_heads", ["trainer.task_sampler=null"], r"trainer.task_sampler: a section cannot be null"),
-        ("two_heads", ["task.task_routines=null"], r"task.task_routines: is null; give what it is to be"),
-        ("two_heads", ["task.task_routines.1=null"], r"task.task_routines\[1\]: is null; give what it is to be"),
-        ("points_on_sets", ["eval_tasks=null"], r"eval_tasks: is null; give what it is to be"),
+        ("two_heads", ["task.task_routines=null"], r"task.task_routines: is null; set a value"),
+        ("two_heads", ["task.task_routines.1=null"], r"task.task_routines\[1\]: is null; set a value"),
+        ("points_on_sets", ["eval_tasks=null"], r"eval_tasks: is null; set a value"),
         ("two_heads", ["task.task_routines.0.task_weight=-1"], r"\[0\].task_weight: must be greater than 0, got -1.0"),
         ("two_heads", ["task.task_routines.1.task_weight=null"], r"\[1\].task_weight: must be .* 0, got null"),
         ("two_heads", ["task.task_routines.1.task_config.name=null"], r"\[1\].task_name: is not set; name the task"),
@@ -162,7 +162,9 @@ def test_what_is_no_experiment_is_refused(tmp_path):
         ConfigError, match=r"factory of experiment 'no_experiment' must return an Exp.*got a TaskConfig"
     ):
         registry.get_config("no_experiment", tmp_path)
-    with pytest.raises(ConfigError, match="importing it does not register 'two_heads'; is the factory inside an 'if'"):
+    with pytest.raises(
+        ConfigError, match="importing it does not register 'two_heads'; check whether the factory is inside an 'if'"
+    ):
         registry.get_config("two_heads", tmp_path)
 
 
@@ -416,7 +418,7 @@ def test_an_installed_release_may_have_them_too(tmp_path, monkeypatch):
     snapshot.experiment.cache_clear()
     monkeypatch.setattr(snapshot, "_live", None)  # read from the cache from here on
     found = configuration.resolve(registry.get_config(name), experiment=name, sets=[QUIET, "trainer.train_steps=6"])
-    assert live.build(found.config.task).as_dict() == live.build(experiment.task).as_dict()
+    assert to_garden.to_object(found.config.task).as_dict() == to_garden.to_object(experiment.task).as_dict()
     monkeypatch.delitem(sys.modules, "their_project")
     exp_factory._REGISTERED_CONFIGS.pop("installed")
     metrics = run.run(name, found, mode="train_and_eval", model_dir=str(tmp_path / "run"), quiet=True)

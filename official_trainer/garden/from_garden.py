@@ -1,11 +1,11 @@
-"""Model Garden's configurations as ours: a section of ours for each of their classes, made from a description.
+"""Converts Model Garden's configurations to ours: one section class for each of their classes, from a description.
 
-Owns: these classes, and how an experiment of theirs becomes an `ExperimentConfig` of ours. Does not own: descriptions
-(`spec.py`), the way back to their objects (`live.py`).
+Owns: making these classes, converting an experiment to an `ExperimentConfig`. Does not own: descriptions (`spec.py`),
+the opposite direction (`to_garden.py`).
 
-The task and the optimizer are theirs, field by field. Trainer and runtime are our sections with their names: what their
-experiment sets is set, what it leaves at Model Garden's default is at ours, and fields that only they have are there
-too. So an experiment of theirs has everything that ours have, and its values are typed, traced and frozen like any.
+The task and the optimizer have Model Garden's fields. Trainer and runtime are our sections: values that the experiment
+sets are set, fields that it leaves at Model Garden's default have our default, and fields that only Model Garden has
+are added. So the experiment has all fields of ours, and its values are typed, traced and frozen like all others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from official_trainer.garden.sections import (
     GardenMultiTask,
     GardenMultiTaskConfig,
     GardenMultiTaskTrainer,
+    GardenOneOf,
     GardenRoutine,
     GardenRuntime,
+    GardenSection,
     GardenTrainer,
-    MirroredConfig,
-    MirroredOneOf,
 )
 from official_trainer.garden.spec import FREE, Type, Value
 
@@ -40,46 +40,46 @@ _EXPERIMENTS: Mapping[str, type[GardenExperiment]] = {
     f"{_SEVERAL}:MultiTaskExperimentConfig": GardenMultiTask,
     f"{_SEVERAL}:MultiEvalExperimentConfig": GardenMultiEval,
 }
-"""Kinds of experiments, by Model Garden's classes; others train one task."""
+"""Kinds of experiments by Model Garden's class; all other classes train one task."""
 _ROOTS: Mapping[str, type[Config]] = {
     f"{_SEVERAL}:TaskRoutine": GardenRoutine,
     f"{_SEVERAL}:MultiTaskConfig": GardenMultiTaskConfig,
     f"{_SEVERAL}:AnnealingSampleConfig": GardenAnnealing,
 }
-"""Sections of theirs that have rules here."""
+"""Base classes, with rules, for some of Model Garden's classes."""
 _GARDENS: Mapping[type[Config], type[Config]] = {
     TrainerConfig: GardenTrainer,
     MultiTaskTrainerConfig: GardenMultiTaskTrainer,
     RuntimeConfig: GardenRuntime,
 }
-"""Sections of an experiment that stay ours, and what they become."""
+"""Our sections of an experiment, and the subclass of each that takes Model Garden's additional fields."""
 
 
-def mirror(description: Mapping[str, Any], module: str = "") -> GardenExperiment:
-    """Returns the experiment that a description says; `module` is the one that registers it there, if any does."""
+def from_description(description: Mapping[str, Any], module: str = "") -> GardenExperiment:
+    """Returns the experiment of a description; `module` is the one that registers it with Model Garden, if any."""
     constants = {"RESTRICTIONS": tuple(description["restrictions"]), "MODULE": module}
-    return _Mirrors(description["classes"]).experiment(description["config"], constants)
+    return _Converter(description["classes"]).experiment(description["config"], constants)
 
 
-class _Mirrors:
-    """Our classes for those of a description, each made when first needed."""
+class _Converter:
+    """Makes our classes for those of a description, each when it is first needed."""
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         self._described = described
         self._made: dict[str, type[Config]] = {}
 
     def experiment(self, described: Value, constants: Mapping[str, Any]) -> GardenExperiment:
-        """Returns the experiment whose value is described, with what else is known of it."""
-        name, held = described["section"], described["fields"]
-        told = self._described[name]["fields"]
+        """Returns the experiment with a described value; `constants` are set on its class."""
+        name, values_of = described["section"], described["fields"]
+        declared = self._described[name]["fields"]
         kind = next((_EXPERIMENTS[each] for each in self._family(name) if each in _EXPERIMENTS), GardenExperiment)
         trainer = MultiTaskTrainerConfig if kind is GardenMultiTask else TrainerConfig
         ours: Mapping[str, type[Config]] = {"trainer": trainer, "runtime": RuntimeConfig}
         made: dict[str, Any] = {}
         types: dict[str, Any] = {}
-        for key, part in held.items():
+        for key, part in values_of.items():
             made[key] = self._ours(ours[key], part) if key in ours else self.value(part)
-            types[key] = type(made[key]) if fields.is_section(made[key]) else self.type(told[key]["type"])
+            types[key] = type(made[key]) if fields.is_section(made[key]) else self.type(declared[key]["type"])
         cls = self._class(name, types, made, (kind,), **constants)
         experiment: GardenExperiment = cls(**made)
         return experiment
@@ -91,16 +91,16 @@ class _Mirrors:
             yield from self._family(base)
 
     def section(self, name: str) -> type[Config]:
-        """Returns our class for theirs called `name`."""
+        """Returns our class for Model Garden's class `name`."""
         if name not in self._made:
-            told = self._described[name]
-            bases = tuple(self.section(base) for base in told["bases"])
-            types = {key: self.type(field["type"]) for key, field in told["fields"].items()}
-            if told["one_of"]:
-                types["type"] = _choice(told["fields"])
-            given = {key: field["default"] for key, field in told["fields"].items() if "default" in field}
-            defaults = {key: self.value(value) for key, value in given.items()}
-            root = _ROOTS.get(name) or (MirroredOneOf if told["one_of"] else MirroredConfig)
+            described = self._described[name]
+            declared = described["fields"]
+            bases = tuple(self.section(base) for base in described["bases"])
+            types = {key: self.type(field["type"]) for key, field in declared.items()}
+            if described["one_of"]:
+                types["type"] = _choice(declared)
+            defaults = {key: self.value(field["default"]) for key, field in declared.items() if "default" in field}
+            root = _ROOTS.get(name) or (GardenOneOf if described["one_of"] else GardenSection)
             self._made[name] = self._class(name, types, defaults, bases or (root,))
         return self._made[name]
 
@@ -112,28 +112,27 @@ class _Mirrors:
         bases: tuple[type, ...],
         **constants: Any,
     ) -> Any:
-        """Returns a frozen dataclass that is called like theirs."""
+        """Returns a frozen dataclass with the name of Model Garden's class."""
         module, _, qualname = name.partition(":")
-        own = []
-        for key, tp in types.items():
-            own.append((key, tp, dataclasses.field(default=defaults[key]) if key in defaults else dataclasses.field()))
+        missing = dataclasses.MISSING
+        own = [(key, tp, dataclasses.field(default=defaults.get(key, missing))) for key, tp in types.items()]
         namespace = {"__doc__": self._described[name]["doc"], "__module__": module, "GARDEN": name, **constants}
         title = qualname.rpartition(".")[2]
         return dataclasses.make_dataclass(title, own, bases=bases, namespace=namespace, frozen=True, kw_only=True)
 
     def _ours(self, base: type[Config], described: Value) -> Config:
-        """Returns a section of ours with what theirs sets, and with the fields that only theirs has."""
-        name, held = described["section"], described["fields"]
+        """Returns our section with the values that Model Garden's sets, and with the fields that only that has."""
+        name, values_of = described["section"], described["fields"]
         theirs, known, start = self._described[name]["fields"], fields.hints(base), base()
         types: dict[str, Any] = {}
         defaults: dict[str, Any] = {}
         changes: dict[str, Any] = {}
         for key, field in theirs.items():
-            value = self.value(held[key])
+            value = self.value(values_of[key])
             if key not in known or fields.is_section(value):
                 types[key] = type(value) if fields.is_section(value) else self.type(field["type"])
                 changes[key] = defaults[key] = value
-            elif held[key] != field.get("default", Ellipsis):
+            elif values_of[key] != field.get("default", Ellipsis):
                 changes[key] = value
                 if _refuses(known[key], value):
                     types[key], defaults[key] = _either(known[key], self.type(field["type"])), getattr(start, key)
@@ -145,7 +144,7 @@ class _Mirrors:
         return section
 
     def type(self, tp: Type) -> Any:
-        """Returns a type that a description says in words."""
+        """Returns the Python type for a described type."""
         if isinstance(tp, str):
             return _WORDS[tp]
         kind, *rest = tp
@@ -161,7 +160,7 @@ class _Mirrors:
         return tuple.__class_getitem__(arms if kind == "tuple" else (arms[0], ...))
 
     def value(self, value: Value) -> Any:
-        """Returns a value that a description says."""
+        """Returns the value for a described value."""
         if not isinstance(value, dict):
             return value
         if "list" in value:
@@ -172,7 +171,7 @@ class _Mirrors:
 
 
 def _choice(described: Mapping[str, Any]) -> Any:
-    """Returns the type of a one-of's `type`: the names of its sections, or nothing."""
+    """Returns the type of the field `type` of a one-of: the names of its sections, or null."""
     names = tuple(key for key, field in described.items() if any(map(_holds_fields, _arms(field["type"]))))
     return _either(Literal[names], type(None)) if names else _either(str, type(None))
 

@@ -1,7 +1,7 @@
-"""The way back: Model Garden's own objects with the values of a mirrored configuration.
+"""Converts our sections for Model Garden's classes back to Model Garden's objects.
 
-Owns: what is handed to code of Model Garden, and finding its Task classes. Imports `official`, and with it TensorFlow,
-when called. Does not own: the mirrored classes (`mirror.py`).
+Owns: the objects that are passed to code of Model Garden, finding its Task classes. Its functions import `official`,
+and with it TensorFlow. Does not own: the opposite direction (`from_garden.py`).
 """
 
 from __future__ import annotations
@@ -18,50 +18,51 @@ from official_trainer.garden.spec import CONFIG, is_config_class
 from official_trainer.lazy import load
 
 
-def as_read(config: Any) -> Any:
-    """Returns an experiment as its Task, and the Trainer, are to read it.
+def with_garden_objects(config: Any) -> Any:
+    """Returns an experiment as its Task and the Trainer read it.
 
-    Task and optimizer of a mirrored experiment are Model Garden's own, locked as there; all else is as it was.
+    In an experiment of Model Garden, `task` and `optimizer_config` become Model Garden's objects, locked as its driver
+    locks them. The other sections, and all other experiments, are returned unchanged.
     """
     if not garden_class(config):
         return config
     _register(config.MODULE)
-    trainer = config.trainer.replace(optimizer_config=build(config.trainer.optimizer_config))
-    return config.replace(task=build(config.task), trainer=trainer)
+    trainer = config.trainer.replace(optimizer_config=to_object(config.trainer.optimizer_config))
+    return config.replace(task=to_object(config.task), trainer=trainer)
 
 
 class UnregisteredTaskError(UserError, LookupError):
-    """Nothing that was imported registers a Task for a task config of Model Garden's."""
+    """No imported module registers a Task for a task config of Model Garden."""
 
     exit_code = ExitCode.CONFIG
 
 
 def build_task(config: Any, logging_dir: str | None = None, name: str = "") -> Any:
-    """Returns the Task of Model Garden for a task config of theirs, live or mirrored.
+    """Returns the Task of Model Garden for a task config, which is Model Garden's object or our section for it.
 
     Raises:
-      UnregisteredTaskError: there is none.
+      UnregisteredTaskError: no Task is registered for it.
     """
-    live = build(config)
+    task_config = to_object(config)
     from official.core import task_factory
 
     try:
-        task_factory.get_task_cls(type(live))
+        task_factory.get_task_cls(type(task_config))
     except LookupError as error:
-        kind = f"{type(live).__module__}.{type(live).__qualname__}"
+        kind = f"{type(task_config).__module__}.{type(task_config).__qualname__}"
         raise UnregisteredTaskError(
             f"task: no Task of Model Garden is registered for {kind}; import the module of its Task in a file of "
-            "experiments/, which also says what that needs installed"
+            "experiments/, where an import error also shows which packages are missing"
         ) from error
-    return task_factory.get_task(live, logging_dir=logging_dir, **({"name": name} if name else {}))
+    return task_factory.get_task(task_config, logging_dir=logging_dir, **({"name": name} if name else {}))
 
 
 def create_optimizer(task: Any, config: Any) -> Any:
-    """Returns the optimizer that Model Garden's driver would have a task create, differential privacy included.
+    """Returns the optimizer that Model Garden's driver creates with a task, including differential privacy.
 
     Args:
       task: the task.
-      config: a live experiment, or one as it is read.
+      config: an experiment of Model Garden, or the result of `with_garden_objects`.
     """
     from official.core import train_utils
 
@@ -69,7 +70,7 @@ def create_optimizer(task: Any, config: Any) -> Any:
 
 
 def _register(module: str) -> None:
-    """Imports what registers the tasks of a project of theirs, and the parts of models, as its driver does."""
+    """Imports the modules that register the tasks and model parts of a project of Model Garden, as its driver does."""
     if module:
         importlib.import_module(module)
     parts = module.split(".")
@@ -77,44 +78,44 @@ def _register(module: str) -> None:
     packages = [".".join(parts[:depth]) for depth in depths]
     for package in packages:
         for name in (f"{package}.registry_imports", f"{package}.common.registry_imports", f"{package}.train"):
-            if _is_there(name):
+            if _exists(name):
                 importlib.import_module(name)
                 break
 
 
-def _is_there(name: str) -> bool:
+def _exists(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # nor is the package around it
+    except ModuleNotFoundError:  # the package around it does not exist either
         return False
 
 
-def build(section: Any) -> Any:
-    """Returns Model Garden's object for a mirrored section; what is none is returned as it is."""
+def to_object(section: Any) -> Any:
+    """Returns Model Garden's object for our section of one of its classes; other values are returned unchanged."""
     if not garden_class(section):
         return section
-    live = _section(section)
-    live.lock()  # not the sections in it: a builder of theirs completes its own, as that of vision transformers does
-    return live
+    converted = _section(section)
+    converted.lock()  # not its subsections: some builders of Model Garden, as of vision transformers, change their own
+    return converted
 
 
 def _section(section: Config) -> Any:
     cls = _class(garden_class(section))
-    live = cls()
-    own = vars(live)
+    converted = cls()
+    own = vars(converted)
     for name in fields.hints(type(section)):
         value = getattr(section, name)
-        # What is unset with us has a word for that with them, such as -1.
+        # A value that is unset here has another value there, such as -1: keep their default.
         if name not in section.OURS and not (value is None and section.OURS):
             own[name] = _value(value, own.get(name))
-    return live
+    return converted
 
 
 def _value(value: Any, before: Any) -> Any:
-    """Returns a value as Model Garden holds it: lists, and mappings as sections without a class."""
+    """Returns a value in Model Garden's form: tuples as lists, mappings as sections without a class."""
     if garden_class(value):
         return _section(value)
-    if isinstance(value, dict):  # of a section whose keys are no names of fields, the class is known by its default
+    if isinstance(value, dict):  # the default gives the class of a section whose keys are not names of fields
         cls = type(before) if is_config_class(type(before)) else _class(CONFIG)
         held = cls()
         vars(held).update({key: _value(part, None) for key, part in value.items()})
