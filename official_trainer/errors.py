@@ -15,7 +15,7 @@ _SHOWN = 3
 
 
 class ExitCode(enum.IntEnum):
-    """What the exit code of a run tells a scheduler: 75 and 143 mean "start me again", 2 to 5 mean "do not"."""
+    """The exit codes of a run: for a scheduler, 75 and 143 mean "start again", 2 to 5 mean "do not"."""
 
     DONE = 0
     FAILED = 1
@@ -28,7 +28,7 @@ class ExitCode(enum.IntEnum):
 
 
 START_AGAIN = (ExitCode.RETRY, ExitCode.PREEMPTED)
-"""What a launcher starts again, so often as it is told to; 0 is the end, and all others are for somebody to look at."""
+"""A launcher starts again after these, as often as it is configured to; 0 is the end; all others need a person."""
 
 
 class UserError(Exception):
@@ -38,7 +38,7 @@ class UserError(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns what an error says: its message alone if it is meant for users, else with its class."""
+    """Returns the message of an error, with its class unless it is meant for users."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
@@ -48,7 +48,7 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def nearest(word: str, options: Iterable[str]) -> list[str]:
-    """Returns up to three of `options` that `word` may have been meant to be, best first."""
+    """Returns up to three of `options` that `word` may be a misspelling of, best first."""
     found: list[tuple[int, int, str]] = []
     meant, limit = word.lower(), max(1, len(word) // 3)
     for position, option in enumerate(options):

@@ -1,7 +1,7 @@
 """Files on local paths and on URLs (`gs://…`), with the same few calls.
 
-Owns: reading, atomic writing, listing, checksums and removal, so that nothing else asks where a path points; and which
-errors are the storage's fault.
+Owns: reading, atomic writing, listing, checksums and removal, so that no other module depends on where a path points;
+and which errors are faults of the storage.
 Does not own: what the files mean. Local paths use `os` and never import TensorFlow; URLs go through `tf.io.gfile`.
 """
 
@@ -37,10 +37,10 @@ class StorageError(UserError, OSError):
 
 
 def as_storage_error(error: BaseException, place: str = "") -> StorageError | None:
-    """Returns `error` in words for the user if the storage is at fault, else None.
+    """Returns an error for the user if `error` is a fault of the storage, else None.
 
     Args:
-      error: of Python or, told by its text, of TensorFlow.
+      error: of Python, or of TensorFlow, which is recognized by its text.
       place: what was read or written, for errors that do not name it.
     """
     if isinstance(error, UserError):
@@ -53,7 +53,7 @@ def as_storage_error(error: BaseException, place: str = "") -> StorageError | No
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns what went wrong, without the place, in the system's words if they are all there is."""
+    """Returns what went wrong, without the place: the system's own message, where there is no other."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     text = str(getattr(error, "message", error))  # of TensorFlow: "{{…}} PATH; No space left on device [Op:SaveV2]"
@@ -64,12 +64,12 @@ def reason_of(error: BaseException) -> str:
 def storage_fix(reason: str) -> str:
     """Returns what to do when storage fails for `reason`."""
     is_full = reason in map(os.strerror, _FULL)
-    first = "Free some space there" if is_full else "See to it that the directory can be written again"
+    first = "Free some space there" if is_full else "Make the directory writable again"
     return f"{first}; then the same command, started again, continues from the newest checkpoint."
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Tells whether `path` names a remote or virtual file system, such as `gs://bucket/run`."""
+    """Whether `path` names a remote or virtual file system, such as `gs://bucket/run`."""
     return "://" in os.fspath(path)
 
 
@@ -112,13 +112,13 @@ def read_text(path: str) -> str:
 
 
 def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -> None:
-    """Writes a file so that readers, and whoever starts after a kill, see the old content or the new, never half.
+    """Writes a file so that readers, also after a kill, see the old content or the new, never a part of it.
 
     Args:
       path: the file.
       content: what it will hold.
-      durable: whether to wait until the disk has it, so that a power failure cannot take it back. That can take long;
-        files that are written often and say nothing that cannot be found out again do without.
+      durable: whether to wait until it is on the disk, so that it survives a power failure. That can take long: use
+        False for files that are written often and hold nothing that cannot be found out again.
     """
     with written_atomically(path, durable=durable) as temporary, open_file(temporary, "wb") as file:
         file.write(content)
@@ -126,9 +126,9 @@ def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -
 
 @contextlib.contextmanager
 def written_atomically(path: str, *, durable: bool = True) -> Iterator[str]:
-    """Yields a path beside `path` to write to; when the block ends well, what is there takes the place of `path`.
+    """Yields a temporary path in the same directory; when the block ends without an error, it is renamed to `path`.
 
-    For what others write, or what is too large to hold as bytes; all else is as in `write_bytes_atomically`.
+    For files that a library writes, or that are too large for memory; all else is as in `write_bytes_atomically`.
     """
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
@@ -154,7 +154,7 @@ def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None
 
 
 def remove_temporaries(directory: str, *names: str) -> None:
-    """Removes what other processes left that died while they wrote `names` atomically; for their only living writer."""
+    """Removes temporary files of dead processes that were writing `names`; only one living process may write these."""
     pattern = re.compile(rf"(?:{'|'.join(map(re.escape, names))})\.tmp-(?P<pid>\d+)")
     for found in list_dir(directory):
         if (match := pattern.fullmatch(found)) and int(match["pid"]) != os.getpid():
@@ -173,12 +173,12 @@ def sync(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    """Tells whether a file or directory is there."""
+    """Whether a file or directory exists."""
     return tf.io.gfile.exists(path) if is_url(path) else os.path.exists(path)
 
 
 def is_dir(path: str) -> bool:
-    """Tells whether `path` is a directory."""
+    """Whether `path` is a directory."""
     return tf.io.gfile.isdir(path) if is_url(path) else os.path.isdir(path)
 
 

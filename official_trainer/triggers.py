@@ -1,12 +1,12 @@
-"""When: frozen values that say at which steps something is due.
+"""Triggers: immutable values that determine at which steps something is due.
 
-Owns: the arithmetic of the global step, so that what fires when depends on the step alone: not on restarts, not on how
+Owns: the arithmetic of the global step, so that what is due depends on the step alone: not on restarts, not on how
 steps are cut into windows. Does not own: what is done (`actions/schedule.py`, `engine/loop.py`), or how a trigger is
 written in YAML (`config/when.py`).
 
-A trigger answers two questions. `next_step` says where a window has to end. `is_due` is asked after every window and
-after every evaluation; a step that a window jumped over counts too. Time and evaluations cannot be foreseen: triggers
-on them have no next step, and are asked only.
+A trigger answers two questions. `next_step` returns where a window must end. `is_due` is called after every window and
+after every evaluation; a step inside the window counts too. Time and evaluations cannot be foreseen: triggers on them
+have no next step, and only `is_due` applies.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import functools
 from typing import Literal
 
 FIRST_UNPLANNED_STEP = 128
-"""Where `NTimes` begins when nobody knows the end: at 128, 256, 512, …"""
+"""Where `NTimes` begins while the end is unknown: at 128, 256, 512, …"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """What a trigger may know of a run in advance.
+    """What is known about a run in advance.
 
     Attributes:
       start_step: global step at which this process began.
@@ -35,17 +35,17 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A point between two steps, at which triggers are asked.
+    """A point between two steps, at which triggers are checked.
 
     Attributes:
-      after: the step at which they were asked before.
+      after: the step of the check before.
       step: steps done.
       span: of the run.
       evaluated: whether an evaluation of this step has just ended.
       summarized: whether a summary of training was written at this step.
       ended: whether this is the last step.
-      since_end_seconds: time since what the trigger is for ended last, or else since the first step.
-      since_start_seconds: time since it began last, or else since the first step.
+      since_end_seconds: time since the action of the trigger last ended, or else since the first step.
+      since_start_seconds: time since it last began, or else since the first step.
     """
 
     after: int
@@ -67,15 +67,15 @@ class Trigger:
         return True
 
     def next_step(self, after: int, until: int, span: Span) -> int | None:
-        """Returns the first step in `(after, until]` at which this is due; None if there is none, or none foreseeable.
+        """Returns the first step in `(after, until]` at which this is due; None without one, or if it is unforeseeable.
 
-        Of a combination with something that cannot be foreseen: the first step at which it may be due.
+        For a combination with something that cannot be foreseen: the first step at which it may be due.
         """
         step = self._first_after(max(after, 0), span)
         return step if step is not None and step <= until else None
 
     def is_due(self, moment: Moment) -> bool:
-        """Whether this is due now, or was at a step since it was asked before."""
+        """Whether this is due now, or was due at a step since the check before."""
         return self.next_step(moment.after, moment.step, moment.span) is not None
 
     def is_due_at(self, step: int) -> bool:
@@ -140,7 +140,7 @@ class FirstSteps(Trigger):
 
 @dataclasses.dataclass(frozen=True)
 class FirstStepsOfProcess(Trigger):
-    """Due at the first `count` steps after each start, for what should be looked at closely then."""
+    """Due at the first `count` steps after each start of a process."""
 
     count: int
 
@@ -156,7 +156,7 @@ class FirstStepsOfProcess(Trigger):
 class NTimes(Trigger):
     """Due `count` times, evenly over the run, the last time at its last step; at every step of a shorter run.
 
-    While nobody knows the end, in the first epoch of data of unknown size, at 128, 256, 512, …
+    While the end is unknown, in the first epoch of data of unknown size, at 128, 256, 512, …
     """
 
     count: int
@@ -217,8 +217,8 @@ class EverySeconds(_Unforeseeable):
 
     Attributes:
       seconds: the pause.
-      measure_from: whether it is counted from the `end` of what was done last, so that its own time does not count, or
-        from its `start`.
+      measure_from: whether it is counted from the `end` of the action, so that its own time does not count, or from its
+        `start`.
     """
 
     seconds: float
@@ -261,7 +261,7 @@ class AtEnd(Trigger):
 
 @dataclasses.dataclass(frozen=True)
 class AnyOf(Trigger):
-    """Due when one of the parts is; all of them are asked."""
+    """Due when one of the parts is due."""
 
     parts: tuple[Trigger, ...]
 
@@ -282,7 +282,7 @@ class AnyOf(Trigger):
 
 @dataclasses.dataclass(frozen=True)
 class AllOf(Trigger):
-    """Due at the steps at which every part is."""
+    """Due at the steps at which every part is due."""
 
     parts: tuple[Trigger, ...]
 
@@ -316,7 +316,7 @@ class AllOf(Trigger):
 
 @dataclasses.dataclass(frozen=True)
 class Not(Trigger):
-    """Due at the steps at which `part` is not."""
+    """Due at the steps at which `part` is not due."""
 
     part: Trigger
 

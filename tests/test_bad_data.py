@@ -119,7 +119,7 @@ def test_records_of_another_form(folder):
     """G6: names the function that could not read them."""
     with tf.io.TFRecordWriter(str(folder / "train-1.tfrecord")) as writer:
         writer.write(b"not an example")
-    message = r"parse_fn could not use a record: Could not parse example input, value: 'not an example'"
+    message = r"parse_fn failed on a record: Could not parse example input, value: 'not an example'"
     with pytest.raises(DataError, match=message):
         do(folder)
 

@@ -207,7 +207,7 @@ def test_unbuilt_optimizers_are_counted_as_deferred(model_dir):
     Program(optimizer="legacy_adam").train(1).store(model_dir).save(1)
     report = Program(optimizer="legacy_adam", build=False).store(model_dir).restore()
     assert len(report.deferred) == 5 + 2 * 6  # hyperparameters, and two slots for each trainable variable
-    assert "17 more when an optimizer or a metric creates its variables" in str(report)
+    assert "17 more are restored when an optimizer or a metric creates its variables" in str(report)
 
 
 def test_a_mirrored_program_restores_what_an_undistributed_one_saved(model_dir):
@@ -734,7 +734,7 @@ def test_init_checkpoint_variables_may_only_be_missing_by_name(model_dir):
     net_program().fill(5).store(model_dir).save(1)
     wider = Net(head=7)
     before = [np.asarray(variable) for variable in wider.variables]
-    with pytest.raises(CheckpointError, match=r"2 of 4 variables cannot be restored; nothing was") as caught:
+    with pytest.raises(CheckpointError, match=r"2 of 4 variables cannot be restored; nothing was restored") as caught:
         read_init_checkpoint(model_dir, {"model": wider})
     assert "task.init_checkpoint_allow_missing, for example [" in str(caught.value)
     assert "head/*]" in str(caught.value)

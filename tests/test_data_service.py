@@ -245,7 +245,7 @@ def _hurry():
 
 @pytest.mark.parametrize("address", ["localhost:1", "grpc://localhost", "http://localhost:1", "grpc://a:b"])
 def test_what_is_no_address(address):
-    with pytest.raises(DataServiceUseError, match=r"is no address of a tf.data service; write grpc://HOST:PORT"):
+    with pytest.raises(DataServiceUseError, match=r"is not an address of a tf.data service; write grpc://HOST:PORT"):
         data_service.wait_for(address, 60)
 
 
@@ -255,11 +255,11 @@ def test_roles_that_cannot_be_run(tmp_path):
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(DataServiceError, match=f"port {port}: Address already in use; name another one"):
+        with pytest.raises(DataServiceError, match=f"port {port}: Address already in use; use another port"):
             data_service.serve("dispatcher", port=port)
-    with pytest.raises(DataServiceUseError, match="a dispatcher needs one of its own"):
+    with pytest.raises(DataServiceUseError, match="a dispatcher needs a fixed port"):
         data_service.serve("dispatcher", port=0)
-    with pytest.raises(DataServiceUseError, match="role 'boss': there is no such role; one of dispatcher, data_worker"):
+    with pytest.raises(DataServiceUseError, match="role 'boss' is unknown; use one of dispatcher, data_worker"):
         data_service.serve("boss", port=1)
 
 

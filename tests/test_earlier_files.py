@@ -172,7 +172,7 @@ def test_predictions_go_on(folder, shards, workspace):
     said = official_trainer(workspace, *words).err
     manifest = json.loads((output / "predictions.json").read_text())
     assert (manifest["done"], manifest["rows"], len(manifest["shards"])) == (True, 1438, 8)
-    assert (f"going on after {200 * shards} rows in {shards} shards" in said) == (folder == "predictions")
+    assert (f"continuing after {200 * shards} rows in {shards} shards" in said) == (folder == "predictions")
     after = contents(output)
     said_before = [json.loads(text) for name, text in before.items() if name.endswith(".json")]
     known = {shard["name"] for manifest in said_before for shard in manifest["shards"]}
@@ -180,7 +180,7 @@ def test_predictions_go_on(folder, shards, workspace):
     assert not [name for name in after if name.startswith(".predictions") and name.endswith(".json")]
     found = np.concatenate([np.load(path) for path in sorted(output.glob("predictions-*.npy"))])
     np.testing.assert_allclose(found, np.load(workspace / "end" / "predictions.npy"), rtol=1e-4, atol=1e-5)
-    assert "all is there already" in official_trainer(workspace, *words).err
+    assert "all predictions are there already" in official_trainer(workspace, *words).err
     assert contents(output) == after
 
 

@@ -40,21 +40,21 @@ HINT = r"placeholders are {epoch}, {batch}, {step} and metrics of the evaluation
     [
         ("{step:08d", "'{step:08d' cannot be read: "),
         ("a}", f"'a}}' cannot be read: Single '}}' encountered in format string; {HINT}"),
-        ("{}", f"cannot have {{}}; {HINT}"),
-        ("{step!r:5}", f"cannot have {{step!r:5}}; {HINT}"),
+        ("{}", f"cannot hold {{}}; {HINT}"),
+        ("{step!r:5}", f"cannot hold {{step!r:5}}; {HINT}"),
         (
             "{step:.2q}",
-            "cannot have {step:.2q}: Unknown format code 'q' for object of type 'int'; it stands for a whole",
+            "cannot hold {step:.2q}: Unknown format code 'q' for object of type 'int'; it stands for a whole",
         ),
         (
             "{loss:d}",
-            "cannot have {loss:d}: Unknown format code 'd' for object of type 'float'; it stands for a number",
+            "cannot hold {loss:d}: Unknown format code 'd' for object of type 'float'; it stands for a number",
         ),
-        ("{loss:{step}}", "cannot have {loss:{step}}: "),
-        ("a/{step}", "gives names such as 'a/1', which cannot be those of folders"),
-        ("{step:/>8}", "gives names such as '///////1', which cannot"),
-        ("", "gives names such as '', which cannot"),
-        ("..", "gives names such as '..', which cannot"),
+        ("{loss:{step}}", "cannot hold {loss:{step}}: "),
+        ("a/{step}", "produces names such as 'a/1', which no folder can have"),
+        ("{step:/>8}", "produces names such as '///////1', which no folder"),
+        ("", "produces names such as '', which no folder"),
+        ("..", "produces names such as '..', which no folder"),
     ],
 )
 def test_bad_templates(template, message):

@@ -25,8 +25,7 @@ from official_trainer.runs import run
 from official_trainer.runs.build import build
 from official_trainer.runs.job import Job
 from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError
-from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards
-from official_trainer.runs.predictions.writing import predict_into
+from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards, predict_into
 from official_trainer.tasks import random_streams, registry
 from tests import toy
 from tests.cases import cases
@@ -148,12 +147,10 @@ def test_another_checkpoint_config_or_format_is_refused(trained, tmp_path):
     before = contents(tmp_path)
     with pytest.raises(PredictionsError, match=r"--checkpoint: 10 -> 20\n.*\n?.*another --output"):
         again(format="jsonl")
-    with pytest.raises(
-        PredictionsError, match=r"--format: jsonl -> tfrecord\nTo go on with those, give --format=jsonl"
-    ):
+    with pytest.raises(PredictionsError, match=r"--format: jsonl -> tfrecord\nTo continue those, set --format=jsonl"):
         again(checkpoint="10")
     size = "task.validation_data.global_batch_size"
-    with pytest.raises(PredictionsError, match=rf"{size}: 10 -> 20\nTo go on with those, give --set {size}=10\n"):
+    with pytest.raises(PredictionsError, match=rf"{size}: 10 -> 20\nTo continue those, set --set {size}=10\n"):
         again(f"{size}=20", format="jsonl", checkpoint="10")
     with pytest.raises(PredictionsError, match=r"trainer.optimizer_config.ema.*: 0.9 -> "):
         again("trainer.optimizer_config.ema=null", format="jsonl", checkpoint="10")
@@ -180,11 +177,13 @@ def test_nothing_to_predict_is_refused(trained, model_dir, tmp_path, monkeypatch
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 5; saved steps: 10, 20"):
         do(trained[0], checkpoint="5", **out)
     resolved = configuration.resolve(registry.get_config("digits_tasks", ROOT), experiment="digits_tasks")
-    with pytest.raises(ConfigError, match=r"task: holds several tasks, and predictions are of one"):
+    with pytest.raises(ConfigError, match=r"task: holds several tasks, but mode predict takes one"):
         run.run("digits_tasks", resolved, mode="predict", model_dir=model_dir)
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(SplitTask, "build_inputs", toy.ToyTask.build_inputs)
-    with pytest.raises(DataError, match=r"task.train_data repeats for ever and does not say .*\.is_training=false, or"):
+    with pytest.raises(
+        DataError, match=r"task.train_data repeats for ever, and its number of examples .*\.is_training=false, or"
+    ):
         do(trained[0], data="train_data", **out)
     assert do(trained[0], "task.train_data.is_training=false", data="train_data", **out)["rows"] == 101
     empty = tf.data.Dataset.from_tensor_slices((toy.FEATURES[:0], toy.LABELS[:0])).batch(2)
@@ -200,7 +199,7 @@ def test_a_section_that_is_not_there_is_refused(tmp_path):
     config = resolved.config.replace(task=resolved.config.task.replace(validation_data=None))
     resolved = dataclasses.replace(resolved, config=config)
     job = Job(experiment="x", resolved=resolved, model_dir=str(tmp_path), mode="predict")
-    with pytest.raises(ConfigError, match=r"task.validation_data: is not there, .*use --data=train_data"):
+    with pytest.raises(ConfigError, match=r"task.validation_data: is not set, .*use --data=train_data"):
         run.check_startable(job, PredictionSettings())
 
 
@@ -377,10 +376,10 @@ def test_a_killed_command_ends_with_the_bytes_of_an_unbroken_one(strategy, forma
     assert 0 < shards[1] < shards[2] < 8
     completed = predict(digits, f"{tmp_path}/out", *words, folder=tmp_path).wait()
     assert completed.code == 0, completed.err
-    assert f"going on after {50 * shards[2]} rows in {shards[2]} shards" in completed.err
+    assert f"continuing after {50 * shards[2]} rows in {shards[2]} shards" in completed.err
     assert contents(tmp_path / "out") == expected
     completed = predict(digits, f"{tmp_path}/out", *words, folder=tmp_path).wait()
-    assert (completed.code, "all is there already" in completed.err) == (0, True)
+    assert (completed.code, "all predictions are there already" in completed.err) == (0, True)
     assert contents(tmp_path / "out") == expected
 
 

@@ -21,8 +21,7 @@ from official_trainer.lock import DirectoryLock
 from official_trainer.runs import run
 from official_trainer.runs.predict import Reader
 from official_trainer.runs.predictions.manifest import MANIFEST, Share, gather
-from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards
-from official_trainer.runs.predictions.writing import predict_into
+from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards, predict_into
 from official_trainer.tasks import registry
 from tests import toy
 from tests.cases import cases
@@ -135,9 +134,11 @@ def start(monkeypatch, tmp_path, tf_config, *sets, mode="predict"):
 def test_servers_have_nothing_to_do_and_evaluators_are_refused(monkeypatch, tmp_path):
     """N18: at once; a TPU has one process."""
     assert start(monkeypatch, tmp_path, told("ps", chief=1, worker=2, ps=1)) == {}
-    with pytest.raises(ClusterError, match=r"mode predict has no evaluator, and by TF_CONFIG this is one; make it"):
+    with pytest.raises(
+        ClusterError, match=r"mode predict has no evaluator, but TF_CONFIG makes this process one; make it"
+    ):
         start(monkeypatch, tmp_path, told("evaluator", chief=1, worker=2))
-    with pytest.raises(ConfigError, match=r"runtime.tpu: 2 processes predict, .* has one that uses it"):
+    with pytest.raises(ConfigError, match=r"runtime.tpu: 2 processes predict, .* only one process can use a TPU"):
         start(monkeypatch, tmp_path, told("worker", worker=2), "runtime.tpu=local")
     assert list(tmp_path.iterdir()) == []
 
@@ -234,7 +235,7 @@ def test_killed_anywhere_the_same_commands_go_on(at_write, digits, unbroken, tmp
         with cluster(digits, tmp_path) as started:
             assert set(started.start_all().wait_all().values()) == {0}, started.outputs()
         assert contents(tmp_path / "out") == unbroken(50)
-    assert "all is there already" in alone(digits, tmp_path).err
+    assert "all predictions are there already" in alone(digits, tmp_path).err
     assert contents(tmp_path / "out") == unbroken(50)
 
 

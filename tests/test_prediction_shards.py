@@ -164,7 +164,7 @@ def done(directory, **options):
 @pytest.mark.parametrize(
     ("source", "options", "lines"),
     [
-        ({}, {"format": "npy"}, ["--format: jsonl -> npy", "To go on with those, give --format=jsonl"]),
+        ({}, {"format": "npy"}, ["--format: jsonl -> npy", "To continue those, set --format=jsonl"]),
         ({}, {"shard_size": 9}, ["--shard_size: 4 -> 9", "give --shard_size=4"]),
         ({"checkpoint": 200}, {}, ["--checkpoint: 100 -> 200", "give --checkpoint=100"]),
         ({"task.held_out": 0.5}, {}, ["task.held_out: 0.2 -> 0.5", "give --set task.held_out=0.2"]),
@@ -175,9 +175,11 @@ def test_predictions_made_in_another_way_are_not_mixed(source, options, lines, t
     """N18: refused with what differs and how to go on; nothing is changed."""
     done(tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(PredictionsError, match=r"--output=.* holds predictions that were made in another way") as error:
+    with pytest.raises(
+        PredictionsError, match=r"--output=.* holds predictions that were made with other settings:"
+    ) as error:
         shards_in(tmp_path, {**SOURCE, **source}, **{"format": "jsonl", **options})
-    for line in [*lines, "To predict anew, name another --output"]:
+    for line in [*lines, "To predict from the start, name another --output"]:
         assert line in str(error.value)
     assert error.value.exit_code == 2
     assert contents(tmp_path) == before
@@ -188,11 +190,11 @@ def test_a_checkpoint_whose_files_are_others_is_another_one(tmp_path):
     done(tmp_path)
     with pytest.raises(PredictionsError, match=r"checkpoint_digest: ab -> cd") as error:
         shards_in(tmp_path, {**SOURCE, "checkpoint_digest": "cd"}, format="jsonl")
-    assert "To go on" not in str(error.value)
+    assert "To continue" not in str(error.value)
 
 
 def test_of_what_wrote_nothing_nothing_is_left(tmp_path):
-    """N18: a first process that failed before its first shard holds nobody to its settings."""
+    """N18: a first process that failed before its first shard binds no other to its settings."""
     shards_in(tmp_path, format="jsonl", shard_size=4).add(0, columns(0, 2))
     (tmp_path / "predictions-00000.jsonl").touch()  # killed before the manifest had it
     shards = shards_in(tmp_path, {"experiment": "other"}, format="npy")
@@ -210,15 +212,17 @@ def test_what_is_done_stays_as_it_is(tmp_path):
 
 
 def test_other_places_are_refused(tmp_path):
-    """N18: a directory of somebody else, a file, a manifest that cannot be read, a shard that is gone or cut."""
+    """N18: a directory of other files, a file, a manifest that cannot be read, a shard that is gone or cut."""
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").touch()
-    with pytest.raises(PredictionsError, match=r"holds chapter1.tex, but no predictions of this program; name a new"):
+    with pytest.raises(
+        PredictionsError, match=r"holds chapter1.tex, but no predictions of official-trainer; name a new"
+    ):
         shards_in(tmp_path / "thesis")
     (tmp_path / "file").touch()
-    with pytest.raises(PredictionsError, match=r"--output=.*file is no directory; name another"):
+    with pytest.raises(PredictionsError, match=r"--output=.*file is not a directory; name another"):
         shards_in(tmp_path / "file")
-    for text, what in (("{", "Expecting"), ('{"format_version": 2}', "its format version is 2"), ("{}", "format_ver")):
+    for text, what in (("{", "Expecting"), ('{"format_version": 2}', "format version is 2"), ("{}", "format_ver")):
         (tmp_path / "bad").mkdir(exist_ok=True)
         (tmp_path / "bad" / MANIFEST).write_text(text)
         with pytest.raises(
@@ -228,21 +232,29 @@ def test_other_places_are_refused(tmp_path):
     done(tmp_path / "shards")
     shard = tmp_path / "shards" / "predictions-00001.jsonl"
     shard.write_text("{}\n")
-    with pytest.raises(PredictionsError, match=r"00001.jsonl has 3 bytes, not \d+, as the manifest beside it says"):
+    with pytest.raises(PredictionsError, match=r"00001.jsonl has 3 bytes, not \d+, but the manifest of these"):
         shards_in(tmp_path / "shards", format="jsonl")
     shard.unlink()
-    with pytest.raises(PredictionsError, match=r"00001.jsonl is not there, as .* put it back, or name another"):
+    with pytest.raises(PredictionsError, match=r"00001.jsonl is missing, but .* put the file back, or name another"):
         shards_in(tmp_path / "shards", format="jsonl")
 
 
 @pytest.mark.parametrize(
     ("format", "batches", "message"),
     [
-        ("tfrecord", [np.zeros([2], "float64")], r"--format=tfrecord: the output 'x' is float64, and an Example holds"),
+        (
+            "tfrecord",
+            [np.zeros([2], "float64")],
+            r"--format=tfrecord: the output 'x' is float64, but an Example holds only",
+        ),
         ("tfrecord", [np.zeros([2], "complex64")], r"'x' is complex64, .*use --format=npy or jsonl"),
-        ("jsonl", [np.zeros([2], "complex64")], r"--format=jsonl: the output 'x' is complex64, which JSON has no word"),
-        ("jsonl", [np.array([b"\xff"], object)], r"holds bytes that are no UTF-8 text .* use --format=tfrecord"),
-        ("npy", [np.array([b"a"], object)], r"--format=npy: the output 'x' holds bytes, which no plain array holds"),
+        ("jsonl", [np.zeros([2], "complex64")], r"--format=jsonl: the output 'x' is complex64, which JSON cannot hold"),
+        ("jsonl", [np.array([b"\xff"], object)], r"holds bytes that are not UTF-8 text .* use --format=tfrecord"),
+        (
+            "npy",
+            [np.array([b"a"], object)],
+            r"--format=npy: the output 'x' holds bytes, which a NumPy array cannot hold",
+        ),
         (
             "npy",
             [np.zeros([1, 2]), np.zeros([1, 3])],
@@ -345,14 +357,16 @@ def test_a_process_that_predicts_otherwise_is_refused(tmp_path):
 
 
 def test_batches_that_differ_in_size_are_for_one_process(tmp_path):
-    """N18: whoever meets one that is too large, or too small and not the last, says so; so does the next process."""
-    with pytest.raises(PredictionsError, match=r"global_batch_size is 5, but batch 0 has 6 examples, so several proc"):
+    """N18: the process that reads one that is too large, or too small and not the last, fails; so does the next."""
+    with pytest.raises(PredictionsError, match=r"global_batch_size is 5, but batch 0 has 6 examples, so it is unknown"):
         share_in(tmp_path / "large", 0, 2, 5).add(0, columns(0, 6))
     small = share_in(tmp_path / "small", 0, 2, 5, shard_size=8)
     small.add(0, columns(0, 3))
-    with pytest.raises(PredictionsError, match=r"batch 0 has fewer examples than that, and .* into another --output"):
+    with pytest.raises(
+        PredictionsError, match=r"batch 0 has fewer examples and is not the last one, .* into another --output"
+    ):
         small.add(1, columns(3, 8))
     uneven = shards_in(tmp_path / "uneven", format="jsonl", shard_size=4)
     write(uneven, (3, 5))
-    with pytest.raises(PredictionsError, match=r"predictions-00000.jsonl ends in batch 1 after 1 examples, so several"):
+    with pytest.raises(PredictionsError, match=r"predictions-00000.jsonl ends in batch 1 after 1 examples, so it is"):
         share_in(tmp_path / "uneven", 0, 2, 5)

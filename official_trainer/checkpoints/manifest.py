@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: the file written last, whose presence means that the checkpoint is whole.
 
 Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, and whether files still match it. A
-manifest carries a checksum of itself (`sha256`; early ones have none), so that what it says can be trusted.
+manifest holds a checksum of itself (`sha256`; early ones have none), so that its content can be trusted.
 Does not own: TensorFlow's own files, or which checkpoint is written, kept or restored (`store.py`).
 
 TensorFlow keeps a checksum of every value in the index, and compares it whenever the value is read. The manifest has
@@ -30,7 +30,7 @@ _NAME = re.compile(
 
 
 class CheckpointError(UserError, ValueError):
-    """A checkpoint, or a directory of checkpoints, that cannot be used as asked."""
+    """A checkpoint, or a directory of checkpoints, that cannot be used."""
 
     exit_code = ExitCode.CONFIG
 
@@ -68,13 +68,11 @@ class Manifest:
         return json.dumps({**values, "sha256": _checksum(values)}, indent=1) + "\n"
 
     def damage(self, directory: str, *, checksums: bool = True) -> str | None:
-        """Returns what is wrong with the files on disk, or None: sizes always, checksums if asked."""
+        """Returns what is wrong with the files on disk, or None. Sizes are always compared."""
         for name, expected in self.files.items():
             path = files.join(directory, name)
-            if not files.exists(path):
-                return f"{name} is missing"
-            if (size := files.size_bytes(path)) != expected["size_bytes"]:
-                return f"{name} has {size} bytes, not {expected['size_bytes']}"
+            if problem := size_problem(directory, name, expected["size_bytes"]):
+                return problem
             try:
                 matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
             except PermissionError as error:
@@ -92,7 +90,7 @@ def name(step: int) -> str:
 
 
 def saving_mark(step: int) -> str:
-    """Returns the name of the file that is there while a save is on its way."""
+    """Returns the name of the file that exists during a save."""
     return f"ckpt-{step}.saving"
 
 
@@ -111,12 +109,12 @@ def parts(directory: str) -> dict[int, dict[str, str]]:
 
 
 def is_leftover(part: str) -> bool:
-    """Tells whether a file of a whole checkpoint is none of it, but what a save or a deletion left that died."""
+    """Whether a file is no part of its whole checkpoint, but was left by a save or a deletion that died."""
     return part in (".saving", "_temp") or ".tmp-" in part
 
 
 def is_dead_save(parts: Mapping[str, str]) -> bool:
-    """Tells whether the files of one step are what a save leaves that died before it committed anything."""
+    """Whether the files of one step were left by a save that died before it committed anything."""
     kinds = parts.values()
     return ".manifest.json" not in kinds and (".saving" in kinds or all(kind.startswith(".saving") for kind in kinds))
 
@@ -127,7 +125,7 @@ def read(directory: str, step: int) -> Manifest:
     Raises:
       UnreadableManifestError: it is missing or damaged.
       CheckpointError: it is in a format that only a later version of this package reads, or may not be read.
-      OSError: the disk or the file server fails, which says nothing about the manifest.
+      OSError: the disk or the file server fails; the manifest may be whole.
     """
     path = files.join(directory, name(step))
     try:
@@ -162,6 +160,15 @@ def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
         return read(directory, step).damage(directory, checksums=checksums)
     except UnreadableManifestError as error:
         return str(error)
+
+
+def size_problem(directory: str, name: str, size_bytes: int) -> str | None:
+    """Returns what is wrong with a file that a manifest names, by its size; None if it is there and has that size."""
+    path = files.join(directory, name)
+    if not files.exists(path):
+        return f"{name} is missing"
+    found = files.size_bytes(path)
+    return None if found == size_bytes else f"{name} has {found} bytes, not {size_bytes}"
 
 
 def write(directory: str, manifest: Manifest) -> None:
@@ -210,7 +217,7 @@ def _parse(text: str, path: str, step: int) -> Manifest:
         )
     manifest = Manifest(**values)
     if manifest.step != step or not manifest.files:
-        raise UnreadableManifestError(f"{name(step)} is about step {manifest.step}, or names no files")
+        raise UnreadableManifestError(f"{name(step)} is the manifest of step {manifest.step}, or names no files")
     for expected in manifest.files.values():
         if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
             raise TypeError("files")
@@ -219,11 +226,11 @@ def _parse(text: str, path: str, step: int) -> Manifest:
 
 def _not_allowed(path: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} may not be read by this user, so it is unknown whether the checkpoint is whole. Allow it, or move the "
-        "files of this checkpoint away to use an older one."
+        f"{path} cannot be read by this user, so it is unknown whether the checkpoint is whole. Give this user the "
+        "permission to read it, or move the files of this checkpoint away to use an older one."
     )
 
 
 def _checksum(values: Mapping[str, Any]) -> str:
-    """Of what a manifest says rather than of its text, which may be laid out anew."""
+    """Returns the checksum of a manifest's values, not of its text, whose layout may change."""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -1,12 +1,12 @@
 """Which variables of a checkpoint belong to which variables of a program, decided before any value is read.
 
-Owns: walking the object graph saved in a TensorFlow checkpoint beside the live objects, and the `RestoreReport`.
+Owns: walking the object graph saved in a TensorFlow checkpoint together with the live objects, and `RestoreReport`.
 Does not own: what is acceptable, or assigning values; `restore.py` does both.
 
-TensorFlow restores what it can match and keeps silent about the rest. This module finds the rest. It follows
+TensorFlow restores what it can match and does not report the rest. This module finds the rest. It follows
 TensorFlow's rule: objects correspond when the same names lead to them from the root, and an optimizer's slot
-variables belong to (optimizer, variable, slot name). Optimizers that have not created their variables yet get them
-from TensorFlow when they do; the report calls those deferred.
+variables belong to (optimizer, variable, slot name). Optimizers that have not created their variables yet receive
+the values from TensorFlow when they do; the report calls these deferred.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RestoreReport:
       step: global step; None for checkpoints that have none.
       restored: values that both sides have.
       missing: values of the program that the checkpoint lacks.
-      extra: values in the checkpoint for which the program has no place.
+      extra: values of the checkpoint that the program lacks.
       wrong_shape: values whose shape or dtype differs.
       deferred: values that wait until an optimizer or a metric creates its variables.
     """
@@ -118,7 +118,9 @@ class RestoreReport:
         lines += _section("extra: in the checkpoint, not in the program", self.extra)
         lines += _section("wrong shape or dtype", self.wrong_shape)
         if self.deferred:
-            lines.append(f"  {len(self.deferred)} more when an optimizer or a metric creates its variables")
+            lines.append(
+                f"  {len(self.deferred)} more are restored when an optimizer or a metric creates its variables"
+            )
         return "\n".join(lines)
 
 
@@ -177,7 +179,7 @@ class Matching:
 
         Args:
           step: for the report.
-          items_only: whether what the checkpoint holds beside the items is none of the report's business.
+          items_only: whether the report leaves out what the checkpoint holds in addition to the items.
         """
         restored, missing, wrong = [], [], []
         self.pairs.clear()
@@ -218,7 +220,7 @@ class Matching:
         while queue:
             node_id, live = queue.popleft()
             # The first way to an object decides, as in TensorFlow. Variables that are shared on one side only are
-            # then unmatched, and the report says so.
+            # then unmatched, and are in the report.
             if node_id in self._object_of or id(live) in self._node_of:
                 continue
             self._object_of[node_id] = live
@@ -304,7 +306,9 @@ def _children(live: Any) -> dict[str, Any]:
 def _reachable(items: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields every object below `items` once, with the shortest path to it."""
     queue = collections.deque(items.items())
-    seen: dict[int, Any] = {}  # holds the objects too: some exist only while they are asked for, and ids are reused
+    seen: dict[
+        int, Any
+    ] = {}  # holds the objects too: some are created by the call that returns them, and ids are reused
     while queue:
         path, live = queue.popleft()
         if id(live) in seen:
@@ -315,16 +319,16 @@ def _reachable(items: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _has_value(live: Any) -> bool:
-    """Tells whether a checkpoint stores something for the object itself, not only for what it holds."""
+    """Whether a checkpoint stores something for the object itself, not only for what it holds."""
     if live is None or isinstance(live, tf.Variable):
         return live is not None
-    # What tf.train.Checkpoint itself asks when it saves; there is no public question.
+    # What tf.train.Checkpoint itself calls when it saves; there is no public function.
     saving = load("tensorflow.python.training.saving.saveable_object_util")
     return bool(saving.saveable_objects_from_trackable(live))
 
 
 def _is_unbuilt_optimizer(live: Any) -> bool:
-    """Tells whether a Keras optimizer, of either kind, has yet to create its variables."""
+    """Whether a Keras optimizer, of either kind, has not created its variables yet."""
     optimizer = getattr(live, "inner_optimizer", live)  # what a LossScaleOptimizer wraps
     if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
         return not optimizer._hypers_created

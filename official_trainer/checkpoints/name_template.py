@@ -1,7 +1,7 @@
 """Templates of checkpoint names: `{epoch:02d}-{step:08d}-{validation_loss:.2f}`.
 
-Owns: what a template may say, what it gives for an evaluation, which names it may have given. Does not own: what is
-kept under a name (`named.py`).
+Owns: what a template may hold, the name of an evaluation, which names a template may have produced. Does not own: what
+is kept under a name (`named.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HINT = "placeholders are {epoch}, {batch}, {step} and metrics of the evaluation
 
 
 class NameTemplate:
-    """One template, which is known to be good.
+    """A template that was checked.
 
     Attributes:
       metrics: names of the metrics in it; `a|b` is `b` inside `a`.
@@ -30,7 +30,7 @@ class NameTemplate:
         """Takes a template.
 
         Raises:
-          ValueError: it cannot be read, or what it gives cannot be the name of a folder.
+          ValueError: it cannot be read, or its names cannot be those of folders.
         """
         self._parts = _parse(text)
         names = [name for _, name, _ in self._parts if name is not None]
@@ -38,7 +38,7 @@ class NameTemplate:
         self.needs_place = "epoch" in names or "batch" in names
         sample = self.format(1, (1, 1), dict.fromkeys(self.metrics, 1.0))
         if sample in ("", ".", "..") or set(sample) & set("/\\\0"):
-            raise ValueError(f"gives names such as {sample!r}, which cannot be those of folders")
+            raise ValueError(f"produces names such as {sample!r}, which no folder can have")
 
     def format(self, step: int, place: tuple[int, int] | None, logs: Mapping[str, float]) -> str:
         """Returns the name for an evaluation.
@@ -58,7 +58,7 @@ class NameTemplate:
         return name
 
     def matches(self, name: str) -> bool:
-        """Whether this may have given `name`."""
+        """Whether this template may have produced `name`."""
         pattern = ""
         for literal, field, _ in self._parts:
             pattern += re.escape(literal)
@@ -68,7 +68,7 @@ class NameTemplate:
 
 
 def _parse(text: str) -> list[tuple[str, str | None, str]]:
-    """Returns the parts of a template: text, the placeholder after it, and how that is written."""
+    """Returns the parts of a template: text, the placeholder after it, and the format of that."""
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
@@ -80,12 +80,12 @@ def _parse(text: str) -> list[tuple[str, str | None, str]]:
             continue
         written = f"{{{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
         if not field or conversion:
-            raise ValueError(f"cannot have {written}; {_HINT}")
+            raise ValueError(f"cannot hold {written}; {_HINT}")
         spec = spec or ""
         try:
             format(1 if field in COUNTERS else 1.0, spec)
         except ValueError as error:
             kind = "a whole number" if field in COUNTERS else "a number with a fraction"
-            raise ValueError(f"cannot have {written}: {error}; it stands for {kind}") from None
+            raise ValueError(f"cannot hold {written}: {error}; it stands for {kind}") from None
         found.append((literal, field, spec))
     return found

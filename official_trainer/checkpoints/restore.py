@@ -1,6 +1,6 @@
 """Reading a checkpoint into live objects: all of it, exactly, or nothing.
 
-Owns: what is refused when variables do not match, and starting from another run's weights (`task.init_checkpoint`).
+Owns: the refusal of variables that do not match, and starting from another run's weights (`task.init_checkpoint`).
 Does not own: which checkpoint of a run is restored (`store.py`), or how variables are paired (`matching.py`).
 """
 
@@ -19,21 +19,21 @@ from official_trainer.lazy import tf
 _logger = logging.getLogger(__name__)
 
 REPLICA_VALUES = "training/replicas/"
-"""Where a checkpoint holds what each replica had; nothing is lost if a run goes on with another number of them."""
+"""Where a checkpoint holds the values of each replica; a run that continues with fewer or more loses nothing."""
 
 
 def read_exactly(
     prefix: str, items: Mapping[str, Trackable], *, step: int | None = None, allow_mismatch: Sequence[str] = ()
 ) -> RestoreReport:
-    """Restores `items` from a checkpoint that holds just these.
+    """Restores `items` from a checkpoint that holds exactly these.
 
     Args:
       prefix: of the checkpoint.
       items: what is restored, by the name it has in the checkpoint.
       step: for the report.
       allow_mismatch: patterns of variables, as for `read_init_checkpoint`, that only one side may have, or in another
-        shape: those of the program then keep their fresh values, those of the checkpoint are left. The variables of an
-        optimizer are all named `optimizer/…`.
+        shape: those of the program then keep their initial values, those of the checkpoint are ignored. The variables
+        of an optimizer are all named `optimizer/…`.
 
     Raises:
       CheckpointError: any other variable is missing, extra or of another shape. Nothing was assigned.
@@ -47,16 +47,17 @@ def read_exactly(
     if refused:
         raise CheckpointError(
             f"checkpoint of another model; nothing was restored.\n{report}\n"
-            "Continue this run with the code and the config it was started with (params.yaml beside it), or start a "
-            f"new one from its weights: task.init_checkpoint={prefix} and another --model_dir. To continue all the "
-            f"same, name what may differ in trainer.restore_allow_mismatch, for example [{_suggestion(refused[0])}]."
+            "Continue this run with the code and the config it was started with (params.yaml in its directory), or "
+            f"start a new run from its weights: set task.init_checkpoint={prefix} and another --model_dir. To continue "
+            "anyway, name the variables that may differ in trainer.restore_allow_mismatch, for example "
+            f"[{_suggestion(refused[0])}]."
         )
     if report.is_exact:
         _read(prefix, items, is_complete=not report.deferred)
     else:
         _assign(matching)
         if any(not _allows(replica_values, spec) for spec in differing):
-            _logger.warning("restored what matches; what was allowed to differ is as the program has it: %s", report)
+            _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
     return report
 
 
@@ -69,7 +70,7 @@ def read_into(
 
 
 def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
-    """Restores `items` out of a checkpoint that holds more, for evaluating or exporting it.
+    """Restores `items` from a checkpoint that holds more, for evaluating or exporting it.
 
     Raises:
       CheckpointError: any variable of `items` is missing or of another shape, or the checkpoint has more of them.
@@ -79,7 +80,7 @@ def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
     if not report.is_exact:
         raise CheckpointError(
             f"checkpoint of another model; nothing was restored.\n{report}\n"
-            "Use the code and the config that the run was trained with (params.yaml beside it)."
+            "Use the code and the config that the run was trained with (params.yaml in its directory)."
         )
     _read(prefix, items, is_complete=not report.deferred)
     return report
@@ -88,15 +89,15 @@ def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
 def read_init_checkpoint(
     path_or_dir: str, items: Mapping[str, Trackable], *, allow_missing: Sequence[str] = ()
 ) -> RestoreReport:
-    """Gives `items` the weights of another run; what else its checkpoint holds is ignored.
+    """Restores the weights of another run into `items`; what else its checkpoint holds is ignored.
 
     Args:
       path_or_dir: prefix of a checkpoint (`runs/a/ckpt-100`), or a directory: of this package, of Model Garden, or of
         anything that writes TensorFlow checkpoints.
       items: what is restored, by the name it has in the checkpoint; mostly `{"model": model}`.
-      allow_missing: patterns (shell style) of variables that may keep their fresh values because the checkpoint lacks
-        them or has them in another shape. They are matched with the path, with or without the item's name, and with
-        the variable's own name: `head/*`.
+      allow_missing: patterns (shell style) of variables that may keep their initial values because the checkpoint
+        lacks them or has them in another shape. They are matched with the path, with or without the item's name, and
+        with the variable's own name: `head/*`.
 
     Raises:
       CheckpointError: there is no checkpoint, or it does not restore every variable that must be. Nothing was assigned.
@@ -136,7 +137,7 @@ def _check_init(
     if refused:
         raise CheckpointError(
             f"{place} does not fit the model: {len(refused)} of {len(lacking) + len(report.restored)} variables cannot "
-            f"be restored; nothing was.\n{report}\nIf they are to be trained from scratch, name them in "
+            f"be restored; nothing was restored.\n{report}\nTo train these variables from scratch, name them in "
             f"task.init_checkpoint_allow_missing, for example [{_suggestion(refused[0])}]."
         )
 
@@ -158,9 +159,9 @@ def _suggestion(spec: VariableSpec) -> str:
 
 
 def _assign(matching: Matching) -> None:
-    """Gives live variables their saved values one by one.
+    """Assigns the saved values to live variables one by one.
 
-    TensorFlow's own way cannot leave out those of another shape, and makes an optimizer create every slot that the
+    TensorFlow's own function cannot leave out those of another shape, and makes an optimizer create every slot that the
     checkpoint has.
     """
     reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
@@ -176,7 +177,9 @@ def _find(path_or_dir: str) -> str:
         _check_manifest(path)
         return path
     if not files.exists(path_or_dir):
-        raise CheckpointError(f"{place} does not exist. Name a directory with checkpoints, or one such as …/ckpt-100.")
+        raise CheckpointError(
+            f"{place} does not exist. Name a directory with checkpoints, or a checkpoint such as …/ckpt-100."
+        )
     if not files.is_dir(path_or_dir):
         raise CheckpointError(f"{place} is not a checkpoint. Name it without suffix, such as …/ckpt-100.")
     if steps := manifest.committed_steps(path_or_dir):
@@ -185,7 +188,7 @@ def _find(path_or_dir: str) -> str:
                 return manifest.prefix(path_or_dir, step)
             _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path_or_dir, step, damage)
         raise CheckpointError(f"{place} holds checkpoints, but none that is whole.")
-    if latest := tf.train.latest_checkpoint(path_or_dir):  # another tool's directory: its pointer is all there is
+    if latest := tf.train.latest_checkpoint(path_or_dir):  # another tool's directory: TensorFlow's pointer decides
         return latest
     prefixes = [name.removesuffix(".index") for name in files.list_dir(path_or_dir) if name.endswith(".index")]
     if len(prefixes) == 1:

@@ -36,18 +36,18 @@ def from_arrays(
     Args:
       arrays: NumPy arrays in nested tuples and dicts, all with the same first dimension.
       params: the data section.
-      input_context: where this pipeline stands; None means that it feeds one replica alone.
+      input_context: the place of this pipeline in the job; None means that it feeds a single replica.
       transform_fn: augmentation `(batch, seeds) -> batch`, for random ops that take a seed. `seeds` is
         `[batch, 2]` int64 and differs for every example and epoch, so a resumed run draws the same numbers.
 
     Raises:
-      DataError: there is nothing to read, the arrays do not fit together, or the data section names files.
+      DataError: there is no example, the arrays differ in length, or the data section names files.
     """
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan.resolve(params, context)
     for name in ("input_path", "tfds_name"):
         if value := getattr(params, name, ""):
-            raise DataError(f"{name} is set to {value!r}, but the {plan.use} are arrays in memory; leave it out")
+            raise DataError(f"{name} is set to {value!r}, but the {plan.use} are arrays in memory; remove it")
     source = _Source.of(arrays, plan)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
@@ -69,12 +69,12 @@ class _Source:
     def of(cls, arrays: Any, plan: order.BatchPlan) -> _Source:
         leaves = list(_leaves(arrays, "arrays"))
         if not leaves:
-            raise DataError(f"from_arrays() got no array to make {plan.use} of")
+            raise DataError(f"from_arrays() received no array for the {plan.use}")
         for path, leaf in leaves:
             if not getattr(leaf, "shape", ()):
                 raise DataError(
                     f"from_arrays(): {path} is a {type(leaf).__name__}, not an array with a row for each example; "
-                    "give NumPy arrays in tuples and dicts, np.asarray(…) for lists"
+                    "pass NumPy arrays in tuples and dicts, and np.asarray(…) for lists"
                 )
         lengths = {path: int(leaf.shape[0]) for path, leaf in leaves}
         if len(set(lengths.values())) > 1:
@@ -88,7 +88,7 @@ class _Source:
             return cls(tf.nest.map_structure(tf.convert_to_tensor, arrays), num_examples, plan)
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
-        """Returns which examples stand at rising `positions`, `[n]` int64."""
+        """Returns which examples are at rising `positions`, `[n]` int64."""
         if self.plan.shuffle:
             return order.shuffled(positions, self.num_examples, self.plan.seed)
         return positions % self.num_examples
@@ -140,7 +140,7 @@ def _one_pass(
     if plan.drop_remainder and source.num_examples < plan.global_batch_size:
         raise DataError(
             f"from_arrays(): the {plan.use} have {source.num_examples} examples, fewer than one batch of "
-            f"{plan.global_batch_size}, and drop_remainder leaves the rest out; set drop_remainder: false"
+            f"{plan.global_batch_size}, and drop_remainder drops an incomplete batch; set drop_remainder: false"
         )
 
     def element(number: tf.Tensor) -> Any:

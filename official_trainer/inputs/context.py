@@ -1,4 +1,4 @@
-"""What the engine tells an input pipeline, and what it demands of the result.
+"""The contract with a task's `build_inputs`: the context that it receives, and the check of what it returns.
 
 Owns: `InputContext`, calling `build_inputs`, the errors of this package, the check of a dataset's elements.
 Does not own: how any pipeline orders its examples (`order.py`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
@@ -39,20 +39,23 @@ class BatchSizeError(UserError, ValueError):
 
 
 class InputContext:
-    """Where a pipeline stands in the job, and what is wanted of it; has all that `tf.distribute.InputContext` has.
+    """The place of a pipeline in the job, and which batches it should yield, as `tf.distribute.InputContext` and more.
 
     Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `window_steps` yields blocks,
-    one that reads `batch_stride` leaves out the batches between. The engine skips, groups and leaves out for a pipeline
-    that does not know of them.
+    one that reads `batch_stride` leaves out the batches between. For a pipeline that does not read them, the engine
+    skips, groups and leaves out batches itself.
 
     Attributes:
-      order_depends_on_pipelines: whether which examples are in a global batch depends on the number of pipelines. A
-        pipeline that knows better says so.
-      holds_several_batches: whether an element holds batches of several tasks, of sizes of their own. A pipeline that
-        says so has checked them.
+      num_input_pipelines: pipelines in the job, one for each host.
+      input_pipeline_id: number of this one, from 0.
+      num_replicas_in_sync: replicas that a global batch is divided over.
+      seed: seed of the order of examples where the data section has none.
+      order_depends_on_pipelines: whether the number of pipelines changes which examples are in a global batch; a
+        pipeline may set it to False.
+      holds_several_batches: whether an element holds batches of several tasks, of different sizes; a pipeline that sets
+        it has checked them.
       served_by: address of the tf.data service that the batches come from; empty for none.
-      sharing: tells how the data is shared out over the pipelines, if the pipeline says so; calling it may look at
-        every file.
+      sharing: returns how the data is divided among the pipelines; it may read every file. A pipeline may set it.
     """
 
     def __init__(
@@ -70,11 +73,11 @@ class InputContext:
         Args:
           num_input_pipelines: pipelines in the job, one for each host.
           input_pipeline_id: number of this one, from 0.
-          num_replicas_in_sync: replicas that a global batch is divided over; every pipeline feeds equally many.
+          num_replicas_in_sync: replicas that a global batch is divided over; every pipeline feeds the same number.
           start_step: global step whose batch comes first.
           seed: seed of the order of examples where the data section has none.
-          window_steps: if set, elements are wanted as blocks `[steps, batch, …]` of at most so many batches; only
-            for a pipeline that feeds a single replica.
+          window_steps: if set, elements should be blocks `[steps, batch, …]` of at most so many batches; only for a
+            pipeline that feeds a single replica.
         """
         self.num_input_pipelines = num_input_pipelines
         self.input_pipeline_id = input_pipeline_id
@@ -85,18 +88,15 @@ class InputContext:
         self.holds_several_batches = False
         self.served_by = ""
         self.sharing: Callable[[], Sharing] | None = None
-        self._start_step = start_step
-        self._window_steps = window_steps
-        self._batch_stride = 1
-        self._starts_at_step = self._strides = False
-        self._yields_windows = False
+        self._requests: Mapping[str, Any] = {"start_step": start_step, "window_steps": window_steps, "batch_stride": 1}
+        self._promises: frozenset[str] = frozenset()  # names of the requests that were read
         self._examples_per_epoch: int | Callable[[], int] | None = None
 
     def with_stride(self, batch_stride: int) -> InputContext:
-        """Returns a context that wants global batches `start_step`, `start_step + batch_stride` and so on alone."""
+        """Returns a context that asks only for global batches `start_step`, `start_step + batch_stride` and so on."""
         assert self.num_replicas_in_sync == 1, "batches are left out for one replica"
         context = copy.copy(self)
-        context._batch_stride = batch_stride
+        context._requests = {**self._requests, "batch_stride": batch_stride}
         return context
 
     def at(self, start_step: int) -> InputContext:
@@ -111,7 +111,7 @@ class InputContext:
 
     @classmethod
     def adopt(cls, input_context: Any) -> InputContext:
-        """Returns `input_context` itself, or one that says the same as TensorFlow's; None means a job of one."""
+        """Returns `input_context` itself, or one with the values of TensorFlow's; None means a job of one pipeline."""
         if isinstance(input_context, cls):
             return input_context
         if input_context is None:
@@ -123,7 +123,7 @@ class InputContext:
         )
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """Returns the examples that one replica gets.
+        """Returns how many examples of a global batch one replica processes.
 
         Raises:
           BatchSizeError: `global_batch_size` does not divide over the replicas.
@@ -139,42 +139,39 @@ class InputContext:
 
     @property
     def start_step(self) -> int:
-        """Global step whose batch must come first; reading it promises just that."""
-        self._starts_at_step = True
-        return self._start_step
+        """Global step whose batch must come first; reading it is a promise."""
+        return self._promise("start_step")
 
     @property
     def window_steps(self) -> int | None:
-        """Most batches in an element, or None for plain batches; reading it promises elements of that form."""
-        self._yields_windows = True
-        return self._window_steps
+        """Most batches in an element, or None for plain batches; reading it is a promise of such elements."""
+        return self._promise("window_steps")
 
     @property
     def batch_stride(self) -> int:
-        """How far apart the global batches are that are wanted; reading it promises these, from `start_step` on."""
-        self._strides = True
-        return self._batch_stride
+        """How many steps lie between the batches to yield, from `start_step` on; reading it is a promise."""
+        return self._promise("batch_stride")
 
     @property
     def strides(self) -> bool:
         """Whether the pipeline leaves out the batches between by itself."""
-        return self._strides
+        return "batch_stride" in self._promises
 
     @property
     def starts_at_step(self) -> bool:
         """Whether the pipeline starts at `start_step` by itself."""
-        return self._starts_at_step
+        return "start_step" in self._promises
 
     @property
     def yields_windows(self) -> bool:
         """Whether the pipeline groups batches into blocks of `window_steps` by itself."""
-        return self._yields_windows
+        return "window_steps" in self._promises
 
     @property
     def examples_per_epoch(self) -> int | None:
-        """Examples in one pass over the data, all pipelines together; None if the pipeline does not say.
+        """Examples in one pass over the data, all pipelines together; None if the pipeline has not set it.
 
-        The first read may count the records of files; ask only when the number is needed.
+        The first read may count the records of files; read it only when the number is needed.
         """
         if callable(self._examples_per_epoch):
             self._examples_per_epoch = self._examples_per_epoch()
@@ -186,15 +183,19 @@ class InputContext:
 
     @property
     def examples_counted(self) -> int | None:
-        """The same, but None as long as it would take counting."""
+        """The same, but None as long as records would have to be counted."""
         return None if callable(self._examples_per_epoch) else self._examples_per_epoch
+
+    def _promise(self, name: str) -> Any:
+        self._promises |= {name}
+        return self._requests[name]
 
 
 def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
-    """Returns what `task.build_inputs` does, which may leave out `input_context`.
+    """Calls `task.build_inputs`, which need not have the parameter `input_context`, and returns its dataset.
 
     Raises:
-      DataError: it is no dataset of batches, or a file is not there.
+      DataError: it is not a dataset of batches, or a file is not there.
     """
     build_inputs = task.build_inputs
     options = {"input_context": context} if "input_context" in inspect.signature(build_inputs).parameters else {}
@@ -208,7 +209,7 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
 
 
 def with_training_flag(params: Any, training: bool) -> Any:
-    """Returns a data section with `is_training` filled in where it was left open."""
+    """Returns a data section with `is_training` filled in where it is None."""
     if getattr(params, "is_training", training) is None and hasattr(params, "replace"):
         return params.replace(is_training=training)
     return params
@@ -222,27 +223,27 @@ def check_element_structure(dataset: Any, where: str) -> None:
       where: what built it, for the message, such as `MyTask.build_inputs for train_data`.
 
     Raises:
-      DataError: it is something else.
+      DataError: it yields something else.
     """
     place = where if "build_inputs" in where else f"{where}: Task.build_inputs"
     if not hasattr(dataset, "element_spec"):
-        raise DataError(f"{place} must return a tf.data.Dataset of batches, it returned {type(dataset).__name__}")
+        raise DataError(f"{place} must return a tf.data.Dataset of batches, but it returned {type(dataset).__name__}")
     batch_sizes: dict[str, int] = {}
     for path, spec in _leaves(dataset.element_spec, "element"):
         shape: Any = getattr(spec, "shape", None)
         if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             if type(spec).__name__ != "NoneTensorSpec":  # an empty place, as in (features, None); no public name
-                raise DataError(f"{place} must yield nests of tensors; {path} is a {type(spec).__name__}")
+                raise DataError(f"{place} must yield nests of tensors, but {path} is a {type(spec).__name__}")
         elif shape.rank == 0:
             raise DataError(
-                f"{place} must yield batches; {path} is a single {spec.dtype.name} without a batch dimension. "
+                f"{place} must yield batches, but {path} is a single {spec.dtype.name} without a batch dimension. "
                 "Batch the dataset, for example with .batch(input_context.get_per_replica_batch_size(…))"
             )
         elif shape.rank is not None and shape[0] is not None:
             batch_sizes[path] = shape[0]
     if len(set(batch_sizes.values())) > 1:
         sizes = ", ".join(f"{path} has {size}" for path, size in batch_sizes.items())
-        raise DataError(f"{place} must yield tensors with one common batch size: {sizes}")
+        raise DataError(f"{place} must yield tensors with one common batch size, but {sizes}")
 
 
 def _leaves(structure: Any, path: str) -> list[tuple[str, Any]]:

@@ -1,11 +1,11 @@
-"""tf.data service: training batches that processes of their own prepare, from a dispatcher and its data workers.
+"""tf.data service: training batches that separate processes prepare, from a dispatcher and its data workers.
 
-Owns: what a process of these two roles runs, how a training dataset goes through the service, how long the start waits
-for it, and what is said when it does not deliver. Does not own: starting processes (`cli/`), stalls
+Owns: what a process of these two roles runs, how a training dataset is sent through the service, how long the start
+waits for it, and the warning when it does not deliver. Does not own: starting processes (`cli/`), stalls
 (`runs/health/watchdog.py`).
 
-Data workers share a dataset out as they ask for it, so batches come in no fixed order, and those that a dead worker
-held are lost. A finite dataset would wait for that worker for ever: what goes through the service has no end.
+Data workers take parts of a dataset on demand, so batches come in no fixed order, and those that a dead worker held are
+lost. A finite dataset would wait for that worker for ever; therefore data from the service has no end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALARM_SECONDS = 30.0
 """A step that waits longer for its batch is reported."""
 
 _HEARTBEAT_MS = 2_000
-_PREFETCHED = 8  # batches that are on their way where the data section does not say: a worker is a network away
+_PREFETCHED = 8  # batches on the network where the data section has no number
 _ADDRESS = re.compile(r"grpc://(?P<host>[^:/]+|\[[^]]+\]):(?P<port>\d+)")
 
 
@@ -68,27 +68,28 @@ def serve(
 
     Args:
       role: `dispatcher` or `data_worker`.
-      host: name under which trainers reach this machine; a data worker tells it to the dispatcher.
-      port: where it listens; 0 lets a data worker take any.
+      host: name under which trainers reach this machine; a data worker sends it to the dispatcher.
+      port: where it listens; 0 lets a data worker take any free port.
       dispatcher: `grpc://host:port` of the dispatcher, for a data worker.
-      work_dir: where the dispatcher keeps its journal, so that one that is started again knows what it has handed out.
+      work_dir: where the dispatcher keeps its journal, so that after a restart it knows what it has handed out.
       timeout_seconds: how long a data worker waits at its start for the dispatcher.
 
     Raises:
       DataServiceError: the port is taken, or the dispatcher does not answer.
       DataServiceUseError: an argument is missing or wrong.
     """
-    stopped = threading.Event()
     if role == "dispatcher":
         server = _dispatcher(port, work_dir)
     elif role == "data_worker":
         server = _data_worker(host, port, dispatcher, timeout_seconds)
     else:
-        raise DataServiceUseError(f"role {role!r}: there is no such role; one of {', '.join(ROLES)}")
+        raise DataServiceUseError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
+    running = threading.Lock()  # an Event can deadlock when its wait is interrupted by the handler that sets it
+    running.acquire()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, lambda *_: running.locked() and running.release())
     _logger.info("%s listens at %s", role, getattr(server, "target", f"{host}:{port or 'a free port'}"))
-    while not stopped.wait(1.0):  # a wait without end would keep signals from Python
+    while not running.acquire(timeout=1.0):  # another thread may receive the signal, which does not end this wait
         pass
     del server
 
@@ -96,7 +97,7 @@ def serve(
 def _dispatcher(port: int, work_dir: str) -> Any:
     service = tf.data.experimental.service
     if not port:
-        raise DataServiceUseError("port: a dispatcher needs one of its own, which trainers and data workers know")
+        raise DataServiceUseError("port: a dispatcher needs a fixed port, which trainers and data workers can name")
     _check_is_free(port)
     if work_dir:
         tf.io.gfile.makedirs(work_dir)
@@ -119,9 +120,7 @@ def _data_worker(host: str, port: int, dispatcher: str, timeout_seconds: float) 
     try:
         return service.WorkerServer(config)
     except tf.errors.OpError as error:
-        raise DataServiceError(
-            f"the dispatcher at {dispatcher} did not take this data worker: {error.message}"
-        ) from error
+        raise DataServiceError(f"the dispatcher at {dispatcher} refused this data worker: {error.message}") from error
 
 
 def _check_is_free(port: int) -> None:
@@ -131,24 +130,24 @@ def _check_is_free(port: int) -> None:
         try:
             probe.bind(("", port))
         except OSError as error:
-            raise DataServiceError(f"port {port}: {os.strerror(error.errno or 0)}; name another one") from error
+            raise DataServiceError(f"port {port}: {os.strerror(error.errno or 0)}; use another port") from error
 
 
 def wait_for(address: str, timeout_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-    """Waits until something listens at `address`.
+    """Waits until a server listens at `address`.
 
     Args:
       address: `grpc://host:port`.
       timeout_seconds: how long at most.
-      clock: tells the time in seconds.
+      clock: returns the time in seconds.
 
     Raises:
-      DataServiceUseError: it is no such address.
-      DataServiceError: nothing does.
+      DataServiceUseError: it is not such an address.
+      DataServiceError: no server answers.
     """
     place = _ADDRESS.fullmatch(address)
     if place is None:
-        raise DataServiceUseError(f"{address!r} is no address of a tf.data service; write grpc://HOST:PORT")
+        raise DataServiceUseError(f"{address!r} is not an address of a tf.data service; write grpc://HOST:PORT")
     began = clock()
     while True:
         try:
@@ -159,9 +158,9 @@ def wait_for(address: str, timeout_seconds: float, *, clock: Callable[[], float]
                 raise DataServiceError(
                     f"the dispatcher of the tf.data service at {address} does not answer ({error.strerror or error}), "
                     f"{timeout_seconds:.0f} s after the start. Start it, or correct "
-                    "task.train_data.tf_data_service_address; runtime.rendezvous_timeout_seconds is how long to wait"
+                    "task.train_data.tf_data_service_address; runtime.rendezvous_timeout_seconds sets how long to wait"
                 ) from error
-        threading.Event().wait(0.2)
+        time.sleep(0.2)
 
 
 # The trainer's side.
@@ -173,26 +172,26 @@ def is_used(params: Any) -> bool:
 
 
 def check_pipelines(params: Any, pipelines: int) -> None:
-    """Refuses several input pipelines that would each have the service go through all the data.
+    """Refuses several input pipelines that would each receive all the data from the service.
 
     Raises:
-      DataServiceUseError: they share no job.
+      DataServiceUseError: they have no common job name.
     """
     if pipelines > 1 and not params.tf_data_service_job_name:
         raise DataServiceUseError(
-            f"task.train_data.tf_data_service_job_name is needed with {pipelines} input pipelines: without one name "
-            "for all, each of them would get all the data. Set it to a name that only this run has"
+            f"task.train_data.tf_data_service_job_name is needed with {pipelines} input pipelines: without a common "
+            "name, each of them would receive all the data. Set it to a name that only this run uses"
         )
 
 
 def distribute(dataset: Any, params: Any, *, start: Any, timeout_seconds: float) -> Any:
-    """Returns training data as the service gives it: in no fixed order, and without end.
+    """Returns training data from the service: in no fixed order, and without end.
 
     Args:
       dataset: what one process would read: the data of all input pipelines.
       params: the data section.
-      start: where the data begins, such as step and seed. A job that goes by the same name but begins elsewhere, or
-        reads other data, is another one: the dispatcher would silently go on with the data of the old one.
+      start: where the data begins, such as step and seed. A job of the same name that begins elsewhere, or reads other
+        data, must be another job: the dispatcher would silently continue with the data of the old one.
       timeout_seconds: how long to wait for the dispatcher.
 
     Raises:
@@ -215,8 +214,8 @@ def distribute(dataset: Any, params: Any, *, start: Any, timeout_seconds: float)
     except (tf.errors.OpError, ValueError) as error:
         what = str(getattr(error, "message", error)).splitlines()[0]
         raise DataServiceUseError(
-            f"the training data cannot go through the tf.data service at {address}: {what}. Python functions, "
-            "generators and resources of this process are not known to data workers"
+            f"the training data cannot be sent through the tf.data service at {address}: {what}. Data workers cannot "
+            "run Python functions and generators of this process, or use its resources"
         ) from error
     ahead = _PREFETCHED if params.prefetch_buffer_size is None else params.prefetch_buffer_size
     return inputs.without_tuning(served.prefetch(ahead) if ahead else served)
@@ -227,7 +226,7 @@ def _digest(*parts: Any) -> str:
 
 
 class Alarm:
-    """Says that a service does not deliver, while a step waits for it too long, and when it does again."""
+    """Warns that a service does not deliver, when a step waits for it too long, and reports when it does again."""
 
     def __init__(
         self,
@@ -237,13 +236,13 @@ class Alarm:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepares.
+        """Starts with no warning.
 
         Args:
           address: of the dispatcher.
-          progress: what changes whenever a step has got its data.
-          waits: whether a step waits now; None if that cannot be told.
-          clock: tells the time in seconds.
+          progress: returns values that change whenever a step has received its data.
+          waits: whether a step waits now; None if that is unknown.
+          clock: returns the time in seconds.
         """
         self._address, self._progress, self._waits, self._clock = address, progress, waits, clock
         self._seen: Mapping[str, Any] | None = None
@@ -251,7 +250,7 @@ class Alarm:
         self._is_rung = False
 
     def __call__(self) -> bool | None:
-        """Looks, and returns what `waits` does: whoever looks at that anyway asks here instead."""
+        """Checks, and returns what `waits` returns; to be called in place of `waits`."""
         waits, now = self._waits(), self._clock()
         seen = self._progress() if waits else None
         if seen is None or seen != self._seen:
@@ -261,8 +260,8 @@ class Alarm:
         elif not self._is_rung and now - self._since > ALARM_SECONDS:
             self._is_rung = True
             _logger.warning(
-                "the tf.data service at %s does not deliver: a step has waited %.0f s for its batch. Look at its "
-                "dispatcher and at its data workers; the run goes on once they do, or ends as stalled",
+                "the tf.data service at %s does not deliver: a step has waited %.0f s for its batch. Check its "
+                "dispatcher and its data workers; the run continues once they deliver, or ends as stalled",
                 self._address,
                 now - self._since,
             )

@@ -36,7 +36,7 @@ class RecordFile:
         return self.take if self.take >= 0 else count_records(self.path) - self.skip
 
     def size_bytes(self) -> int | None:
-        """Returns how large this part is, about, without reading it; None if that means asking a remote storage."""
+        """Returns about how large this part is, without reading it; None if its storage is remote."""
         if self.take == 0:
             return 0
         if _is_remote(self.path) or self.take > 0:
@@ -60,13 +60,13 @@ def find_files(input_path: str | Sequence[str]) -> list[RecordFile]:
             where = "" if _is_remote(pattern) else f", which is {os.path.abspath(pattern)},"
             raise DataError(
                 f"input_path: no file matches {pattern!r}{where} (working directory {os.getcwd()}); "
-                "check the path, or write it from the root"
+                "check the path, or write an absolute path"
             )
         paths.update(matches)
     if not paths:
         raise DataError("input_path is empty; set it to a file, a pattern such as data/train-*.tfrecord, or a list")
     for path in paths:
-        # Opening thousands of remote files takes minutes; those are explained when reading fails.
+        # Opening thousands of remote files takes minutes; their errors are explained when reading fails.
         problem = None if _is_remote(path) else _open_problem(path)
         if problem is not None:
             raise DataError(f"input_path: cannot read {path}: {problem}")
@@ -108,7 +108,7 @@ def explain(error: Exception, files: Iterable[RecordFile]) -> DataError | None:
     if isinstance(error, tf.errors.InvalidArgumentError):
         for name in ("parse_fn", "transform_fn"):
             if f"{{{{node {name}/" in str(error):
-                return DataError(f"{name} could not use a {'record' if name == 'parse_fn' else 'batch'}: {message}")
+                return DataError(f"{name} failed on a {'record' if name == 'parse_fn' else 'batch'}: {message}")
         return None
     if isinstance(error, tf.errors.DataLossError):
         return next((found for file in files if (found := _damage(file.path))), None)
@@ -116,19 +116,19 @@ def explain(error: Exception, files: Iterable[RecordFile]) -> DataError | None:
         for file in files:
             problem = _open_problem(file.path)
             if problem is not None:
-                return DataError(f"cannot read {file.path}: {problem}; it could be read when the run began")
+                return DataError(f"cannot read {file.path}: {problem}; it was readable when the run began")
     return None
 
 
 def _damage(path: str) -> DataError | None:
-    """Reads a whole file with its checksums and says where the first damage is."""
+    """Reads a whole file with its checksums; returns an error that names the first damage, or None."""
     records = tf.data.TFRecordDataset(path).batch(64)
     try:
         records.reduce(tf.constant(0, tf.int64), lambda total, _: total + 1)
     except tf.errors.DataLossError as error:
         found = re.search(r"(corrupted|truncated) record at (\d+)", str(error))
         kind, offset = (found[1], int(found[2])) if found else ("damaged", 0)
-        hint = "what comes before it is whole" if offset else "this may not be a TFRecord file at all"
+        hint = "all records before it are whole" if offset else "this may not be a TFRecord file at all"
         return DataError(f"{path}: {kind} record at offset {offset}; {hint}. Write or copy the file again")
     except tf.errors.OpError as error:
         return DataError(f"cannot read {path}: {_first_line(error)}")
@@ -143,7 +143,7 @@ def _glob(pattern: str) -> list[str]:
 
 
 def _open_problem(path: str) -> str | None:
-    """Says why a file cannot be read, or None."""
+    """Returns why a file cannot be read, or None."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             file.read(1)
@@ -159,7 +159,7 @@ def _is_remote(path: str) -> bool:
 def _first_line(error: Any) -> str:
     """Returns TensorFlow's message without node names and transformation chains."""
     text = str(error.message if hasattr(error, "message") else error)
-    # A graph's error begins with where it was built; what happened stands before the name of the node.
+    # A graph's error begins with where it was built; the message precedes the name of the node.
     if behind_trace := re.search(r"([^\n]+)\n\s*\[\[\{\{node", text):
         text = behind_trace[1]
     text = re.sub(r"^\s*(\([^)]*\)\s*)?(\w+: )?\{\{function_node [^}]*\}\}\s*", "", text)

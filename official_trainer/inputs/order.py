@@ -1,26 +1,29 @@
-"""Which example stands at which position, and which positions a batch covers.
+"""Which example is at which position, and which positions a batch covers.
 
-Owns: the arithmetic of global batches, pipelines and replicas; the permutation of an epoch; the seeds of augmentation.
-Does not own: where examples come from (`arrays.py`, `records.py`).
+Owns: the arithmetic of global batches, pipelines and replicas; the permutation of an epoch; the seeds of augmentation;
+blocks of batches, and reading over batches. Does not own: where examples come from (`arrays.py`, `records.py`).
 
 Position p counts examples over all epochs. Global batch s covers positions [s * B, (s + 1) * B), pipelines take
-contiguous shares of it, and replicas contiguous parts of those. So the order does not depend on who reads it.
+contiguous shares of it, and replicas contiguous parts of those. So the order does not depend on what reads it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from official_trainer.inputs.context import InputContext
 from official_trainer.lazy import tf
 
+_logger = logging.getLogger(__name__)
+
 TransformFn = Callable[[Any, "tf.Tensor"], Any]
 
 _WINDOW_BYTES = 64 << 20  # what a block of many small batches is worth in memory
-_PREFETCHED = 2  # batches prepared ahead where the data section does not say
+_PREFETCHED = 2  # batches prepared ahead where the data section has no number
 _GOLDEN = 0x9E3779B97F4A7C15  # the increment and multipliers of SplitMix64 (Steele, Lea and Flood, 2014)
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
@@ -63,7 +66,7 @@ class BatchPlan:
         )
 
     def strided(self, context: InputContext) -> BatchPlan:
-        """Returns the plan for only those global batches that `context` wants; a promise to read just them."""
+        """Returns the plan for only those global batches that `context` asks for; a promise to read only them."""
         return dataclasses.replace(self, first_step=context.start_step, batch_stride=context.batch_stride)
 
     @property
@@ -79,7 +82,7 @@ class BatchPlan:
     def first_positions(self, elements: Any) -> Any:
         """Returns the global position of the first example of each of this pipeline's elements.
 
-        Elements are numbered without gaps from `first_step` on, whatever the stride is.
+        Elements are numbered without gaps from `first_step` on, for any stride.
         """
         step, replica = elements // self.replicas, elements % self.replicas
         step = self.first_step + (step - self.first_step) * self.batch_stride
@@ -94,7 +97,7 @@ class BatchPlan:
 
 
 def shuffled(positions: tf.Tensor, num_examples: Any, seed: int) -> tf.Tensor:
-    """Returns which example stands at each position: in every epoch, each example once, in another order.
+    """Returns which example is at each position: in every epoch, each example once, in another order.
 
     Args:
       positions: rising global positions, `[n]` int64.
@@ -194,6 +197,37 @@ def _transform(numbered: tf.data.Dataset, plan: BatchPlan, transform_fn: Transfo
 def stack_windows(dataset: tf.data.Dataset, max_steps: int) -> tf.data.Dataset:
     """Returns blocks `[steps, batch, …]` of `max_steps` batches, or fewer where that would take too much memory."""
     return dataset.batch(window_length(dataset.element_spec, max_steps), drop_remainder=False)
+
+
+def skip(dataset: Any, num_elements: int) -> Any:
+    """Returns `dataset` from element `num_elements` on, for pipelines that cannot start there by themselves.
+
+    The elements before are read over, which is logged.
+
+    Args:
+      dataset: plain or distributed.
+      num_elements: how many to read over.
+    """
+    if num_elements == 0:
+        return dataset
+    _logger.warning("reading over %d batches up to the restored step: this pipeline cannot start there", num_elements)
+    if isinstance(dataset, tf.data.Dataset):
+        return dataset.skip(num_elements)
+    return _SkippedDistributed(dataset, num_elements)
+
+
+class _SkippedDistributed:
+    """A distributed dataset whose iterator has been moved on; TensorFlow offers no `skip` for these."""
+
+    def __init__(self, dataset: Any, num_elements: int) -> None:
+        self._dataset = dataset
+        self._num_elements = num_elements
+
+    def __iter__(self) -> Any:
+        iterator = iter(self._dataset)
+        for _ in range(self._num_elements):
+            next(iterator)
+        return iterator
 
 
 def window_length(batch_spec: Any, max_steps: int) -> int:

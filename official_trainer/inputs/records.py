@@ -3,7 +3,7 @@
 Owns: reading records in an order that is a pure function of (seed, epoch), from any step on.
 Does not own: finding files and naming damage (`files.py`), batch arithmetic (`order.py`).
 
-Everything that a restart reads over is raw bytes: records are skipped before they are parsed, whole epochs not read.
+A restart skips records before they are parsed, and does not read whole epochs that it skips.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def from_tfrecords(
 
     Args:
       params: the data section.
-      input_context: where this pipeline stands; None means that it feeds one replica alone.
+      input_context: the place of this pipeline in the job; None means that it feeds a single replica.
       parse_fn: turns one serialized record (scalar string) into a nest of tensors, all examples alike in shape.
       transform_fn: augmentation `(batch, seeds) -> batch`, see `from_arrays`.
 
@@ -77,7 +77,7 @@ def from_files(
     if params.cache:
         records = share.cached_records(first_example)
     else:
-        # Each data worker of a service takes epochs of its own: what one of them passes over would be lost.
+        # Each data worker of a service reads epochs of its own: what one of them skips would be lost.
         records = share.records(first_example, whole_epochs=bool(context.served_by))
     if plan.training and (plan := plan.strided(context)).batch_stride > 1:
         # Other workers' batches are left out before they are parsed.
@@ -118,7 +118,7 @@ class _Share:
         if plan.pipelines > 1 and params.sharding:
             by = "files" if len(files) >= plan.pipelines else "examples"
         own = files[plan.pipeline :: plan.pipelines] if by == "files" else files
-        # Pipelines that all read everything should at least not read it in step.
+        # Pipelines that all read everything should at least not read it in the same order.
         alone = plan.pipelines == 1 or by != "nothing"
         return cls(
             plan=plan,
@@ -137,7 +137,7 @@ class _Share:
         return self._every_nth(records, self.plan.pipeline) if self.by == "examples" else records
 
     def warn(self) -> None:
-        """Says, in one of the pipelines, that an evaluation counts every example several times."""
+        """Warns, in one of the pipelines, that an evaluation counts every example several times."""
         plan = self.plan
         if self.by == "nothing" and plan.pipelines > 1 and not plan.training and plan.pipeline == 0:
             _logger.warning(
@@ -147,7 +147,7 @@ class _Share:
             )
 
     def sharing(self) -> Sharing:
-        """Returns what every pipeline reads; counts records where that is quick."""
+        """Returns what each pipeline reads; counts records where that is quick."""
         shares = [self._files_of(pipeline) for pipeline in range(self.plan.pipelines)]
         sizes = [[file.size_bytes() for file in share] for share in shares]
         total = sum(size or 0 for share in sizes for size in share)
@@ -168,11 +168,11 @@ class _Share:
         return self.all_files[pipeline :: self.plan.pipelines] if self.by == "files" else self.all_files
 
     def _every_nth(self, records: int, pipeline: int) -> int:
-        """Returns how many of all records one pipeline has that takes every n-th."""
+        """Returns how many of all records a pipeline has that takes every n-th."""
         return -(-(records - pipeline) // self.plan.pipelines)
 
     def check(self, parse_fn: ParseFn) -> None:
-        """Reads and parses the first record, so that what is wrong with all of them is said before training."""
+        """Reads and parses the first record, so that a fault of all records is an error before training."""
         plan = self.plan
         alone = plan.pipelines == 1  # one of several may have less than a batch, or nothing, to evaluate
         needed = plan.pipeline_batch_size if plan.drop_remainder and not plan.training and alone else 1
@@ -192,15 +192,15 @@ class _Share:
             self._check_none_is_empty(found)
         if found < needed and needed > 1:
             raise DataError(
-                f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder leaves "
-                f"the rest out; set drop_remainder: false. Read: {_named(self.files)}"
+                f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder drops an "
+                f"incomplete batch; set drop_remainder: false. Files: {_named(self.files)}"
             )
 
     def _check_none_is_empty(self, found: int) -> None:
-        """Refuses training data of which some pipeline would have nothing, in all pipelines: the others would wait.
+        """Refuses training data that leave a pipeline without records, in all pipelines: the others would wait.
 
         Args:
-          found: 0 if this pipeline has nothing; what others have is told by the sizes of files.
+          found: 0 if this pipeline has no record; for the others, the sizes of files decide.
         """
         plan = self.plan
         if self.by == "examples":
@@ -213,7 +213,7 @@ class _Share:
             which = f"input pipeline {first_few([str(p) for p in empty])} of {plan.pipelines}"
             raise DataError(
                 f"the {plan.use} hold no record for {which}: {_named(self._files_of(empty[0]))}; "
-                "leave out empty files, or use fewer workers"
+                "remove empty files, or use fewer workers"
             )
 
     def records(self, first: int, *, whole_epochs: bool = False) -> tf.data.Dataset:
@@ -221,7 +221,7 @@ class _Share:
 
         Args:
           first: where to begin.
-          whole_epochs: whether to begin with the epoch that it lies in instead.
+          whole_epochs: whether to begin at the start of its epoch instead.
         """
         repeats = self.plan.training
         first_epoch, skip = divmod(first, self.count()) if first and repeats else (0, first)

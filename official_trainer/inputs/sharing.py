@@ -1,6 +1,6 @@
-"""How the examples of a source are shared out over the input pipelines of a job, in words and numbers.
+"""How the examples of a source are divided among the input pipelines of a job, in words and numbers.
 
-Owns: what is said about it, and when shares are too uneven to keep quiet.
+Owns: describing it, and when shares are uneven enough for a warning.
 Does not own: which pipeline reads which example (`order.py`, `records.py`).
 """
 
@@ -13,11 +13,11 @@ from typing import Any, Literal
 By = Literal["batches", "files", "examples", "nothing"]
 
 _EVEN = 0.75
-"""The smallest share is large enough if it is this part of the largest."""
+"""Shares are uneven if the smallest is less than this part of the largest."""
 
 
 _LISTED = 8
-"""Numbers of so many pipelines are shown one by one."""
+"""The numbers of at most so many pipelines are shown one by one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,13 +25,13 @@ class Sharing:
     """What each input pipeline of a job reads in one pass over the data.
 
     Attributes:
-      by: `batches`: each reads its part of every global batch, so the order of examples does not depend on how many
-        there are. `files`: whole files of its own. `examples`: all files, and of these every n-th example.
+      by: `batches`: each reads its part of every global batch, so the order of examples does not depend on the number
+        of pipelines. `files`: whole files of its own. `examples`: all files, and of these every n-th example.
         `nothing`: everything.
       pipelines: input pipelines of the job.
       files: how many files each pipeline reads; None where there are no files.
-      examples: how many examples each reads; None if only reading the files would tell.
-      size_bytes: how large the files of each are; None if that is not known either.
+      examples: how many examples each reads; None if the files would have to be read to count them.
+      size_bytes: how large the files of each are; None if that is unknown too.
     """
 
     by: By
@@ -44,7 +44,7 @@ class Sharing:
         return f"training data for {self.pipelines} input pipelines: {self._in_words()}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what the run's record says: all that is known."""
+        """Returns all that is known, for the run's record."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def warnings(self) -> Iterator[str]:
@@ -52,16 +52,16 @@ class Sharing:
         if self.by == "nothing":
             yield (
                 f"train_data.sharding is false: each of the {self.pipelines} input pipelines reads all the data, so "
-                f"each example is seen {self.pipelines} times in an epoch; set it to true to share them out"
+                f"each example is used {self.pipelines} times in an epoch; set it to true to divide them"
             )
         known, unit = (self.examples, "examples") if self.examples is not None else (self.size_bytes, "bytes")
         if self.by == "files" and known is not None and 0 < min(known) < _EVEN * max(known):
             least, most = min(known), max(known)
             yield (
-                f"the training data are shared out very unevenly: input pipeline {known.index(least)} reads {least:,} "
-                f"{unit}, pipeline {known.index(most)} {most:,}, and all of them equally fast. So the examples of the "
-                f"one come {most / least:.1f} times as often as those of the other. Write the data in files of equal "
-                f"size, {self.pipelines} or a multiple of that; or, if they fit in memory, use from_arrays"
+                f"the training data are divided very unevenly: input pipeline {known.index(least)} reads {least:,} "
+                f"{unit}, and pipeline {known.index(most)} reads {most:,}, at the same speed. So the examples of the "
+                f"first are used {most / least:.1f} times as often as those of the second. Write the data in files of "
+                f"equal size, {self.pipelines} or a multiple of that; or use from_arrays, if they fit in memory"
             )
 
     def _in_words(self) -> str:

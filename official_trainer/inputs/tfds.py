@@ -1,18 +1,20 @@
-"""`from_tfds`: prepared TensorFlow Datasets, read like any other record files.
+"""`from_tfds`: prepared TensorFlow Datasets, read like any other record files; and the files behind a data section.
 
-Owns: from a name and a split to record files and their features; nothing is ever downloaded.
-Does not own: the order of examples (`records.py`).
+Owns: finding record files and features by a name and a split, without ever downloading; finding the file behind an
+error of TensorFlow, by `tfds_name` or `input_path`. Does not own: the order of examples (`records.py`), messages about
+a file (`files.py`).
 
-TFDS's own reader can start neither at a step nor at a seed of the epoch, so its files are read by ours.
+TFDS's own reader cannot start at a step or at an epoch's seed, so `records.py` reads its files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_trainer.errors import nearest
+from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.files import RecordFile
@@ -32,7 +34,7 @@ def from_tfds(
 
     Args:
       params: the data section.
-      input_context: where this pipeline stands; None means that it feeds one replica alone.
+      input_context: the place of this pipeline in the job; None means that it feeds a single replica.
       transform_fn: augmentation `(batch, seeds) -> batch`, see `from_arrays`.
 
     Raises:
@@ -59,8 +61,32 @@ def prepared_files(params: Any) -> list[RecordFile]:
     return _split_files(_builder(params), params)
 
 
+def explain_data_error(error: Exception, params_or_files: Any) -> DataError | None:
+    """Returns an error that names the file and the offset, or the user's function, behind TensorFlow's error, or None.
+
+    TensorFlow reports that a record is damaged but not in which file, so the files are read again, one by one.
+
+    Args:
+      error: what the loop raised.
+      params_or_files: a data section, a path or pattern, or a sequence of them.
+    """
+    try:
+        return record_files.explain(error, _files_of(params_or_files))
+    except DataError as explained:  # the files themselves are gone
+        return explained
+
+
+def _files_of(params_or_files: Any) -> Sequence[RecordFile]:
+    if isinstance(params_or_files, str | list | tuple):
+        return record_files.find_files(params_or_files)
+    if getattr(params_or_files, "tfds_name", ""):
+        return prepared_files(params_or_files)
+    input_path = getattr(params_or_files, "input_path", "")
+    return record_files.find_files(input_path) if input_path else []
+
+
 def _builder(params: Any) -> Any:
-    """Returns a builder that only reads; TFDS's `builder()` would ask the network about an unprepared dataset."""
+    """Returns a builder that only reads; TFDS's `builder()` would look for an unprepared dataset on the network."""
     import tensorflow_datasets
     from tensorflow_datasets.core import read_only_builder, registered
 
@@ -112,8 +138,8 @@ def _split_files(builder: Any, params: Any) -> list[RecordFile]:
     try:
         instructions = builder.info.splits[params.tfds_split].file_instructions
     except (KeyError, ValueError, AssertionError) as error:
-        asked = params.tfds_split.split("[")[0]
-        close = nearest(asked, splits) if asked not in splits else []
+        name = params.tfds_split.split("[")[0]
+        close = nearest(name, splits) if name not in splits else []
         hint = f"; did you mean {close[0]}?" if close else "."
         raise DataError(
             f"tfds_split {params.tfds_split!r} is not in {builder.data_dir}{hint} "

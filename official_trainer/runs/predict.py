@@ -1,10 +1,10 @@
-"""Mode `predict`: the outputs of a checkpoint for all of a task's examples, in files; killed, it goes on where it was.
+"""Mode `predict`: the outputs of a checkpoint for all of a task's examples, in files; after a kill it continues.
 
-Owns: what predictions are made from and what of that has to stay the same to go on; data as it is read for them.
+Owns: what predictions are made from, and what of that must stay the same to continue; reading the data for them.
 Does not own: the step (`engine/inference.py`), the files (`runs/predictions/shards.py`), finding a checkpoint
 (`evaluate.py`).
 
-What needs TensorFlow is imported by the functions that do, so that a refusal costs no import of it.
+Modules that need TensorFlow are imported inside functions, so that a refusal does not wait for its import.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.runs.predictions.manifest import ALL, Share
-from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards
+from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards, predict_into
 from official_trainer.runs.resume.config_changes import kind_of
 from official_trainer.stopping import StopRequest
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _NEAR_BATCHES = 16
-"""To read over so few is quicker than to build a pipeline again."""
+"""Reading over so few batches is quicker than building a pipeline again."""
 
 _SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow_missing")
 
@@ -53,16 +53,17 @@ _SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow
 def share_of(cluster: Cluster | None) -> Share | None:
     """Returns which shards a process of a cluster predicts; None for a parameter server, which has nothing to do.
 
-    The processes need nothing of each other, so they are not connected: each predicts on its own devices.
+    The processes are not connected: each predicts on its own devices.
 
     Raises:
-      ClusterError: the process is to evaluate.
+      ClusterError: the process is an evaluator.
     """
     if cluster is None:
         return ALL
     if cluster.role == EVALUATOR:
         raise ClusterError(
-            f"mode predict has no evaluator, and by {cluster.source} this is one; make it a worker, or leave it out"
+            f"mode predict has no evaluator, but {cluster.source} makes this process one; make it a worker, or "
+            "remove it"
         )
     if cluster.role == PS:
         _logger.info("%s: predictions need no parameter server, so this process ends", cluster.name)
@@ -71,22 +72,22 @@ def share_of(cluster: Cluster | None) -> Share | None:
 
 
 def check(job: Job, settings: PredictionSettings) -> None:
-    """Refuses, before TensorFlow is imported, what could only fail later.
+    """Refuses, before TensorFlow is imported, what would fail later.
 
     Raises:
       ConfigError: the task has no such data, or there are several tasks.
       PredictionsError: the directory holds something else, or predictions that were made in another way.
     """
     if hasattr(job.config.task, "task_routines"):
-        fix = "predict with an experiment that has one"
-        raise ConfigError([Problem("holds several tasks, and predictions are of one", "task", fix=fix)])
+        fix = "predict with an experiment that has one task"
+        raise ConfigError([Problem("holds several tasks, but mode predict takes one", "task", fix=fix)])
     if getattr(job.config.task, settings.data, None) is None:
         path = f"task.{settings.data}"
         others = [name for name in DATA_SECTIONS if getattr(job.config.task, name, None) is not None]
         fix = f"set it, or use --data={' or --data='.join(others)}" if others else "set it"
-        raise ConfigError([Problem("is not there, so there is nothing to predict", path, fix=fix)])
+        raise ConfigError([Problem("is not set, so there is nothing to predict", path, fix=fix)])
     if settings.share.count > 1 and strategy_name(job.config.runtime, None) == "tpu":
-        what = f"{settings.share.count} processes predict, each on devices of its own, and a TPU has one that uses it"
+        what = f"{settings.share.count} processes predict, each on its own devices, but only one process can use a TPU"
         raise ConfigError([Problem(what, "runtime.tpu", fix="start one process")])
     source = _source(job, settings.data)
     prediction_manifest.check(
@@ -95,13 +96,13 @@ def check(job: Job, settings: PredictionSettings) -> None:
 
 
 def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopRequest) -> dict[str, float]:
-    """Writes the predictions of one checkpoint, those that are not there yet; returns how many rows and shards.
+    """Writes the predictions of one checkpoint that are not there yet; returns how many rows and shards there are.
 
     Args:
       job: the run; nothing in its directory is changed.
       checkpoint: `latest`, `best` or a step.
       settings: what is predicted, and where it goes.
-      stop: who tells when to stop; whole shards stay.
+      stop: when to stop; whole shards stay.
 
     Raises:
       CheckpointError: there is no such checkpoint.
@@ -117,7 +118,7 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     source = {**_source(job, settings.data), "checkpoint": step, "checkpoint_digest": digest}
     if job.gin is not None:
         source |= {f"gin {name}": value for name, value in job.gin.plain.items()}
-    prediction_manifest.read(output_dir)  # before a lock is left in a directory of somebody else
+    prediction_manifest.read(output_dir)  # before a lock is written to a directory of other files
     files.make_dirs(output_dir)
     batch_size = getattr(job.config.task, settings.data).global_batch_size
     share = settings.share if settings.share.count == 1 else dataclasses.replace(settings.share, batch_size=batch_size)
@@ -129,7 +130,7 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
             output_dir, source=source, format=settings.format, shard_size=settings.shard_size, share=share
         )
         if shards.is_done:
-            _logger.info("all is there already; another --output predicts anew")
+            _logger.info("all predictions are there already; to predict from the start, name another --output")
         else:
             _predict(job, (directory, step), settings, shards, stop)
         _logger.info("%d predictions of ckpt-%d in %d files: %s", shards.rows, step, shards.count, output_dir)
@@ -138,10 +139,10 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
 
 
 def _gather(output_dir: str, locked: Callable[..., DirectoryLock]) -> None:
-    """Says that all is there, if this process is the one that finds it so."""
+    """Merges the manifests of all processes, if this process is the one that finds no shard missing."""
     if not prediction_manifest.is_to_gather(output_dir):
         return
-    # Whoever holds this lock has found all there too; if it dies, the same command again does it.
+    # A process that holds this lock has found all shards too; if it dies, the same command merges them.
     with contextlib.suppress(LockedError), locked(name="gather"):
         prediction_manifest.gather(output_dir)
         _logger.info("the predictions of all processes are there: %s", output_dir)
@@ -152,10 +153,9 @@ def _predict(
 ) -> None:
     from official_trainer.engine.inference import Inference
     from official_trainer.runs.build import build
-    from official_trainer.runs.predictions.writing import predict_into
 
     if shards.count:
-        _logger.info("going on after %d rows in %d shards", shards.rows, shards.count)
+        _logger.info("continuing after %d rows in %d shards", shards.rows, shards.count)
     stop.register(lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED))
     with _watchdog(job, shards) as watchdog:
         watchdog.enter("build")
@@ -168,16 +168,16 @@ def _predict(
             traced = job.config.trainer.eval_tf_function
             inference = Inference(trainer.task, trainer.model, seed=runtime.seed, use_tf_function=traced)
             builder, max_rows, dataset = _data(trainer, settings.data, runtime.seed, first)
-        waiting = functools.partial(stop.interruptible, lambda: True)  # whole shards are all there is to save
+        waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         with trainer.weights_averaged(), builder.errors_explained():
             reader = Reader(builder, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
             predict_into(shards, reader, max_rows=max_rows, on_batch=watchdog.beat)
 
 
 class Reader:
-    """The outputs for a data section from any batch on; call it with ever later ones.
+    """The outputs for a data section from any batch on; each call starts at a later batch than the one before.
 
-    A pipeline that can start at a batch is built there; any other is read over, once.
+    A pipeline that can start at a batch is built again there; any other is read over, once.
     """
 
     def __init__(
@@ -193,9 +193,9 @@ class Reader:
 
         Args:
           builder: builds the data.
-          inference: gives the outputs; its strategy is that of the data.
+          inference: computes the outputs; its strategy is that of the data.
           start: number of a batch, and an iterator over the data from there on.
-          waiting: gives a context for the time in which a batch is waited for.
+          waiting: returns a context for the time in which a batch is waited for.
           on_batch: called after each batch that is read over.
         """
         self._builder, self._inference = builder, inference
@@ -221,11 +221,11 @@ class Reader:
 def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:
     """Returns the builder of a data section, how many examples to read (None: all), and the data from batch `first`.
 
-    Each example comes once, in order: nothing is shuffled and no last batch left out. Data for training is read as
-    such, because tasks choose by `is_training` which examples they give, and cut where it begins again.
+    Each example comes once, in order: nothing is shuffled, and no last batch is left out. Data for training is read as
+    training data, because tasks choose examples by `is_training`, and ends with its first epoch.
 
     Raises:
-      DataError: it has no end, and does not say how long an epoch is.
+      DataError: it has no end, and the length of an epoch is unknown.
     """
     from official_trainer.engine.train_iterator import DatasetBuilder
 
@@ -246,9 +246,9 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
     steps = builder.steps_per_epoch() if is_training else None
     if steps == math.inf:
         raise DataError(
-            f"{builder.source}: task.{name} repeats for ever and does not say how many examples it has, so "
-            f"predictions of it would never end; set task.{name}.is_training=false, or "
-            "input_context.examples_per_epoch in build_inputs"
+            f"{builder.source}: task.{name} repeats for ever, and its number of examples is unknown, so predictions "
+            f"would never end; set task.{name}.is_training=false, or set input_context.examples_per_epoch in "
+            "build_inputs"
         )
     num_examples = builder.context.examples_per_epoch if builder.context is not None and is_training else None
     return builder, num_examples, dataset
@@ -263,7 +263,7 @@ def _directory(job: Job, settings: PredictionSettings) -> str:
 
 
 def _source(job: Job, data: str) -> Mapping[str, Any]:
-    """Returns what the config says that makes a difference to predictions."""
+    """Returns the values of the config that make a difference to predictions."""
     values = configuration.flat(job.config).items()
     return {"experiment": job.experiment, "data": data, **{path: v for path, v in values if _matters(path, data)}}
 

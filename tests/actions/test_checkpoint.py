@@ -145,9 +145,9 @@ def test_another_run_starts_from_one(unbroken, model_dir):
     [
         (
             CheckpointConfig(template="{step:q}"),
-            r"actions\[0\].template: cannot have {step:q}: Unknown format code 'q'",
+            r"actions\[0\].template: cannot hold {step:q}: Unknown format code 'q'",
         ),
-        (CheckpointConfig(template="a/b"), r"actions\[0\].template: gives names such as 'a/b', which cannot be those"),
+        (CheckpointConfig(template="a/b"), r"actions\[0\].template: produces names such as 'a/b', which no folder"),
         (CheckpointConfig(directory="."), r"actions\[0\].directory: is '.'; it must be the name of one folder"),
         (CheckpointConfig(directory="/tmp/other"), r"is '/tmp/other'; it must be the name of one folder"),
         (CheckpointConfig(directory="../other"), r"is '../other'; it must be the name of one folder"),

@@ -281,7 +281,9 @@ def test_what_may_not_be_read_is_not_taken_for_damage(saved, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(files, "open_file", refuse)
-            with pytest.raises(CheckpointError, match=r"ckpt-3\S+ may not be read by this user, so .*Allow it, or"):
+            with pytest.raises(
+                CheckpointError, match=r"ckpt-3\S+ cannot be read by this user, so .*permission to read it, or"
+            ):
                 Tiny().store(saved).restore()
         assert contents(saved) == before
 

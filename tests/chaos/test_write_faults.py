@@ -232,7 +232,7 @@ def test_errors_that_are_not_the_storages_stay_what_they_are():
             OSError(errno.ENOSPC, "No space left on device", "a/b"),
             "a/b: No space left on device. Free some space there;",
         ),
-        (OSError(errno.EIO, "Input/output error"), "run: Input/output error. See to it that the directory can be"),
+        (OSError(errno.EIO, "Input/output error"), "run: Input/output error. Make the directory writable"),
         (
             tf.errors.ResourceExhaustedError(None, None, "{{node SaveV2}} a/b; No space left on device [Op:SaveV2]"),
             "run: No space left on device. Free some space there; then the same command, started again, continues",
@@ -318,7 +318,7 @@ def test_a_disk_that_becomes_read_only(small_disk):
     model_dir = small_disk("size=2m") / "run"
     save(Tiny(1).store(model_dir), 1)
     small_disk("ro")
-    with pytest.raises(SaveError, match=r"ckpt-2 could not be saved: Read-only file system\. See to it that the dir"):
+    with pytest.raises(SaveError, match=r"ckpt-2 could not be saved: Read-only file system\. Make the dir"):
         save(Tiny(2).store(model_dir), 2)
     assert restored_read_only(model_dir) == 1
     small_disk("rw")

@@ -235,7 +235,7 @@ def test_replicas_get_consecutive_parts_of_one_batch():
 @pytest.mark.parametrize(
     ("arrays", "params", "message"),
     [
-        ({}, train(4), r"from_arrays\(\) got no array to make training data of"),
+        ({}, train(4), r"from_arrays\(\) received no array for the training data"),
         ({"x": np.zeros([0, 3])}, evaluation(4), r"the evaluation data are empty: arrays\['x'\] has 0 examples"),
         (
             (np.zeros(3), {"y": np.zeros(4)}),
@@ -266,6 +266,6 @@ def test_batch_must_divide_over_the_replicas():
 def test_a_path_for_arrays_is_refused(changes):
     """It would be ignored."""
     with pytest.raises(
-        inputs.DataError, match=r"is set to '.*', but the training data are arrays in memory; leave it out"
+        inputs.DataError, match=r"is set to '.*', but the training data are arrays in memory; remove it"
     ):
         inputs.from_arrays(np.zeros(3), train(1, **changes))

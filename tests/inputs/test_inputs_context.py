@@ -75,7 +75,7 @@ def test_batches_pass(good):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (lambda: [1, 2], "must return a tf.data.Dataset of batches, it returned list"),
+        (lambda: [1, 2], "must return a tf.data.Dataset of batches, but it returned list"),
         (lambda: None, "it returned NoneType"),
         (
             lambda: dataset(x=tf.zeros([4]), label=tf.constant(1)),

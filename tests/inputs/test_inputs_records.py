@@ -249,7 +249,7 @@ def test_record_that_the_task_cannot_parse(folder):
         writer.write(tf.train.Example().SerializeToString())
     text = problem(section(folder, input_path=path), parse_fn=parse_example)
     assert text == (
-        "parse_fn could not use a record: Feature: label (data type: int64) is required but could not be found."
+        "parse_fn failed on a record: Feature: label (data type: int64) is required but could not be found."
     )
 
 
@@ -323,9 +323,7 @@ def test_file_that_becomes_unreadable(folder, monkeypatch):
     monkeypatch.setattr(files, "find_files", lambda path: remote)
     error = tf.errors.NotFoundError(None, None, "gone; No such file or directory")
     explained = inputs.explain_data_error(error, "gs://bucket/data")
-    assert (
-        str(explained) == f"cannot read {folder}/gone: No such file or directory; it could be read when the run began"
-    )
+    assert str(explained) == f"cannot read {folder}/gone: No such file or directory; it was readable when the run began"
     explained = inputs.explain_data_error(tf.errors.DataLossError(None, None, "corrupted record"), "gs://bucket/data")
     assert str(explained).startswith(f"cannot read {folder}/gone: ")
 
@@ -339,14 +337,14 @@ def test_errors_of_the_users_functions_name_them(folder):
 
     params = section(folder)
     text = str(inputs.explain_data_error(drained_error(params, parse_fn=late), params))
-    assert text.startswith("parse_fn could not use a record: ")
+    assert text.startswith("parse_fn failed on a record: ")
 
     def transform(batch, seeds):
         return tf.debugging.check_numerics(tf.cast(batch["id"], tf.float32) / 0.0, "augmented")
 
     error = drained_error(params, parse_fn=parse, transform_fn=transform)
     text = str(inputs.explain_data_error(error, params))
-    assert text.startswith("transform_fn could not use a batch: ") and "augmented" in text
+    assert text.startswith("transform_fn failed on a batch: ") and "augmented" in text
 
 
 def test_other_errors_are_not_explained(folder):

@@ -133,7 +133,7 @@ def test_drop_remainder_with_uneven_shares_fails_in_no_pipeline(folder):
     ("files", "job", "said"),
     [
         (["empty", "part-0.tfrecord"], (2, 2), "no record for input pipeline 0 of 2: {folder}/empty; leave out empty"),
-        (["two"], (4, 4), "no record for input pipeline 2, 3 of 4: {folder}/two; leave out empty files, or use fewer"),
+        (["two"], (4, 4), "no record for input pipeline 2, 3 of 4: {folder}/two; remove empty files, or use fewer"),
     ],
 )
 def test_all_pipelines_refuse_training_data_of_which_one_has_nothing(folder, files, job, said):

@@ -1,12 +1,12 @@
-"""What a directory of predictions says of itself: what they were made from, which shards are whole, whether all are.
+"""The manifests of a directory of predictions: what these were made from, which shards are whole, whether all are.
 
-Owns: `predictions.json`, the files of processes that share the shards out, putting these together, and the refusal to
-go on with predictions that were made in another way.
+Owns: `predictions.json`, the manifests of several processes that predict together, merging these, and the refusal to
+continue predictions that were made in another way.
 Does not own: the shards and what is in them (`shards.py`).
 
-Of several processes each writes a hidden file of its own, in which its whole shards are named, so none waits for
-another and none can hold another up. Whoever finds that no shard is missing makes `predictions.json` of these files,
-the one that a single process writes.
+Each of several processes writes a hidden manifest of its own, which names its whole shards, so no process waits for
+another. The process that finds no shard missing merges them into `predictions.json`, the file that a single process
+writes.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _OF_SHARE = re.compile(r"\.predictions-\d+\.json")
 _SHARD = re.compile(r"predictions-(\d{5,})\.(?:tfrecord|jsonl|npy|npz)(?:\.tmp-\d+)?")
 
 Manifest = dict[str, Any]
-"""What a file says: of all predictions, or with `batch_size` and `end` of those of one process.
+"""The content of a file: about all predictions, or, with `batch_size` and `end`, about those of one process.
 
-`end` is the number of a shard from which on there is no example; None while its writer has not met the end.
+`end` is the number of the first shard without examples; None while its writer has not reached the end of the data.
 """
 
 
 class PredictionsError(UserError, ValueError):
-    """A directory, or outputs, that predictions cannot be written to or made of."""
+    """Predictions that cannot be written: because of their directory, their format, or how they were begun."""
 
     exit_code = ExitCode.CONFIG
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which shards a process writes: number `index` and every `count`-th from there on, but for those that are there.
+    """Which shards a process writes: number `index` and every `count`-th after it, except those that exist already.
 
     Attributes:
       index: of this process among those that predict.
-      count: how many these are.
-      batch_size: examples in each batch but the last, which says in which one a shard begins. 0 for batches of any
-        size: then only a process alone, which has written the shard before, knows it.
+      count: how many processes predict.
+      batch_size: examples in each batch but the last; it determines in which batch a shard begins. 0 for batches of any
+        size: then only a single process, which has written the shard before, knows it.
     """
 
     index: int = 0
@@ -57,7 +57,7 @@ class Share:
 
     @property
     def file(self) -> str:
-        """Where the process says what it has written."""
+        """The manifest of what the process has written."""
         return MANIFEST if self.count == 1 else f".predictions-{self.index}.json"
 
     @property
@@ -66,7 +66,7 @@ class Share:
         return "lock" if self.index == 0 else f"lock-{self.index}"
 
     def has(self, number: int) -> bool:
-        """Tells whether shard number `number` belongs to it."""
+        """Whether shard number `number` belongs to it."""
         return number % self.count == self.index
 
 
@@ -96,30 +96,30 @@ def write(directory: str, name: str, content: Manifest) -> None:
 def check(
     directory: str, *, source: Mapping[str, Any], format: str, shard_size: int | None = None, is_whole: bool = True
 ) -> dict[str, Manifest]:
-    """Returns what is said of predictions that can be gone on with, by file; nothing without any. Changes nothing.
+    """Returns the manifests of predictions that can be continued, by file; empty if there are none. Changes nothing.
 
     Args:
       directory: where they are, or will be.
       source: what they are made from.
       format: one of `FORMATS`.
       shard_size: rows in a shard; None takes any.
-      is_whole: whether `source` is all of it; else names that are not in it are not compared.
+      is_whole: whether `source` is complete; else names that are not in it are not compared.
 
     Raises:
       PredictionsError: the directory holds something else, or predictions that were made in another way.
     """
-    counting = _saying_something(directory)
-    for found in counting.values():
+    manifests = _with_content(directory)
+    for found in manifests.values():
         before = {"format": found["format"], "shard_size": found["shard_size"], **found["source"]}
         wanted = {"format": format, "shard_size": shard_size or found["shard_size"], **source}
         names = {**wanted, **before} if is_whole else wanted
         if differing := [name for name in names if wanted.get(name) != before.get(name)]:
             raise PredictionsError("\n".join(_refusal(directory, differing, before, wanted)))
-    return counting
+    return manifests
 
 
 def read(directory: str) -> dict[str, Manifest]:
-    """Returns all that is said of the predictions in a directory, by file.
+    """Returns all manifests in a directory of predictions, by file.
 
     Raises:
       PredictionsError: it cannot be read, or the directory holds something else.
@@ -127,32 +127,34 @@ def read(directory: str) -> dict[str, Manifest]:
     try:
         names = files.list_dir(directory)
     except NotADirectoryError as error:
-        raise PredictionsError(f"--output={directory} is no directory; name another") from error
+        raise PredictionsError(f"--output={directory} is not a directory; name another") from error
     ours = [name for name in names if name == MANIFEST or _OF_SHARE.fullmatch(name)]
-    strangers = [name for name in names if not name.startswith((".", f"{MANIFEST}.tmp-"))]
-    if strangers and not ours:
+    others = [name for name in names if not name.startswith((".", f"{MANIFEST}.tmp-"))]
+    if others and not ours:
         raise PredictionsError(
-            f"--output={directory} holds {first_few(strangers)}, but no predictions of this program; "
+            f"--output={directory} holds {first_few(others)}, but no predictions of official-trainer; "
             "name a new or empty directory"
         )
     try:
         return {name: _read(files.join(directory, name)) for name in ours}
     except FileNotFoundError:
-        return read(directory)  # another process has put them together meanwhile
+        return read(directory)  # another process has merged them meanwhile
 
 
 def _read(path: str) -> Manifest:
     try:
         found = json.loads(files.read_text(path))
         if (version := found["format_version"]) > _FORMAT_VERSION:
-            raise ValueError(f"its format version is {version}, and this official-trainer reads {_FORMAT_VERSION}")
+            raise ValueError(f"format version is {version}, but this official-trainer reads up to {_FORMAT_VERSION}")
         return {**found, **{name: found[name] for name in ("format", "shard_size", "source", "shards", "done")}}
     except (ValueError, TypeError, KeyError) as error:
-        raise PredictionsError(f"{path} cannot be read ({error}); name another --output to predict anew") from error
+        raise PredictionsError(
+            f"{path} cannot be read ({error}); name another --output to predict from the start"
+        ) from error
 
 
-def _saying_something(directory: str) -> dict[str, Manifest]:
-    """Returns the files that bind those who go on: the writer of any other has failed before its first shard."""
+def _with_content(directory: str) -> dict[str, Manifest]:
+    """Returns the manifests that must be continued: the writer of any other failed before its first shard."""
     return {
         name: found
         for name, found in read(directory).items()
@@ -173,7 +175,7 @@ def shards_of(manifests: Mapping[str, Manifest]) -> dict[int, dict[str, Any]]:
 
 
 def end_of(manifests: Mapping[str, Manifest]) -> int | None:
-    """Returns the number of a shard from which on there is no example, the lowest that is known; None without any."""
+    """Returns the number of the first shard without examples; None if no process has reached the end of the data."""
     ends = [found.get("end") for found in manifests.values()]
     return min((end for end in ends if end is not None), default=None)
 
@@ -186,18 +188,18 @@ def add_outputs(described: dict[str, Any], others: Mapping[str, Any]) -> None:
 
 
 def is_to_gather(directory: str) -> bool:
-    """Tells whether several processes have written all there is, or `predictions.json` says so beside their files."""
-    manifests = _saying_something(directory)
+    """Whether the manifests of several processes are there, and together with `predictions.json` name all shards."""
+    manifests = _with_content(directory)
     return any(name != MANIFEST for name in manifests) and _is_complete(manifests)
 
 
 def gather(directory: str) -> None:
-    """Makes `predictions.json` of the files of several processes, if they are complete, and removes them.
+    """Merges the manifests of several processes into `predictions.json`, if they are complete, and removes them.
 
     Raises:
       PredictionsError: they were not made in the same way.
     """
-    manifests = _saying_something(directory)
+    manifests = _with_content(directory)
     if not _is_complete(manifests):
         return
     if not manifests.get(MANIFEST, {"done": False})["done"]:
@@ -209,7 +211,7 @@ def gather(directory: str) -> None:
         shards = shards_of(manifests)
         whole["shards"] = [shards[number] for number in sorted(shards)]
         whole["rows"], whole["done"] = sum(shard["rows"] for shard in shards.values()), True
-        files.remove_temporaries(directory, MANIFEST)  # of one that was killed here
+        files.remove_temporaries(directory, MANIFEST)  # of a process that was killed here
         write(directory, MANIFEST, whole)
     remove_files_of_shares(directory)
 
@@ -221,7 +223,7 @@ def _is_complete(manifests: Mapping[str, Manifest]) -> bool:
 
 
 def remove_files_of_shares(directory: str) -> None:
-    """Removes the files of several processes, of which `predictions.json` has all."""
+    """Removes the manifests of several processes, which `predictions.json` replaces."""
     for name in files.list_dir(directory):
         if _OF_SHARE.fullmatch(name):
             files.remove(files.join(directory, name))
@@ -233,7 +235,7 @@ _FLAGS = ("format", "shard_size", "data", "checkpoint", "experiment")
 def _refusal(
     directory: str, differing: Sequence[str], before: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> Iterator[str]:
-    yield f"--output={directory} holds predictions that were made in another way, and one directory has one kind"
+    yield f"--output={directory} holds predictions that were made with other settings:"
     undo = []
     for name in differing:
         old, new = (_shown(values[name]) if name in values else "not set" for values in (before, wanted))
@@ -243,8 +245,8 @@ def _refusal(
         elif "." in name and name in before and not name.startswith("gin "):
             undo.append(f"--set {shlex.quote(f'{name}={old}')}")
     if len(undo) == len(differing):
-        yield f"To go on with those, give {' '.join(undo)}"
-    yield "To predict anew, name another --output"
+        yield f"To continue those, set {' '.join(undo)}"
+    yield "To predict from the start, name another --output"
 
 
 def _common_shape(left: list[int | None] | None, right: list[int | None] | None) -> list[int | None] | None:

@@ -1,34 +1,34 @@
-"""Predictions in files: shards that are whole or not there, from which a process that was killed goes on.
+"""Predictions in files: shards that are whole or absent, after which a process that was killed continues.
 
-Owns: the formats (TFRecord, JSON lines, NumPy), which rows are in which shard, and which rows are wanted next.
-Does not own: what is said of them beside them (`manifest.py`), what is predicted (`engine/inference.py`), from
+Owns: which rows are in which shard, which rows are needed next, and which batches are computed for them.
+Does not own: the formats (`formats.py`), the manifests (`manifest.py`), computing a batch (`engine/inference.py`),
 which model and data (`runs/predict.py`).
 
-Rows are in the order of the examples, one for each. A shard counts once a manifest names it. Beside it stands where
-the next one begins: the number of its first batch, and how many rows of that are written already. So only rows that
-were in no whole shard are computed again, in the same batches as without the kill.
+Rows are in the order of the examples, one for each. A shard counts once a manifest names it. The manifest also records
+where the next shard begins: the number of its first batch, and how many rows of that batch are written already. So only
+rows that were in no whole shard are computed again, in the same batches as without the kill.
 
-Of several processes each writes every so many-th shard. Where these begin follows from the size of a batch, so all
-batches but the last have to have it; each process holds those it reads to that.
+Each of n processes writes every n-th shard. The size of a batch determines where these begin, so all batches but the
+last must have it; each process checks those that it reads.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
+from official_trainer.checkpoints.manifest import size_problem
 from official_trainer.engine.inference import Columns
-from official_trainer.errors import first_few
-from official_trainer.lazy import tf
+from official_trainer.inputs import DataError
 from official_trainer.runs.predictions import manifest as prediction_manifest
+from official_trainer.runs.predictions.formats import WRITERS, num_rows
 from official_trainer.runs.predictions.manifest import ALL, Manifest, PredictionsError, Share, number_of
-from official_trainer.tracking.jsonl import encode
 
 DATA_SECTIONS = ("validation_data", "train_data")
+FORMATS = tuple(WRITERS)
 
 _SHARD_BYTES = 32 << 20
 _MAX_SHARD_ROWS = 100_000
@@ -42,8 +42,8 @@ class PredictionSettings:
       output_dir: where the shards go; empty for `predictions` in the run directory.
       format: one of `FORMATS`.
       data: section of the task whose examples are read, one of `DATA_SECTIONS`.
-      shard_size: rows in a shard; None for what an earlier start took, or as many as make about 32 MiB.
-      share: of the shards, that this process writes.
+      shard_size: rows in a shard; None for that of an earlier start, or as many as make about 32 MiB.
+      share: which shards this process writes.
     """
 
     output_dir: str = ""
@@ -53,120 +53,21 @@ class PredictionSettings:
     share: Share = ALL
 
 
-def _write_tfrecord(path: str, chunks: Sequence[Columns]) -> None:
-    """Writes `tf.train.Example`s; an output of two or more dimensions has its shape beside it, as `NAME/shape`."""
-    with tf.io.TFRecordWriter(path) as writer:
-        for chunk in chunks:
-            for row in _rows({name: _for_example(name, values) for name, values in chunk.items()}):
-                writer.write(tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString())
-
-
-def _for_example(name: str, values: Any) -> Any:
-    kind = values.dtype.kind
-    if kind not in "fiubO" or values.dtype.name in ("float64", "uint64"):
-        raise PredictionsError(
-            f"--format=tfrecord: the output '{name}' is {values.dtype.name}, and an Example holds float32, int64 and "
-            "bytes; use --format=npy or jsonl, or return another type from Task.inference_step"
-        )
-    return values
-
-
-def _rows(chunk: Columns) -> Iterator[dict[str, Any]]:
-    """Yields the features of each row."""
-    for number in range(_length(chunk)):
-        row: dict[str, Any] = {}
-        for name, values in chunk.items():
-            value = values[number]
-            shape = getattr(value, "shape", ())
-            flat = value.reshape(-1).tolist() if shape else [value]
-            if values.dtype.kind == "f":
-                row[name] = tf.train.Feature(float_list=tf.train.FloatList(value=flat))
-            elif values.dtype.kind == "O":
-                row[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=flat))
-            else:
-                row[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=map(int, flat)))
-            if len(shape) > 1:
-                row[f"{name}/shape"] = tf.train.Feature(int64_list=tf.train.Int64List(value=shape))
-        yield row
-
-
-def _write_jsonl(path: str, chunks: Sequence[Columns]) -> None:
-    """Writes an object a line; numbers that are not finite become words that `float` takes."""
-    with files.open_file(path, "w") as file:
-        for chunk in chunks:
-            columns = [_plain(name, values) for name, values in chunk.items()]
-            for row in zip(*columns, strict=True):
-                file.write(json.dumps(dict(zip(chunk, row, strict=True)), allow_nan=False, ensure_ascii=False) + "\n")
-
-
-def _plain(name: str, values: Any) -> list[Any]:
-    import numpy as np
-
-    kind = values.dtype.kind
-    if kind not in "fiubO":
-        raise PredictionsError(
-            f"--format=jsonl: the output '{name}' is {values.dtype.name}, which JSON has no word for; use --format=npy"
-        )
-    plain: list[Any] = values.tolist()
-    if kind == "f" and not np.isfinite(values).all():
-        plain = _each(encode, plain)
-    if kind == "O":
-        try:
-            plain = _each(bytes.decode, plain)
-        except UnicodeDecodeError as error:
-            raise PredictionsError(
-                f"--format=jsonl: the output '{name}' holds bytes that are no UTF-8 text ({error}); "
-                "use --format=tfrecord"
-            ) from error
-    return plain
-
-
-def _each(function: Callable[[Any], Any], nested: Any) -> Any:
-    return [_each(function, part) for part in nested] if isinstance(nested, list) else function(nested)
-
-
-def _write_npy(path: str, chunks: Sequence[Columns]) -> None:
-    """Writes one array `[rows, …]`, or several by name, which `numpy.load` reads."""
-    import numpy as np
-
-    arrays: dict[str, Any] = {}
-    for name in chunks[0]:
-        parts = [chunk[name] for chunk in chunks]
-        shapes = list(dict.fromkeys(str(list(part.shape[1:])) for part in parts))
-        if len(shapes) > 1 or parts[0].dtype.kind == "O":
-            what = "holds bytes" if len(shapes) == 1 else f"has rows of the shapes {first_few(shapes)}"
-            raise PredictionsError(
-                f"--format=npy: the output '{name}' {what}, which no plain array holds; use --format=tfrecord or jsonl"
-            )
-        arrays[name] = np.concatenate(parts)
-    with files.open_file(path, "wb") as file:
-        np.save(file, *arrays.values()) if len(arrays) == 1 else np.savez(file, **arrays)
-
-
-_WRITERS: Mapping[str, Callable[[str, Sequence[Columns]], None]] = {
-    "tfrecord": _write_tfrecord,
-    "jsonl": _write_jsonl,
-    "npy": _write_npy,
-}
-
-FORMATS = tuple(_WRITERS)
-
-
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Which row comes next: of batch number `batch`, counted from 0, after the first `row` rows."""
+    """The next row: in batch number `batch`, counted from 0, after the first `row` rows."""
 
     batch: int = 0
     row: int = 0
 
 
 class PredictionShards:
-    """The shards of one directory, or a share of them; each is written at once when it is full.
+    """The shards of one directory, or a share of them; each is written as soon as it is full.
 
     The rows of the shard that is being filled are held in memory. One process at a time may write a share (`lock.py`).
 
     Attributes:
-      position: the row that is wanted next; rows before it are written, or others write them.
+      position: the row that is needed next; rows before it are written, or other processes write them.
     """
 
     def __init__(
@@ -178,19 +79,19 @@ class PredictionShards:
         shard_size: int | None = None,
         share: Share = ALL,
     ) -> None:
-        """Begins, or goes on where earlier processes stopped, however many these were.
+        """Begins, or continues where earlier processes stopped, of which there may have been any number.
 
         Args:
-          directory: where the shards are; made if it is not there.
-          source: what the predictions are made from: JSON values by name, which have to be the same to go on.
+          directory: where the shards are; created if it is not there.
+          source: what the predictions are made from: JSON values by name, which must be the same to continue.
           format: one of `FORMATS`.
-          shard_size: rows in a shard; None for what an earlier process took, or as many as make about 32 MiB.
+          shard_size: rows in a shard; None for that of an earlier process, or as many as make about 32 MiB.
           share: which shards to write.
 
         Raises:
           PredictionsError: the directory holds something else, or predictions that were made in another way.
         """
-        assert share.count == 1 or share.batch_size, "where a shard begins follows from the size of a batch"
+        assert share.count == 1 or share.batch_size, "the size of a batch determines where a shard begins"
         self._directory, self._share = directory, share
         self._chunks, self._buffered = list[Columns](), 0
         found = prediction_manifest.check(directory, source=source, format=format, shard_size=shard_size)
@@ -210,7 +111,7 @@ class PredictionShards:
                 prediction_manifest.add_outputs(self._manifest["outputs"], other["outputs"])
         self._number = -1
         self.position = Position()
-        self._go_on()
+        self._begin_next()
         if not self.is_done:
             if share.file not in found:
                 self._write_manifest()
@@ -223,12 +124,12 @@ class PredictionShards:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row is wanted but the first: none was ever added, or found."""
+        """Whether the first row is needed next: none was ever added, or found."""
         return self.next_row == 0
 
     @property
     def next_row(self) -> int:
-        """The number of the row that is wanted next, counted from the first example."""
+        """The number of the row that is needed next, counted from the first example."""
         return self._number * self._manifest["shard_size"] + self._buffered if self._manifest["shard_size"] else 0
 
     @property
@@ -242,28 +143,28 @@ class PredictionShards:
         return len(self._shards())
 
     def add(self, batch: int, columns: Columns) -> None:
-        """Takes the rows of batch number `batch` that are wanted.
+        """Adds the rows of batch number `batch` that are needed.
 
         Raises:
-          PredictionsError: the format cannot hold them, or several processes meet batches that differ in size.
+          PredictionsError: the format cannot hold them, or several processes predict and batches differ in size.
           OSError: they cannot be written; what was written before stays.
         """
-        rows = _length(columns)
+        rows = num_rows(columns)
         self._check_size(batch, rows)
         self._describe(columns)
-        while (start := self._first_wanted(batch)) < rows:
+        while (start := self._first_needed(batch)) < rows:
             stop = min(rows, start + self._manifest["shard_size"] - self._buffered)
             self._chunks.append({name: values[start:stop] for name, values in columns.items()})
             self._buffered += stop - start
             after = Position(batch, stop) if stop < rows else Position(batch + 1)
             if self._buffered == self._manifest["shard_size"]:
                 self._write_shard(after)
-                self._go_on()
+                self._begin_next()
             else:
                 self.position = after if not self._batch_size else Position(*divmod(self.next_row, self._batch_size))
 
     def finish(self) -> None:
-        """Says that the data has ended, once the rows that are left are written as a last, smaller shard.
+        """Writes the remaining rows as a last, smaller shard, and records that the data has ended.
 
         Raises:
           PredictionsError: another process predicts in another way.
@@ -273,7 +174,7 @@ class PredictionShards:
         self._end = end if self._end is None else min(end, self._end)
         if self._buffered:
             self._write_shard(None)
-            self._go_on()
+            self._begin_next()
         if self._share.count == 1:
             self._has_all = True
         self._write_manifest()
@@ -281,20 +182,20 @@ class PredictionShards:
             prediction_manifest.remove_files_of_shares(self._directory)
 
     def _shards(self) -> list[dict[str, Any]]:
-        """Returns the whole shards of which this process says that they are there, in their order."""
+        """Returns the whole shards that the manifest of this process names, in their order."""
         if self._share.count > 1 and not self._has_all:
             shards: list[dict[str, Any]] = self._manifest["shards"]
             return shards
         gap = next(number for number in range(len(self._known) + 1) if number not in self._known)
         return [self._known[number] for number in range(gap)]
 
-    def _first_wanted(self, batch: int) -> int:
-        """Returns the first row of a batch that is wanted."""
+    def _first_needed(self, batch: int) -> int:
+        """Returns the first row of a batch that is needed."""
         is_later = self.position.batch > batch or self.is_done
         return sys.maxsize if is_later else self.position.row if self.position.batch == batch else 0
 
-    def _go_on(self) -> None:
-        """Turns to the next shard of the share that is not there."""
+    def _begin_next(self) -> None:
+        """Moves to the next shard of the share that is not there."""
         self._number += 1
         while not self._share.has(self._number) or self._number in self._known:
             self._number += 1
@@ -312,7 +213,7 @@ class PredictionShards:
         name = f"predictions-{self._number:05d}.{suffix}"
         path = files.join(self._directory, name)
         with files.written_atomically(path) as temporary:
-            _WRITERS[self._manifest["format"]](temporary, self._chunks)
+            WRITERS[self._manifest["format"]](temporary, self._chunks)
         shard = {"name": name, "rows": self._buffered, "size_bytes": files.size_bytes(path)}
         if end is not None:
             shard["end"] = [end.batch, end.row]
@@ -324,7 +225,7 @@ class PredictionShards:
             self._write_manifest()
 
     def _remove_leftovers(self) -> None:
-        """Removes what processes left that were killed while they wrote, or before a manifest had it."""
+        """Removes the files of processes that were killed while they wrote, or before a manifest named the shard."""
         files.remove_temporaries(self._directory, self._share.file)
         for name in files.list_dir(self._directory):
             number = number_of(name)
@@ -332,47 +233,42 @@ class PredictionShards:
                 files.remove(files.join(self._directory, name))
 
     def _describe(self, columns: Columns) -> None:
-        """Takes type and shape of a row of each output; a size, or a shape, that differs from row to row is null."""
+        """Records type and shape of a row of each output; a size, or a shape, that differs from row to row is null."""
         for name, values in columns.items():
             dtype = "bytes" if values.dtype.kind == "O" else values.dtype.name
             described = {name: {"dtype": dtype, "shape": list(values.shape[1:])}}
             prediction_manifest.add_outputs(self._manifest["outputs"], described)
         if self._manifest["shard_size"] is None:
-            row_bytes = sum(values.nbytes for values in columns.values()) // _length(columns)
+            row_bytes = sum(values.nbytes for values in columns.values()) // num_rows(columns)
             self._manifest["shard_size"] = max(1, min(_MAX_SHARD_ROWS, _SHARD_BYTES // max(1, row_bytes)))
             self.position = self._start_of(self._number)
 
     def _check_size(self, batch: int, rows: int) -> None:
-        """Refuses batches by which nobody can tell where the shards of other processes begin."""
+        """Refuses batches whose sizes do not determine where the shards of other processes begin."""
         if not self._batch_size or (rows <= self._batch_size and batch == self.position.batch):
             return
         what = f"batch {batch} has {rows} examples"
         if batch != self.position.batch:
-            what = f"batch {self.position.batch} has fewer examples than that, and is not the last"
+            what = f"batch {self.position.batch} has fewer examples and is not the last one"
         raise PredictionsError(f"global_batch_size is {self._batch_size}, but {what}, so {_ALONE}")
 
     def _check_begins_as_counted(self, number: int) -> None:
-        """Refuses a shard behind which, by the size of a batch, another one does not begin where it does."""
+        """Refuses a shard that does not end where the size of a batch lets the next one begin."""
         end = self._known[number].get("end")
         if not self._batch_size or end is None:
             return
         batch, row = divmod((number + 1) * self._manifest["shard_size"], self._batch_size)
-        is_end_of_data = row and end == [batch + 1, 0]  # else the next one, who meets more examples, says so
+        is_end_of_data = row and end == [batch + 1, 0]  # else the process that reads more examples fails
         if end != [batch, row] and not is_end_of_data:
             name = self._known[number]["name"]
             what = f"{name} ends in batch {end[0]} after {end[1]} examples"
             raise PredictionsError(f"global_batch_size is {self._batch_size}, but {what}, so {_ALONE}")
 
     def _check_is_there(self, shard: Mapping[str, Any]) -> None:
-        path = files.join(self._directory, shard["name"])
-        what = "is not there"
-        if files.exists(path):
-            size = files.size_bytes(path)
-            what = "" if size == shard["size_bytes"] else f"has {size} bytes, not {shard['size_bytes']}"
-        if what:
+        if problem := size_problem(self._directory, shard["name"], shard["size_bytes"]):
             raise PredictionsError(
-                f"{path} {what}, as the manifest beside it says it should be; put it back, or name another --output to "
-                "predict anew"
+                f"{self._directory}: {problem}, but the manifest of these predictions names it; put the file back, or "
+                "name another --output to predict from the start"
             )
 
     def _write_manifest(self) -> None:
@@ -380,15 +276,68 @@ class PredictionShards:
         if self._share.count > 1:
             manifest["end"] = self._end
             agreed = {name: manifest[name] for name in ("source", "format", "shard_size")}
-            prediction_manifest.check(self._directory, **agreed)  # others may have started at the same time
+            prediction_manifest.check(self._directory, **agreed)  # other processes may have started at the same time
         else:
             manifest["shards"], manifest["done"] = self._shards(), self._has_all
         manifest["rows"] = self.rows
         prediction_manifest.write(self._directory, self._share.file, manifest)
 
 
-_ALONE = "several processes cannot tell where their shards begin; predict with one process, into another --output"
+_ALONE = "it is unknown where the shards of several processes begin; predict with one process, into another --output"
 
 
-def _length(columns: Columns) -> int:
-    return len(next(iter(columns.values())))
+def predict_into(
+    shards: PredictionShards,
+    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
+    *,
+    max_rows: int | None = None,
+    on_batch: Callable[[], object] = lambda: None,
+) -> None:
+    """Writes all predictions that `shards` needs, which no earlier process has written.
+
+        shards = PredictionShards("predictions", source={"weights": "…"}, format="npy")
+        inference = Inference(task, model)
+        predict_into(shards, lambda first: inference.batches(dataset.skip(first), first))
+
+    Args:
+      shards: where they are written.
+      batches_from: returns what `Inference.batches` yields from a batch number on; later calls ask for later batches.
+      max_rows: how many there are, for data that does not end there; None for all.
+      on_batch: called after each batch.
+
+    Raises:
+      DataError: there is no example.
+    """
+    while not shards.is_done and _predict_from_there(shards, batches_from, max_rows, on_batch):
+        pass
+    if shards.is_empty:
+        raise DataError("there is nothing to predict: the data holds no example; check input_path")
+    shards.finish()
+
+
+def _predict_from_there(
+    shards: PredictionShards,
+    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
+    max_rows: int | None,
+    on_batch: Callable[[], object],
+) -> bool:
+    """Writes predictions from the row that is needed next; returns whether more are needed after a gap."""
+    position = shards.position
+    batches = batches_from(position.batch)
+    for number, columns in _until(max_rows, batches, shards.next_row - position.row):
+        shards.add(number, columns)
+        on_batch()
+        if shards.is_done or shards.position.batch > number + 1:
+            return True
+    return False
+
+
+def _until(max_rows: int | None, batches: Iterator[tuple[int, Columns]], seen: int) -> Iterator[tuple[int, Columns]]:
+    """Yields batches up to row number `max_rows`; `seen` rows are in those before."""
+    while max_rows is None or seen < max_rows:
+        if (found := next(batches, None)) is None:
+            return
+        number, columns = found
+        left = None if max_rows is None else max_rows - seen
+        seen += len(next(iter(columns.values())))
+        yield number, {name: values[:left] for name, values in columns.items()}
