@@ -322,7 +322,7 @@ def test_fit_runs_the_loop_of_experiments(data, tmp_path):
 
 def test_a_first_epoch_beside_a_run_directory_is_refused(data, tmp_path):
     with pytest.raises(
-        ArgumentError, match=r"initial_epoch=1: training continues at the checkpoint in .*; leave out initial_epoch"
+        ArgumentError, match=r"initial_epoch=1: training continues at the checkpoint in .*; leave it out"
     ):
         compiled(Program(build(), str(tmp_path))).fit(*data, initial_epoch=1)
 

@@ -108,7 +108,7 @@ def test_a_backup_beside_a_run_directory_is_refused(tmp_path):
     program = Program(build(), str(tmp_path / "run"))
     program.compile("sgd", "mse")
     with pytest.raises(
-        ArgumentError, match=r"BackupAndRestore: training continues at the checkpoint in .*; leave out this callback"
+        ArgumentError, match=r"BackupAndRestore: training continues at the checkpoint in .*; leave it out"
     ):
         program.fit(*data(), callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "backup")])
 

@@ -1,7 +1,7 @@
 """A compiled model on the engine: its Task, the data of each call, and one Trainer for each `compile`.
 
-Owns: the config of a call, building the Trainer, checks of batches, and the model's outputs for a batch. Does not own:
-running a call (`engine.py`), or the model of an experiment (`experiment.py`).
+Owns: building the Trainer and the variables that need data, and the model's outputs for a batch. Does not own: running
+a call (`engine.py`), its config (`settings.py`), or the model of an experiment (`experiment.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any
 
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import CallData, Source
-from official_trainer.program.epochs import Epochs
-from official_trainer.program.settings import Settings, check_micro_batches, task_config
+from official_trainer.program.settings import Settings, task_config
 from official_trainer.program.task import ProgramTask
 from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.tasks.autograph import do_not_convert
@@ -68,24 +67,9 @@ class CompiledModel:
         else:
             self._first_step = step
 
-    def config(self, epochs: Epochs | None = None, validation_steps: int | None = None) -> Any:
-        """Returns the config of a call; without arguments, of one that does not train."""
-        call = self.settings.call(
-            end_step=0 if epochs is None else epochs.end_step,
-            epoch_steps=None if epochs is None else epochs.steps,
-            validation_steps=validation_steps,
-            is_traced=not self.model.run_eagerly,
-        )
-        return self.settings.config(call, enable_xla=bool(self.model.jit_compile))
-
     def check_batches(self, data: Source) -> None:
-        """Refuses batches that the micro-batches of a step cannot share, as far as the sizes are known."""
-        settings = self.settings
-        if (count := settings.trainer.gradient_accumulation_steps) > 1:
-            compiles = settings.runtime.enable_xla or bool(self.model.jit_compile)
-            with self.scope():
-                replicas = tf.distribute.get_strategy().num_replicas_in_sync
-                check_micro_batches(count * replicas, data.batch_sizes(), compiles=compiles)
+        """Refuses batches that the parts of a step cannot share, as far as the sizes are known."""
+        self.settings.check_micro_batches(self.model, data)
 
     def record_training(self, data: Source) -> None:
         """Called before training on `data`; an experiment records whether a config can describe it."""
@@ -107,7 +91,7 @@ class CompiledModel:
 
     def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
         self._create_metrics(data.one_pass().element_spec)
-        parts = (self.config(), self._task, self.model, self.model.optimizer)
+        parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
         return ProgramTrainer(*parts, keeps_record=keeps_record)
 
     def _create_metrics(self, spec: Any) -> None:

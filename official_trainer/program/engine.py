@@ -87,7 +87,7 @@ class Engine:
             epochs = dataclasses.replace(epochs, first_step=int(trainer.global_step.numpy()))
         if validation is not None:
             validation_steps = validation_steps or validation.batches_per_epoch
-        config = compiled.config(epochs, validation_steps)
+        config = settings.config(compiled.model, epochs, validation_steps)
         trainer.use_config(config)
         trainer.restart_data()
         watch_all(callbacks, trainer, epochs)

@@ -70,7 +70,7 @@ class ExperimentModel(CompiledModel):
         self._changes = _Changes(model)
 
     def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
-        parts = (with_garden_objects(self.config()), self._task, self.model, self.model.optimizer)
+        parts = (with_garden_objects(self.settings.config(self.model)), self._task, self.model, self.model.optimizer)
         return ExperimentTrainer(*parts, keeps_record=keeps_record)
 
     def infer(self, batch: Any) -> Any:

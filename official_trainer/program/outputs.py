@@ -1,13 +1,12 @@
 """The outputs of a model by name: values of arguments for each of them, and tensors of each.
 
-Owns: the key of each output in an argument (one value for all, a list in their order, a dict by name), errors for
-arguments that do not fit the outputs, and pairing targets with outputs. Does not own: what the values mean
-(`rewards.py`).
+Owns: the value of each output in an argument (one for all, a list in their order, a dict by name), errors for arguments
+that do not fit the outputs, and pairing targets with outputs. Does not own: the meaning of values (`rewards.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.errors import nearest
@@ -49,24 +48,26 @@ class Outputs:
         return dict(zip(names, tf.nest.flatten(self._container._conform_to_outputs(outputs, structure)), strict=True))
 
 
-def items(argument: Any) -> list[tuple[Any, Any]]:
-    """Returns the values of an argument with their keys: names, numbers, or None for one value for all outputs."""
+def map_values(argument: Any, function: Callable[[Any, Any], Any]) -> Any:
+    """Returns an argument with `function(value, key)` in place of its values; None stays, the key of all is None."""
     if isinstance(argument, Mapping):
-        return list(argument.items())
-    return list(enumerate(argument)) if isinstance(argument, list | tuple) else [(None, argument)]
+        return {key: None if value is None else function(value, key) for key, value in argument.items()}
+    if isinstance(argument, list | tuple):
+        return [None if value is None else function(value, key) for key, value in enumerate(argument)]
+    return function(argument, None)
 
 
-def keys(argument: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Returns the key of each output in an argument."""
+def by_name(argument: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Returns the values of an argument by the names of their outputs; an output without a value is left out."""
     if isinstance(argument, Mapping):
-        return {name: name for name in names}
-    return {name: number if isinstance(argument, list | tuple) else None for number, name in enumerate(names)}
-
-
-def values(argument: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Returns the value of an argument for each output; None where it has none."""
-    found = dict(items(argument))
-    return {name: found.get(key) for name, key in keys(argument, names).items()}
+        found = {name: argument.get(name) for name in names}
+    else:
+        found = (
+            dict(zip(names, argument, strict=True))
+            if isinstance(argument, list | tuple)
+            else dict.fromkeys(names, argument)
+        )
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def check(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:

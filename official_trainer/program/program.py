@@ -296,15 +296,10 @@ class Program:
 
     def _check_directory(self, initial_epoch: int, callbacks: Sequence[Any]) -> None:
         """Refuses arguments that contradict a run directory."""
-        if self.model_dir and initial_epoch:
-            raise ArgumentError(
-                f"initial_epoch={initial_epoch}: training continues at the checkpoint in {self.model_dir}; leave out "
-                "initial_epoch"
-            )
-        if self.model_dir and any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
-            raise ArgumentError(
-                f"BackupAndRestore: training continues at the checkpoint in {self.model_dir}; leave out this callback"
-            )
+        found = [f"initial_epoch={initial_epoch}"] if initial_epoch else []
+        found += ["BackupAndRestore" for each in callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
+        if self.model_dir and found:
+            raise ArgumentError(f"{found[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
 
     def evaluate(
         self,

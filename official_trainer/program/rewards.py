@@ -112,9 +112,16 @@ class Rewards:
                 )
         if isinstance(estimator, EvolutionStrategies):
             estimator.check_strategy(model.distribute_strategy)
-        self._functions = _functions(reward, self._outputs.names)
-        if self._estimator is None:
-            for function in self._functions.values():
+        if self._outputs.names is not None:
+            of_outputs.check("reward", reward, self._outputs.names)
+        self._by_output = of_outputs.map_values(reward, _build_function)
+        self._functions = [each for each in tf.nest.flatten(self._by_output) if each is not None]
+        if not self._functions:
+            raise ArgumentError(
+                f"reward={reward!r} has no reward for any output; leave it out, or give an output a reward"
+            )
+        if estimator is None:
+            for function in self._functions:
                 _check_has_gradient(function, not function.is_python)
         if self._outputs.names is not None:
             self._check_against(self._outputs.names)
@@ -129,7 +136,7 @@ class Rewards:
 
     def failure(self) -> RewardError | None:
         """Returns the error of a reward that has failed in Python since the last call; None if none has."""
-        for function in self._functions.values():
+        for function in self._functions:
             if (cause := function.take_failure()) is not None:
                 error = RewardError(f"reward {function.name!r} has failed: {type(cause).__name__}: {cause}")
                 error.__cause__ = cause
@@ -142,7 +149,7 @@ class Rewards:
         Raises:
           RewardError: Python computes one of them.
         """
-        for function in self._functions.values():
+        for function in self._functions:
             if function.is_python:
                 raise RewardError(
                     f"reward {function.name!r} is computed in Python, which XLA cannot compile; leave out jit_compile "
@@ -283,15 +290,14 @@ class Rewards:
             of_outputs.check("reward_weights", weights, rewarded, which="outputs with a reward")
         else:
             of_outputs.check("reward_weights", weights, names)
-        by_name = of_outputs.values(weights, names)
-        self._factors = {name: _factor(name, by_name.get(name)) for name in rewarded}
+        factors = of_outputs.by_name(weights, names)
+        self._factors = {name: _factor(name, factors.get(name, 1.0)) for name in rewarded}
         if isinstance(self._estimator, ScoreFunction):
             self._estimator.check_names(rewarded)
 
     def _functions_of(self, names: Sequence[str]) -> dict[str, RewardFunction]:
         """Returns the rewards by the names of their outputs."""
-        keys = of_outputs.keys(self.arguments["reward"], names)
-        return {name: self._functions[key] for name, key in keys.items() if key in self._functions}
+        return of_outputs.by_name(self._by_output, names)
 
 
 class LossesWithRewards(compile_utils.LossesContainer):
@@ -337,22 +343,11 @@ def add_rewards(model: keras.Model, rewards: Rewards) -> None:
     model.compiled_loss = LossesWithRewards(losses, weights, model.output_names, rewards)
 
 
-def _functions(reward: Any, names: Sequence[str] | None) -> dict[Any, RewardFunction]:
-    """Returns the rewards by their keys in the argument: names, numbers, or None for one reward for all outputs."""
-    if names is not None:
-        of_outputs.check("reward", reward, names)
-    found = {}
-    for key, value in of_outputs.items(reward):
-        if value is not None:
-            found[key] = RewardFunction(value, "reward" if key is None else f"reward[{key!r}]")
-    if not found:
-        raise ArgumentError(f"reward={reward!r} has no reward for any output; leave it out, or give an output a reward")
-    return found
+def _build_function(value: Any, key: Any) -> RewardFunction:
+    return RewardFunction(value, "reward" if key is None else f"reward[{key!r}]")
 
 
 def _factor(name: str, value: Any) -> float:
-    if value is None:
-        return 1.0
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ArgumentError(f"reward_weights: {value!r} for the output {name!r}; allowed: numbers")
     return float(value)

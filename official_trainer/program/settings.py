@@ -10,7 +10,7 @@ in two places.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer import config as configuration
@@ -26,39 +26,40 @@ from official_trainer.config import (
 )
 from official_trainer.distributed import strategy
 from official_trainer.engine import process
-from official_trainer.lazy import keras, tf
-from official_trainer.program.data import ArgumentError
+from official_trainer.lazy import keras
+from official_trainer.program.data import ArgumentError, Source
+from official_trainer.program.epochs import Epochs
 
 EXPERIMENT = "Program"
 NEVER = 2**62  # an interval that no run gets to
 
 _BUILDS = "it takes effect during building; give Program a function that builds the model, in place of the model"
 _ALONE = "fit runs in one process; use train.py with an experiment"
+_TRACING = ("train_tf_function", "train_tf_while_loop", "eval_tf_function", "eval_tf_while_loop")
 
-_ARGUMENTS = {
-    "trainer.train_steps": "give fit(epochs=…)",
-    "trainer.train_epochs": "give fit(epochs=…)",
-    "trainer.on_data_end": "give fit(steps_per_epoch=…)",
-    "trainer.summary_interval": "fit writes a summary at the end of each epoch; give fit(steps_per_epoch=…)",
-    "trainer.validation_interval": "give fit(validation_freq=…)",
-    "trainer.validation_steps": "give fit(validation_steps=…)",
-    "trainer.continuous_eval_timeout": "fit does not wait for checkpoints of another process; leave it out",
-    "trainer.train_tf_function": "give compile(run_eagerly=True)",
-    "trainer.train_tf_while_loop": "give compile(run_eagerly=True)",
-    "trainer.eval_tf_function": "give compile(run_eagerly=True)",
-    "trainer.eval_tf_while_loop": "give compile(run_eagerly=True)",
-    "trainer.optimizer_config.optimizer": "give compile(optimizer=…)",
-    "trainer.optimizer_config.learning_rate": "give compile(optimizer=…)",
-    "trainer.optimizer_config.warmup": "give compile(optimizer=…)",
-    "runtime.run_eagerly": "give compile(run_eagerly=True)",
-    "runtime.seed": "give Program(seed=…)",
-    "runtime.worker_hosts": _ALONE,
-    "runtime.task_index": _ALONE,
-    "runtime.rendezvous_timeout_seconds": _ALONE,
-    "runtime.collective_timeout_seconds": _ALONE,
-    "runtime.tpu": _ALONE,
+_INSTEAD = {
+    "give fit(epochs=…)": ("trainer.train_steps", "trainer.train_epochs"),
+    "give fit(steps_per_epoch=…)": ("trainer.on_data_end",),
+    "fit writes a summary at the end of each epoch; give fit(steps_per_epoch=…)": ("trainer.summary_interval",),
+    "give fit(validation_freq=…)": ("trainer.validation_interval",),
+    "give fit(validation_steps=…)": ("trainer.validation_steps",),
+    "fit does not wait for checkpoints of another process; leave it out": ("trainer.continuous_eval_timeout",),
+    "give compile(run_eagerly=True)": (*(f"trainer.{name}" for name in _TRACING), "runtime.run_eagerly"),
+    "give compile(optimizer=…)": (
+        "trainer.optimizer_config.optimizer",
+        "trainer.optimizer_config.learning_rate",
+        "trainer.optimizer_config.warmup",
+    ),
+    "give Program(seed=…)": ("runtime.seed",),
+    _ALONE: (
+        "runtime.worker_hosts",
+        "runtime.task_index",
+        "runtime.rendezvous_timeout_seconds",
+        "runtime.collective_timeout_seconds",
+        "runtime.tpu",
+    ),
 }
-"""Fields that repeat an argument, or have no effect in `fit`; and what to use instead."""
+"""What to use instead of fields that repeat an argument, or have no effect in `fit`."""
 
 _OF_BUILDING = (
     "distribution_strategy",
@@ -123,7 +124,7 @@ class Settings:
         trainer = trainer.replace(on_data_end="stop")  # as Keras, which warns
         base = ExperimentConfig(task=task_config(), trainer=trainer, runtime=runtime.replace(seed=seed))
         settings = cls(base=base, model_dir=model_dir, saves_each_epoch=saves_each_epoch)
-        settings.config({"checkpoint_interval": 1} if saves_each_epoch else {})
+        settings.resolved(base.replace(trainer=trainer.replace(checkpoint_interval=1)) if saves_each_epoch else base)
         return settings
 
     @property
@@ -167,44 +168,61 @@ class Settings:
         inner = keras.optimizers.get(optimizer)
         return keras.mixed_precision.LossScaleOptimizer(inner, dynamic=False, initial_scale=scale)
 
-    def call(
-        self, *, end_step: int, epoch_steps: int | None, validation_steps: int | None, is_traced: bool
-    ) -> Mapping[str, Any]:
-        """Returns the fields of the trainer that follow from a call, for `config`.
-
-        Args:
-          end_step: the last step of training.
-          epoch_steps: steps of an epoch; None outside of `fit`.
-          validation_steps: batches of an evaluation; None for the number in the settings.
-          is_traced: whether steps are traced.
-        """
-        fields: dict[str, Any] = {
-            "train_steps": end_step,
-            "train_epochs": None,
-            "summary_interval": NEVER,
-            "validation_interval": NEVER,
-            "validation_steps": validation_steps or self.trainer.validation_steps,
-        }
-        if self.trainer.steps_per_loop == TrainerConfig().steps_per_loop:
-            fields["steps_per_loop"] = NEVER
-        if self.saves_each_epoch:
-            fields["checkpoint_interval"] = epoch_steps or 1
-        tracing = ("train_tf_function", "train_tf_while_loop", "eval_tf_function", "eval_tf_while_loop")
-        return fields | dict.fromkeys(tracing, is_traced)
-
-    def config(self, call: Mapping[str, Any], *, enable_xla: bool = False) -> Any:
+    def config(
+        self, model: keras.Model, epochs: Epochs | None = None, validation_steps: int | None = None
+    ) -> ExperimentConfig:
         """Returns the config of a call.
 
         Args:
-          call: the result of `call`.
-          enable_xla: whether `compile` enables XLA.
+          model: compiled.
+          epochs: the epochs of `fit`; None for a call that does not train.
+          validation_steps: batches of an evaluation; None for the number in the settings.
 
         Raises:
           ConfigError: values are wrong, or contradict each other.
         """
-        trainer = self.trainer.replace(**call)
-        runtime = self.runtime.replace(enable_xla=enable_xla or self.runtime.enable_xla)
-        return self.resolved(self.base.replace(trainer=trainer, runtime=runtime)).config
+        fields: dict[str, Any] = {
+            "train_steps": 0 if epochs is None else epochs.end_step,
+            "train_epochs": None,
+            "summary_interval": NEVER,
+            "validation_interval": NEVER,
+            "validation_steps": validation_steps or self.trainer.validation_steps,
+            **dict.fromkeys(_TRACING, not model.run_eagerly),
+        }
+        if self.trainer.steps_per_loop == TrainerConfig().steps_per_loop:
+            fields["steps_per_loop"] = NEVER
+        if self.saves_each_epoch:
+            fields["checkpoint_interval"] = 1 if epochs is None else epochs.steps
+        runtime = self.runtime.replace(enable_xla=self._is_compiled(model))
+        return self.resolved(self.base.replace(trainer=self.trainer.replace(**fields), runtime=runtime)).config
+
+    def _is_compiled(self, model: keras.Model) -> bool:
+        """Whether XLA compiles training steps."""
+        return self.runtime.enable_xla or bool(model.jit_compile)
+
+    def check_micro_batches(self, model: keras.Model, data: Source) -> None:
+        """Refuses batches that the micro-batches of a step cannot share, as far as their sizes are known.
+
+        Raises:
+          ArgumentError: names the batch.
+        """
+        if (micro_batches := self.trainer.gradient_accumulation_steps) == 1:
+            return
+        replicas = model.distribute_strategy.num_replicas_in_sync
+        count, sizes = micro_batches * replicas, data.batch_sizes()
+        if self._is_compiled(model) and not sizes:
+            raise ArgumentError(
+                "trainer.gradient_accumulation_steps: XLA can divide batches into micro-batches only if their size is "
+                "known; batch the dataset with drop_remainder=True, or compile without jit_compile and "
+                "runtime.enable_xla"
+            )
+        for what, size in sizes.items():
+            if size % count:
+                shared = f"{micro_batches} micro-batches" + (f" on each of {replicas} replicas" if replicas > 1 else "")
+                raise ArgumentError(
+                    f"trainer.gradient_accumulation_steps: {shared} cannot share the {size} examples of {what}; choose "
+                    f"a batch_size and a number of examples that are multiples of {count}"
+                )
 
     def resolved(self, config: ExperimentConfig) -> Resolved:
         """Returns a config as a job takes it."""
@@ -214,32 +232,6 @@ class Settings:
 def task_config() -> TaskConfig:
     """Returns the section of a task that is a model in memory."""
     return TaskConfig(train_data=DataConfig(is_training=True), validation_data=DataConfig(is_training=False))
-
-
-def check_micro_batches(count: int, sizes: Mapping[str, int], *, compiles: bool) -> None:
-    """Refuses batches that micro-batches cannot share.
-
-    Args:
-      count: micro-batches of a batch, over all replicas.
-      sizes: sizes of the batches by description; empty if they are unknown before the batches are read.
-      compiles: whether XLA compiles the step, which then cannot check sizes.
-
-    Raises:
-      ArgumentError: names the batch.
-    """
-    if compiles and not sizes:
-        raise ArgumentError(
-            "trainer.gradient_accumulation_steps: XLA can divide batches into micro-batches only if their size is "
-            "known; batch the dataset with drop_remainder=True, or compile without jit_compile and runtime.enable_xla"
-        )
-    for what, size in sizes.items():
-        if size % count:
-            replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            shared = f"{count // replicas} micro-batches" + (f" on each of {replicas} replicas" if replicas > 1 else "")
-            raise ArgumentError(
-                f"trainer.gradient_accumulation_steps: {shared} cannot share the {size} examples of {what}; choose a "
-                f"batch_size and a number of examples that are multiples of {count}"
-            )
 
 
 def _changed(section: Any, default: Any) -> Iterator[tuple[str, Any]]:
@@ -255,8 +247,7 @@ def _changed(section: Any, default: Any) -> Iterator[tuple[str, Any]]:
 def _objections(path: str, *, has_directory: bool, builds: bool) -> Iterator[str]:
     """Yields the reasons to refuse a field, the most important first."""
     section, _, name = path.partition(".")
-    if path in _ARGUMENTS:
-        yield _ARGUMENTS[path]
+    yield from (instead for instead, paths in _INSTEAD.items() if path in paths)
     if section == "runtime" and name in _OF_BUILDING:
         if not builds:
             yield _BUILDS
