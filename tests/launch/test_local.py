@@ -292,7 +292,7 @@ def test_a_starter_that_does_not_start_is_not_tried_again(tmp_path):
     code, job = run(tmp_path, TWO, {"worker": "touch(NAME)"}, preload=["no_such_module"], supervise=True)
     assert code == 1
     assert "No module named 'no_such_module'" in job.err
-    assert "error: the process that starts all others ended with exit code 1; see what it says above" in job.err
+    assert "error: the process that starts all others ended with exit code 1; its error is above" in job.err
 
 
 def test_nothing_is_left_when_nobody_reads(tmp_path):

@@ -1,6 +1,7 @@
-"""The launcher's side of the process that starts all others.
+"""The launcher's side of the process that starts all others, and the processes of one attempt.
 
-Owns: the starter's life, and what it is asked and says. Does not own: what the starter does (`starter.py`).
+Owns: the starter's life; starting, reading and signalling the processes of a job.
+Does not own: what the starter does (`starter.py`), what the end of a process means for the others (`attempt.py`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import dataclasses
 import itertools
 import json
 import os
+import selectors
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing import Pipe, reduction
 
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.launch.local.output import Lines
+from official_trainer.launch.local.signals import Signals
+from official_trainer.launch.local.starter import Ended, Signal, Start, Started
+from official_trainer.launch.spec import ALL_ROLES, Member
+from official_trainer.launch.verdict import Restarts
 
 PRELOAD = (
     "tensorflow",
@@ -25,7 +32,7 @@ PRELOAD = (
     "official_trainer.runs.evaluate",
     "official_trainer.cli",
 )
-"""What every process of a job imports; TensorFlow alone is seconds."""
+"""The modules that every process of a job imports; TensorFlow alone takes seconds."""
 
 _BOOT = """
 import json, sys
@@ -34,62 +41,36 @@ from official_trainer.launch.local import starter
 starter.main(int(sys.argv[2]), sys.argv[3:])
 """
 _END_SECONDS = 10.0
+_READ_BYTES = 1 << 16
 
 
 class StarterError(UserError, RuntimeError):
     """The process that starts all others does not start, or has died."""
 
     def __init__(self, code: int | None) -> None:
-        """Takes how it ended: its exit code, negative for a signal; None if it has only fallen silent."""
+        """Takes its exit code, negative for a signal; None if it does not answer."""
         if code is None or code < 0:
             how = "does not answer" if code is None else f"was killed by {signal.Signals(-code).name}"
             super().__init__(f"the process that starts all others {how}; its processes died with it; start again")
             self.exit_code = ExitCode.RETRY
         else:
-            super().__init__(f"the process that starts all others ended with exit code {code}; see what it says above")
-
-
-@dataclasses.dataclass(frozen=True)
-class Started:
-    """A process runs.
-
-    Attributes:
-      number: which.
-      pid: by which the system knows it.
-    """
-
-    number: int
-    pid: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """A process has ended.
-
-    Attributes:
-      number: which.
-      code: its exit code; negative: the signal that killed it.
-    """
-
-    number: int
-    code: int
+            super().__init__(f"the process that starts all others ended with exit code {code}; its error is above")
 
 
 class Starter:
-    """Starts processes until its `with` block ends, which leaves none of them."""
+    """Starts processes until its `with` block ends, and kills those that still run then."""
 
     def __init__(self, *, preload: Sequence[str] = ()) -> None:
-        """Takes what processes are to find imported.
+        """Takes the modules that processes find imported.
 
         Args:
-          preload: modules; with any, processes are forked, else they are started anew.
+          preload: modules; with any, processes are forked, else they are started from scratch.
         """
         self._preload = tuple(preload) if hasattr(os, "fork") and sys.platform == "linux" else ()
-        self._unread = b""
         self._numbers = itertools.count()
 
     def __enter__(self) -> Starter:
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = Pipe()
         path = json.dumps([entry or os.getcwd() for entry in sys.path])
         with theirs:
             self._process = subprocess.Popen(
@@ -101,7 +82,7 @@ class Starter:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._control.close()  # the starter sees it, kills what is left, and ends
+        self._control.close()  # the starter notices, kills its children, and ends
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -109,7 +90,7 @@ class Starter:
             self._process.wait()
 
     def fileno(self) -> int:
-        """Returns what to wait for before `read`."""
+        """Returns the descriptor to wait for before `read`."""
         return self._control.fileno()
 
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
@@ -121,9 +102,8 @@ class Starter:
         """
         number = next(self._numbers)
         reading, writing = os.pipe()
-        request = {"do": "start", "id": number, "argv": list(argv), "fork": bool(self._preload)}
         try:
-            self._ask({**request, "environ": dict(environ)}, [writing])
+            self._send(Start(number, list(argv), dict(environ), fork=bool(self._preload)), writing)
         finally:
             os.close(writing)
         os.set_blocking(reading, False)
@@ -131,36 +111,25 @@ class Starter:
 
     def signal(self, number: int, which: signal.Signals) -> None:
         """Sends a signal to a process; nothing happens if it has ended."""
-        self._ask({"do": "signal", "id": number, "number": int(which)}, [])
+        self._send(Signal(number, int(which)))
 
-    def read(self) -> list[Started | Ended]:
-        """Returns what has happened to processes since the last call; waits for something to be said.
+    def read(self) -> Started | Ended:
+        """Waits for the next event of a process.
 
         Raises:
-          StarterError: there is no starter any more, and so none of its processes.
+          StarterError: the starter is gone, and its processes with it.
         """
         try:
-            data = self._control.recv(1 << 16)
-        except ConnectionError:
-            data = b""
-        if not data:
-            raise self._lost()
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        events = [json.loads(line) for line in lines]
-        happened: list[Started | Ended] = []
-        for event in events:
-            if "started" in event:
-                happened.append(Started(event["started"], event["pid"]))
-            elif "ended" in event:
-                happened.append(Ended(event["ended"], event["code"]))
-        return happened
+            event: Started | Ended = self._control.recv()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        return event
 
-    def _ask(self, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
-        data = json.dumps(request).encode() + b"\n"
+    def _send(self, request: Start | Signal, descriptor: int | None = None) -> None:
         try:
-            if descriptors:
-                data = data[socket.send_fds(self._control, [data], list(descriptors)) :]
-            self._control.sendall(data)
+            self._control.send(request)
+            if descriptor is not None:
+                reduction.send_handle(self._control, descriptor, self._process.pid)
         except ConnectionError as error:
             raise self._lost() from error
 
@@ -169,3 +138,143 @@ class Starter:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(_END_SECONDS)
         return StarterError(code)
+
+
+@dataclasses.dataclass(eq=False)
+class Process:
+    """A process of a job, through its single restarts.
+
+    Attributes:
+      member: its role and command.
+      lines: takes its output.
+      restarts: counts its restarts.
+      pid: its process id; None until it runs.
+      output: the descriptor from which its output is read; -1 once that has ended.
+      was_told: whether it was sent a signal to end.
+      was_killed: whether that signal was SIGKILL.
+    """
+
+    member: Member
+    lines: Lines
+    restarts: Restarts
+    pid: int | None = None
+    output: int = -1
+    was_told: bool = False
+    was_killed: bool = False
+
+
+class Processes:
+    """The processes of one attempt; the end of the `with` block reads the rest of their output.
+
+    Attributes:
+      running: those that run, by the starter's number.
+    """
+
+    def __init__(self, starter: Starter, signals: Signals, environ: Mapping[str, str]) -> None:
+        """Takes what starts processes and what ends a wait.
+
+        Args:
+          starter: starts and signals them.
+          signals: of the launcher.
+          environ: the environment that all processes share.
+        """
+        self.running: dict[int, Process] = {}
+        self._starter, self._environ = starter, environ
+        self._all: dict[Process, None] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(starter, selectors.EVENT_READ)
+        self._selector.register(signals, selectors.EVENT_READ)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for process in self._all:
+            self._drain(process)
+            process.lines.end()
+        self._selector.close()
+
+    def start(self, process: Process) -> None:
+        """Starts a process, or starts it again."""
+        self._all[process] = None
+        process.pid = None
+        number, process.output = self._starter.start(process.member.argv, _environ_of(process.member, self._environ))
+        self.running[number] = process
+        self._selector.register(process.output, selectors.EVENT_READ, process)
+
+    def wait(self, seconds: float | None) -> tuple[Process, Started | Ended] | None:
+        """Waits for output, an event or a signal, and reads output.
+
+        Args:
+          seconds: the longest wait; None waits as long as it takes.
+
+        Returns:
+          The process that has started or ended, and the event; None if there was no event.
+        """
+        keys = [key for key, _ in self._selector.select(seconds)]
+        for key in keys:
+            if isinstance(key.data, Process):
+                self._read(key.data)
+        if all(key.fileobj is not self._starter for key in keys):
+            return None
+        event = self._starter.read()
+        process = self.running[event.number]
+        if isinstance(event, Started):
+            process.pid = event.pid
+        else:
+            del self.running[event.number]
+            self._drain(process)
+        return process, event
+
+    def names(self, *roles: str) -> list[str]:
+        """Returns the names of the running processes, of these roles or of all."""
+        return [process.member.name for process in self._of(roles).values()]
+
+    def terminate(self, *roles: str) -> None:
+        """Sends SIGTERM, once: a second one would keep a process from saving."""
+        for number, process in self._of(roles).items():
+            if not process.was_told:
+                process.was_told = True
+                self._starter.signal(number, signal.SIGTERM)
+
+    def kill(self, *roles: str) -> None:
+        """Sends SIGKILL."""
+        for number, process in self._of(roles).items():
+            process.was_told = process.was_killed = True
+            self._starter.signal(number, signal.SIGKILL)
+
+    def _of(self, roles: Sequence[str]) -> dict[int, Process]:
+        wanted = roles or ALL_ROLES
+        return {number: process for number, process in self.running.items() if process.member.role in wanted}
+
+    def _read(self, process: Process) -> bool:
+        """Takes the output of a process; returns whether there may be more at once."""
+        if process.output < 0:
+            return False
+        try:
+            data = os.read(process.output, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if data:
+            process.lines.feed(data)
+        else:
+            self._close(process)
+        return bool(data)
+
+    def _drain(self, process: Process) -> None:
+        while self._read(process):
+            pass
+        self._close(process)
+
+    def _close(self, process: Process) -> None:
+        if process.output >= 0:
+            self._selector.unregister(process.output)
+            os.close(process.output)
+            process.output = -1
+
+
+def _environ_of(member: Member, environ: Mapping[str, str]) -> dict[str, str]:
+    direct = {
+        name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")
+    }  # gRPC would use a proxy for loopback too
+    return {**environ, **direct, "PYTHONUNBUFFERED": "1", **member.environ}

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from official_trainer.checkpoints import manifest
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.local.attempt import Attempt, Options
-from official_trainer.launch.local.children import Starter, StarterError
+from official_trainer.launch.local.children import Processes, Starter, StarterError
 from official_trainer.launch.local.output import Printer
 from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import JobSpec, Member, members
@@ -42,7 +42,8 @@ def launch(job: JobSpec, options: Options, printer: Printer, *, newest: Callable
         starter = stack.enter_context(Starter(preload=options.preload))
         while True:
             try:
-                outcome = Attempt(job, options, printer, starter, signals, newest).run(place(job), os.environ)
+                with Processes(starter, signals, os.environ) as processes:
+                    outcome = Attempt(job, options, printer, processes, signals, newest).run(place(job))
             except StarterError as error:
                 outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
                 starter = stack.enter_context(Starter(preload=options.preload))
