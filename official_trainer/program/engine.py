@@ -11,12 +11,13 @@ import dataclasses
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from official_trainer.actions.schedule import ActionError, Schedule
-from official_trainer.engine.hooks import Hooks
+from official_trainer.config.modes import TRAINING_MODES, Evaluates
 from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
 from official_trainer.program.callbacks import CallbacksAction, Epochs
@@ -28,7 +29,7 @@ from official_trainer.program.task import ProgramTask
 from official_trainer.program.trainer import NoStore, ProgramTrainer
 from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
-from official_trainer.runs.job import Given, Job
+from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking import Tracker
@@ -54,6 +55,20 @@ def _one_at_a_time(method: Method) -> Method:
             return method(self, *arguments, **keywords)
 
     return cast(Method, run)
+
+
+class _EpochSteps(DueSteps):
+    """Summaries at the end of each epoch, and evaluations where Keras's callbacks want them."""
+
+    def __init__(self, config: Any, evaluate: Evaluates, epochs: Epochs, action: CallbacksAction) -> None:
+        super().__init__(config, evaluate)
+        self._epochs, self._action = epochs, action
+
+    def is_summary_due(self, step: int) -> bool:
+        return self._epochs.ends_at(step)
+
+    def is_evaluation_due(self, step: int, *, is_last: bool) -> bool:
+        return self._action.wants_validation(step)
 
 
 class Engine:
@@ -114,33 +129,40 @@ class Engine:
         trainer.restart_data()
         watch_all(callbacks, trainer, epochs)
         action = CallbacksAction(callbacks, epochs, every=self._every)
-        hooks: dict[str, Any] = {"summarizes_at": epochs.ends_at, "evaluates_at": action.wants_validation}
         with self._told(trainer, callbacks):
             try:
                 if self._model_dir:
-                    self._run_in_directory(action, self._job(config, Given(trainer=trainer, hooks=hooks)))
+                    due = _EpochSteps(config.trainer, TRAINING_MODES[self._mode], epochs, action)
+                    self._run_in_directory(action, self._job(config, Prebuilt(trainer=trainer, due=due)))
                 else:
-                    self._run_in_memory(trainer, action, hooks)
+                    self._run_in_memory(trainer, action, _EpochSteps(config.trainer, "interval", epochs, action))
             except ActionError as error:
                 raise error.__cause__ or error from None  # a callback's own error is for its user
 
     def _run_in_directory(self, action: CallbacksAction, job: Job) -> None:
-        assert job.given is not None
+        assert job.prebuilt is not None
         action.begin()
-        job.given.trainer.actions[:] = [action]
+        job.prebuilt.trainer.actions[:] = [action]
         runtime = job.config.runtime
-        with self._new_stop() as stop, job.given.trainer.keeping_best(best_checkpoint(job)):
+        with self._new_stop() as stop, job.prebuilt.trainer.keeping_best(best_checkpoint(job)):
             stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
             train.train(job, stop, is_alone=False)
 
-    def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, hooks: Mapping[str, Any]) -> None:
+    def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, due: DueSteps) -> None:
         if not isinstance(self._data.training, Own):  # which goes on where it was
             trainer.train_iterator.begin_next_epoch()
         self._num_fits += 1
         trainer.global_step.assign(action.begin())
         # Signals stay the caller's: there is nothing to save, and the process may be a notebook's.
-        called = Hooks(actions=Schedule([action]), **hooks)
-        Loop(trainer, NoStore(), Tracker(), evaluate="interval", hooks=called, stop=self._new_stop()).run()
+        parts = LoopParts(
+            trainer=trainer,
+            store=NoStore(),
+            metric_writer=Tracker(),
+            due=due,
+            actions=Schedule([action]),
+            stop=self._new_stop(),
+        )
+        Loop(parts).run()
 
     def ask_to_stop(self, reason: str) -> None:
         """Ends the call of `fit` that runs, or is about to, at its next window; any thread may ask."""
@@ -265,15 +287,19 @@ class Engine:
         )
         return self._settings.config(call, enable_xla=bool(self._model.jit_compile))
 
-    def _job(self, config: Any, given: Given) -> Job:
+    @property
+    def _mode(self) -> str:
+        return "train" if self._data.validation is None else "train_and_eval"
+
+    def _job(self, config: Any, prebuilt: Prebuilt) -> Job:
         return Job(
             experiment=self._settings.experiment,
             resolved=self._settings.resolved(config),
             model_dir=self._model_dir,
-            mode="train" if self._data.validation is None else "train_and_eval",
+            mode=self._mode,
             quiet=True,  # Keras's progress bar says it
             argv=tuple(sys.argv),
-            given=given,
+            prebuilt=prebuilt,
         )
 
     @contextlib.contextmanager

@@ -56,10 +56,10 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       ConfigError: a batch does not divide over the replicas.
       DeviceError: the devices are not there.
     """
-    if job.given is not None:
-        given = job.given.trainer
-        given.stop = stop or given.stop
-        return given
+    if job.prebuilt is not None:
+        prebuilt: Trainer = job.prebuilt.trainer
+        prebuilt.stop = stop or prebuilt.stop
+        return prebuilt
     config = job.config
     gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
     process.configure_process(config.runtime)
@@ -192,7 +192,7 @@ def summaries_of(job: Job, *, owns_run: bool) -> Tracker:
     folders = {"validation": job.config.trainer.validation_summary_subdir}
     board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=owns_run)
     threaded = Threaded(board, name="tensorboard", on_error="fail")
-    return threaded if job.given is None else job.given.summaries(threaded)
+    return threaded if job.prebuilt is None else job.prebuilt.summaries(threaded)
 
 
 def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:

@@ -21,7 +21,7 @@ from official_trainer.runs.build import build, monitored, schedule_of, store_of
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import flatten
-from official_trainer.tracking.record import claim
+from official_trainer.tracking.record import prepare_model_dir
 
 if TYPE_CHECKING:
     from official_trainer.engine.trainer import Trainer
@@ -96,7 +96,7 @@ class _Session:
         return "\n".join(["what differs from a run there:", *(f"  {said}" for said in differences(self._job.config))])
 
     def _model_dir(self) -> str:
-        claim(self._job.model_dir, self._job.experiment)
+        prepare_model_dir(self._job.model_dir, self._job.experiment)
         return f"{self._job.model_dir} is writable, {_free_space(self._job.model_dir)} free"
 
     def _build(self) -> str:

@@ -265,7 +265,7 @@ def follow(
       timeout_seconds: longest wait for the next checkpoint.
       stop: looked at between checkpoints and while waiting.
       is_done: whether a step has been dealt with.
-      clock: tells the time in seconds.
+      clock: returns the time in seconds.
       sleep: waits.
     """
     waiting_since = clock()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
@@ -25,17 +25,17 @@ from official_trainer.tracking.record import Launch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Given:
-    """What a program brings along that calls the engine, and writes to the run directory too.
+class Prebuilt:
+    """What a program has built that calls the engine, and writes to the run directory too.
 
     Attributes:
       trainer: a Trainer with the config of the job; nothing else is built.
-      summaries: given the tracker of TensorBoard's files, returns the one to use.
-      hooks: what it has to say to the loop, by the names that `hooks.Hooks` has.
+      due: the loop's `DueSteps`; None for those of the config.
+      summaries: takes the tracker of TensorBoard's files, and returns the one to use.
     """
 
     trainer: Any
-    hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    due: Any = None
     summaries: Callable[[Any], Any] = lambda board: board
 
 
@@ -53,7 +53,7 @@ class Job:
       allow_config_change: whether a run may go on with a config that is not its checkpoint's.
       cluster: the processes that take part; None for this one alone.
       gin: what the gin flags bind; None if they are not given.
-      given: what the caller has built; None for a job that is described by its config.
+      prebuilt: what the caller has built; None for a job that is described by its config.
       gpus: how many GPUs each process is going to be given, as far as that is known before it runs.
     """
 
@@ -66,7 +66,7 @@ class Job:
     allow_config_change: bool = False
     cluster: Cluster | None = None
     gin: Bindings | None = None
-    given: Given | None = None
+    prebuilt: Prebuilt | None = None
     gpus: int = 0
 
     @property
@@ -125,7 +125,9 @@ class Job:
     def write_params(self) -> None:
         """Writes `params.yaml`, unless the calling program has put its own there."""
         path = self.path(config_changes.PARAMS_FILE)
-        is_callers = self.given is not None and files.exists(path) and not config_changes.is_ours(files.read_text(path))
+        is_callers = (
+            self.prebuilt is not None and files.exists(path) and not config_changes.is_ours(files.read_text(path))
+        )
         if not is_callers:
             config_changes.write_params(self.model_dir, self.resolved)
 

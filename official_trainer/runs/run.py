@@ -26,7 +26,7 @@ from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
-from official_trainer.tracking.record import claim
+from official_trainer.tracking.record import prepare_model_dir
 
 if TYPE_CHECKING:
     from official_trainer.runs.check import CheckStep
@@ -149,7 +149,9 @@ def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTI
     """
     check_ready(job)
     if job.mode in TRAINING_MODES and not job.serves:
-        claim(job.model_dir, job.experiment)  # training does both again; here they cost no import of TensorFlow
+        prepare_model_dir(
+            job.model_dir, job.experiment
+        )  # training does both again; here they cost no import of TensorFlow
         job.check_changes()
     if job.mode == "predict":
         predict.check(job, prediction)

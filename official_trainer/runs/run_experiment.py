@@ -43,7 +43,7 @@ from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.lazy import keras, tf
 from official_trainer.runs import evaluate, train
 from official_trainer.runs.build import best_checkpoint, summaries_of
-from official_trainer.runs.job import Given, Job
+from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Outcome, Tracker
 
@@ -115,7 +115,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
             trainer = _build_trainer(job, task, params)
     trainer.use_config(_as_read(config, params))
     summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
-    job = dataclasses.replace(job, given=Given(trainer=trainer, summaries=summaries))
+    job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
     if _prunes(params) and job.mode in TRAINING_MODES:
         calls_train.append(_pruning_action(trainer, job.model_dir))
     actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
@@ -139,10 +139,10 @@ def _run(job: Job) -> Mapping[str, Any]:
             return evaluate.continuous_eval(job, stop)
         with stop.interruptible():
             metrics = evaluate.evaluate(job, "latest", stop)
-        assert job.given is not None
+        assert job.prebuilt is not None
         summaries = summaries_of(job, owns_run=False)
         with contextlib.closing(summaries):
-            summaries.log("validation", int(job.given.trainer.global_step.numpy()), metrics)
+            summaries.log("validation", int(job.prebuilt.trainer.global_step.numpy()), metrics)
         return metrics
 
 
