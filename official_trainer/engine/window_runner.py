@@ -45,7 +45,8 @@ class WindowRunner:
     def run_to(self, step: int) -> None:
         """Runs windows until `step`, to repeat what was run before: the mean loss starts again where it did."""
         trainer, due = self._parts.trainer, self._parts.due
-        while (now := self._progress.read_step()) < step:
+        self._progress.read_step()
+        while (now := self._progress.step) < step:
             if due.is_summary_due(now):
                 trainer.train_loop_end()
                 trainer.train_loop_begin()
