@@ -4,9 +4,10 @@ import json
 import math
 import types
 
+from official_trainer.actions.schedule import Schedule
 from official_trainer.config import TrainerConfig
-from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopObserver, LoopParts
 from official_trainer.stopping import StopRequest
 
 
@@ -185,19 +186,31 @@ class FakeJournal:
         self.disk.rows[:] = [row for row in self.disk.rows if row[1] <= step]
 
 
-def find_row(disk):
-    return lambda step, split: disk.results[split, step] if (split, step) in disk.rows else None
+class Observer(LoopObserver):
+    """Finds the rows of a disk; `methods` take the place of its own."""
+
+    def __init__(self, disk, **methods):
+        self.disk = disk
+        vars(self).update(methods)
+
+    def find_row(self, step, split):
+        return self.disk.results[split, step] if (split, step) in self.disk.rows else None
 
 
-def start(disk, config, evaluate="interval", stop=None, hooks=None, **kwargs):
+def start(disk, config, *actions, evaluate="interval", stop=None, methods=None, **kwargs):
     """Returns a loop over a fake trainer, as a process would build it that finds `disk`."""
     trainer = FakeTrainer(disk, config, **kwargs)
     stop = trainer.stop = stop or StopRequest()
-    hooks = hooks or Hooks(find_row=find_row(disk))
-    loop = Loop(
-        trainer, FakeStore(disk, trainer), FakeJournal(disk, trainer.kill_at), evaluate=evaluate, hooks=hooks, stop=stop
+    parts = LoopParts(
+        trainer=trainer,
+        store=FakeStore(disk, trainer),
+        metric_writer=FakeJournal(disk, trainer.kill_at),
+        due=DueSteps(config, evaluate),
+        observer=Observer(disk, **(methods or {})),
+        actions=Schedule(actions),
+        stop=stop,
     )
-    return loop, trainer
+    return Loop(parts), trainer
 
 
 def config_of(**kwargs):

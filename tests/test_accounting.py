@@ -57,9 +57,9 @@ class Told:
         self.time = FakeTime()
         self.acted = 0.0
         self.account = TimeAccount(began_seconds=90.0, clock=self.time)
-        self.account.actions_seconds = lambda: self.acted
         self.waits = None
-        self.account.sampler.waits = lambda: self.waits
+        self.sampler = self.account.attach(is_waiting=lambda: self.waits, actions_seconds=lambda: self.acted)
+        self.sampler.stop()  # its thread: samples are made by hand
 
     def phase(self, name, seconds):
         self.account.enter(name)
@@ -70,10 +70,10 @@ class Told:
             self.time.after(seconds)
         else:
             self.waits = None
-            self.account.sampler.look()
+            self.sampler.sample()
             for self.waits, part in ((True, waited), (False, seconds - waited)):
                 self.time.after(part)
-                self.account.sampler.look()
+                self.sampler.sample()
         self.account.window(steps, seconds, examples=10 * steps, has_traced=has_traced)
 
     def report(self):
@@ -150,7 +150,7 @@ def test_actions_count_in_whichever_phase_they_are_called():
 
     schedule = Schedule([Slow()], clock=clock)
     account = TimeAccount(clock=clock)
-    account.actions_seconds = lambda: schedule.spent_seconds
+    account.attach(actions_seconds=lambda: schedule.spent_seconds).stop()
     account.enter("evaluate")
     clock.after(2)
     schedule.start(type("Run", (), {"step": 0})())
@@ -216,12 +216,10 @@ def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_secon
 def test_looks_are_worth_the_time_since_the_last():
     """N16: also when Python was busy meanwhile; what is no window is not looked at."""
     told = Told()
-    sampler = told.account.sampler
     for told.waits, seconds in ((None, 7), (True, 0.01), (False, 2), (None, 5), (True, 0.02)):
         told.time.after(seconds)
-        sampler.look()
-    assert sampler.seen_seconds == pytest.approx(2.03)
-    assert sampler.waited_seconds == pytest.approx(0.03)
+        told.sampler.sample()
+    assert told.sampler.sums == pytest.approx((2.03, 0.03))
 
 
 def test_the_line_of_the_console():
@@ -426,7 +424,7 @@ def test_trackers_count_in_whichever_phase_they_are_waited_for():
     """N16: a slow destination of numbers is no slow evaluation and no slow save."""
     clock, waited = FakeTime(), [0.0]
     account = TimeAccount(clock=clock)
-    account.trackers_seconds = lambda: waited[0]
+    account.attach(trackers_seconds=lambda: waited[0]).stop()
     account.enter("evaluate")
     clock.after(5)
     waited[0] += 3

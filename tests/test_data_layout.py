@@ -217,8 +217,8 @@ def test_shares_that_are_very_uneven_are_warned_of_once_by_the_chief(tmp_path, c
         context = inputs.InputContext(num_input_pipelines=2, num_replicas_in_sync=2)
         params = schema.DataConfig(input_path=f"{tmp_path}/part-*", global_batch_size=2, is_training=True)
         inputs.from_tfrecords(params, context, parse_fn=lambda record: record)
-        teller = data_layout.LayoutTeller(
-            remember=lines.append, record=lines.append, say=lines.append, is_chief=is_chief
+        teller = data_layout.LayoutReport(
+            remember=lines.append, record=lines.append, show=lines.append, is_chief=is_chief
         )
         teller(context)
         teller(context)

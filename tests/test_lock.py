@@ -19,7 +19,7 @@ import pytest
 from official_trainer import files, lock
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lock import LEASE_SECONDS, DirectoryLock, LockedError
-from official_trainer.tracking.record import claim
+from official_trainer.tracking.record import prepare_model_dir
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 60
@@ -137,7 +137,7 @@ def test_the_lock_of_a_killed_process_is_taken_at_once(run_dir):
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait(TIMEOUT_SECONDS)
     assert read(run_dir)["pid"] == holder.pid
-    claim(run_dir, "digits")  # what is left does not make a fresh directory unusable
+    prepare_model_dir(run_dir, "digits")  # what is left does not make a fresh directory unusable
     with make(run_dir):
         assert read(run_dir)["pid"] == os.getpid()
 
@@ -171,7 +171,7 @@ def test_a_holder_says_who_it_is_and_leaves_no_name(run_dir):
         held.renew()
         assert read(run_dir) == {**values, "renewals": 1}
     assert content(run_dir) == {".lock": b""}
-    claim(run_dir, "digits")
+    prepare_model_dir(run_dir, "digits")
     held.release()
     held.renew()
     assert content(run_dir) == {".lock": b""}

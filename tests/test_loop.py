@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.loop import NonFiniteError
 from official_trainer.stopping import PreemptedError, StopRequest
 from tests.loops import Disk, Killed, config_of, multiples, start
@@ -162,7 +161,7 @@ def test_a_stop_request_saves_and_ends():
         if state.step >= 33:
             stop.reason = "SIGTERM"
 
-    loop, trainer = start(disk, config_of(steps_per_loop=7), stop=stop, hooks=Hooks(on_window=on_window))
+    loop, trainer = start(disk, config_of(steps_per_loop=7), stop=stop, methods={"on_window": on_window})
     with pytest.raises(PreemptedError, match=r"SIGTERM at step \d+, which is saved") as caught:
         loop.run()
     assert caught.value.exit_code == 143

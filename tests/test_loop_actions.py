@@ -7,14 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer.actions.action import Action, Rollback, Save, Stop
-from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.actions.schedule import ActionError
 from official_trainer.config import ActionConfig
-from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.errors import ExitCode
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, AtEnd, AtSteps, Every, NTimes
-from tests.loops import Disk, Killed, config_of, find_row, multiples, start
+from tests.loops import Disk, Killed, config_of, multiples, start
 
 
 class Steps(Action):
@@ -60,12 +59,8 @@ class Patience(Action):
         self.seen = list(state.get("seen", []))
 
 
-def hooks_of(disk, *actions, **more):
-    return Hooks(find_row=find_row(disk), actions=Schedule(actions), **more)
-
-
-def run(disk, config, *actions, stop=None, evaluate="interval", **kwargs):
-    loop, trainer = start(disk, config, evaluate=evaluate, stop=stop, hooks=hooks_of(disk, *actions), **kwargs)
+def run(disk, config, *actions, **kwargs):
+    loop, trainer = start(disk, config, *actions, **kwargs)
     loop.run()
     return loop, trainer
 
@@ -164,8 +159,7 @@ def test_a_stop_is_the_end():
     """G1: summary, checkpoint and evaluation of that step, as of a last one; and it stays the end."""
     disk, said = Disk(), []
     action = Steps(AtSteps((33,)), answer=lambda run: Stop(reason="enough"))
-    hooks = hooks_of(disk, action, on_stop=said.append)
-    loop, _ = start(disk, config_of(), hooks=hooks)
+    loop, _ = start(disk, config_of(), action, methods={"on_stop": said.append})
     loop.run()
     assert loop.state.step == 33
     assert disk.checkpoints[-1] == 33
@@ -206,8 +200,7 @@ def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name,
     accuracies = {20: 0.5, 40: 0.4, 60: 0.6}
     run(disk, config, PatienceConfig(name="patience"), accuracies=accuracies)
     action = PatienceConfig(name=name, patience=patience)
-    hooks = hooks_of(disk, action, on_stop=said.append)
-    loop, _ = start(disk, config, hooks=hooks, accuracies=accuracies)
+    loop, _ = start(disk, config, action, methods={"on_stop": said.append}, accuracies=accuracies)
     loop.run()
     assert loop.state.step == last_step
     if last_step == 40:
@@ -218,13 +211,11 @@ def test_weights_to_be_exported_are_loaded_before_the_export():
     """G1: restore_best; after the last checkpoint, which keeps the last weights."""
     disk = Disk()
     action = Steps(AtSteps((20,)), answer=lambda run: Stop(reason="enough", weights=("best", 10)))
-    hooks = hooks_of(
-        disk,
-        action,
-        load_weights=lambda directory, step: disk.events.append(("load", (directory, step))),
-        export=lambda step, logs: disk.events.append(("export", step)),
-    )
-    loop, _ = start(disk, config_of(), hooks=hooks)
+    methods = {
+        "load_weights": lambda directory, step: disk.events.append(("load", (directory, step))),
+        "on_end": lambda step, logs: disk.events.append(("export", step)),
+    }
+    loop, _ = start(disk, config_of(), action, methods=methods)
     loop.run()
     assert disk.events[-4:] == [("save", 20), ("validation", 20), ("load", ("best", 10)), ("export", 20)]
 
@@ -313,8 +304,7 @@ def test_a_stop_where_an_action_is_due_does_not_lose_its_call(place):
         def actions(answer=None):
             return [Steps(AnyOf((Every(30), AtEnd())), "first"), Steps(AnyOf((Every(30), AtEnd())), "second", answer)]
 
-        hooks = hooks_of(disk, *actions(leave), on_window=ask)
-        loop, _ = start(disk, config_of(), hooks=hooks, stop=stop)
+        loop, _ = start(disk, config_of(), *actions(leave), methods={"on_window": ask}, stop=stop)
         with pytest.raises(PreemptedError):
             loop.run()
         assert disk.checkpoints[-1] == stopped_at

@@ -10,7 +10,7 @@ import pytest
 from official_trainer import files
 from official_trainer.errors import ExitCode
 from official_trainer.tracking import record
-from official_trainer.tracking.record import Launch, ModelDirError, RunRecord, claim
+from official_trainer.tracking.record import Launch, ModelDirError, RunRecord, prepare_model_dir
 
 
 def launch(**changes):
@@ -142,9 +142,9 @@ def test_the_record_is_replaced_whole(model_dir, monkeypatch):
 
 def test_a_claim_that_was_killed_leaves_nothing_for_ever(model_dir):
     """N3: the next one removes its file."""
-    claim(model_dir, "digits")
+    prepare_model_dir(model_dir, "digits")
     open(f"{model_dir}/.write-test", "w").close()
-    claim(model_dir, "digits")
+    prepare_model_dir(model_dir, "digits")
     assert files.list_dir(model_dir) == []
 
 
@@ -172,25 +172,25 @@ def test_the_git_revision_of_the_workspace(tmp_path, monkeypatch):
 
 
 def test_a_new_directory_is_created_and_an_empty_one_taken(model_dir):
-    claim(model_dir, "digits")
+    prepare_model_dir(model_dir, "digits")
     assert os.listdir(model_dir) == []
-    claim(model_dir, "digits")
+    prepare_model_dir(model_dir, "digits")
     for name in (".DS_Store", "lost+found", "run.json.tmp-12"):
         open(os.path.join(model_dir, name), "w").close()
-    claim(model_dir, "digits")
+    prepare_model_dir(model_dir, "digits")
 
 
 def test_a_run_of_the_same_experiment_is_continued(model_dir):
     start(model_dir).finish(0)
     before = sorted(os.listdir(model_dir))
-    claim(model_dir, "digits")
+    prepare_model_dir(model_dir, "digits")
     assert sorted(os.listdir(model_dir)) == before
 
 
 def refused(model_dir, message, experiment="digits"):
     before = sorted(os.listdir(model_dir)) if os.path.isdir(model_dir) else None
     with pytest.raises(ModelDirError, match=message) as caught:
-        claim(model_dir, experiment)
+        prepare_model_dir(model_dir, experiment)
     assert caught.value.exit_code == ExitCode.CONFIG
     assert (sorted(os.listdir(model_dir)) if os.path.isdir(model_dir) else None) == before
 
@@ -253,13 +253,13 @@ def test_a_directory_that_cannot_be_written_is_refused(model_dir, monkeypatch):
 
 
 def test_a_url_can_be_a_model_dir():
-    claim("ram://record/run", "digits")
+    prepare_model_dir("ram://record/run", "digits")
     run = RunRecord("ram://record/run", launch(), clock=lambda: 0)
     run.start()
     run.finish(0)
-    claim("ram://record/run", "digits")
+    prepare_model_dir("ram://record/run", "digits")
     assert record.read_run("ram://record/run")["status"] == "done"
     with pytest.raises(ModelDirError, match="holds a run of the experiment 'digits'"):
-        claim("ram://record/run", "lm")
+        prepare_model_dir("ram://record/run", "lm")
     with pytest.raises(ModelDirError, match="--model_dir=unknown://x cannot be written: "):
-        claim("unknown://x", "digits")
+        prepare_model_dir("unknown://x", "digits")

@@ -8,17 +8,16 @@ from official_trainer import config as configuration
 from official_trainer.actions.action import Action
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import schema
-from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.traces import RetraceError, Traces, signature_of
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.runs import run
-from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
 from tests import toy
-from tests.loops import Disk, FakeJournal, FakeStore
+from tests.loops import Disk, FakeJournal, FakeStore, Observer
 
 
 def batches(size):
@@ -191,9 +190,15 @@ def test_actions_are_told_of_traces():
     trainer.config.trainer.__dict__["train_steps"] = 8
     trainer.after_restore = lambda report: None
     disk, witness = Disk(), Witness()
-    hooks = Hooks(actions=Schedule([witness]), new_traces=trainer.traces.take)
-    store = FakeStore(disk, trainer)
-    Loop(trainer, store, FakeJournal(disk), evaluate="interval", hooks=hooks, stop=StopRequest()).run()
+    parts = LoopParts(
+        trainer=trainer,
+        store=FakeStore(disk, trainer),
+        metric_writer=FakeJournal(disk),
+        due=DueSteps(trainer.config.trainer, "interval"),
+        observer=Observer(disk, find_row=lambda step, split: None, new_traces=trainer.traces.take),
+        actions=Schedule([witness]),
+    )
+    Loop(parts).run()
     assert witness.told == [("train", 1, 1), ("eval", 1, 4)]
 
 

@@ -1,7 +1,7 @@
-"""What follows a loss that is not finite: which batch did it, a report, and going back or giving up.
+"""Recovery from a loss that is not finite: find the batch that caused it, write a report, go back or give up.
 
-Owns: the policy in `trainer.recovery_…`, repeating steps to find the one that failed, what has to be remembered of a
-recovery across restarts. Does not own: noticing (`loop.py`), what the report says (`nonfinite.py`).
+Owns: the policy in `trainer.recovery_…`, repeating steps to find the one that failed, the record of recoveries across
+restarts. Does not own: noticing the failure (`loop.py`), the content of the report (`nonfinite.py`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class NonFiniteError(UserError, ArithmeticError, RuntimeError):
 
 
 class DivergedError(NonFiniteError):
-    """An action asks to go back; numbers are finite, so there is no batch to be found."""
+    """An action asks to go back; the numbers are finite, so no batch is the cause."""
 
 
 class Diagnosis(Protocol):
-    """What a recovery needs of whoever looks at a failure."""
+    """What a recovery needs to examine a failure."""
 
     def first_bad_batch(self, good_step: int, failed_step: int) -> int | None:
         """Returns the first step after `good_step` with a batch that is not finite, up to `failed_step`."""
@@ -45,7 +45,7 @@ class Diagnosis(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Decision:
-    """How a run goes on from a checkpoint that it has gone back to, and that was saved before anybody knew.
+    """How a run continues from a checkpoint that was saved before the failure was noticed.
 
     Attributes:
       step: of the checkpoint.
@@ -65,42 +65,34 @@ class _Decision:
 
 
 class Recovery:
-    """Recoveries of one run: how many there were, which batches are to be left out, what became of the learning rate.
+    """Recoveries of one run: their number, the batches that are left out, and the scale of the learning rate.
 
     Steps are exact, so going back and repeating them brings up the same failure at the same step: that finds the batch,
-    and a batch that is left out is left out of the same place after a restart. If it does not come up again, the
-    failure was the machine's.
+    and a restart leaves out the same batches at the same places. If the failure does not come again, the machine caused
+    it.
     """
 
-    def __init__(
-        self,
-        trainer: Any,
-        store: Any,
-        *,
-        run_to: Callable[[int], None],
-        diagnosis: Diagnosis | None,
-    ) -> None:
+    def __init__(self, trainer: Any, store: Any, *, diagnosis: Diagnosis | None) -> None:
         """Takes the parts.
 
         Args:
           trainer: runs steps.
           store: restores checkpoints.
-          run_to: runs windows of steps up to a step, without asking whether the loss is good.
-          diagnosis: looks at the failure; None leaves no report.
+          diagnosis: examines the failure; None writes no report.
         """
         self._trainer, self._store = trainer, store
         self._config = trainer.config.trainer
-        self._run_to, self._diagnosis = run_to, diagnosis
+        self._diagnosis = diagnosis
         self._count = 0
         self._left_out: tuple[int, ...] = ()  # each batch after this many steps, in the order of the recoveries
         self._pending: tuple[int, ...] = ()  # those that this state has not come to yet
         self._scale = 1.0
         self._decision: _Decision | None = None
         self.extra: Mapping[str, Any] = {}
-        """What the manifest of the checkpoint that was restored says beside numbers; empty for a fresh run."""
+        """What the manifest of the restored checkpoint records besides numbers; empty for a fresh run."""
 
     def loss_problem(self) -> str | None:
-        """Says what is wrong with the training loss, as `trainer` allows it to be; None if nothing is."""
+        """Returns what is wrong with the training loss, by the limits in `trainer`; None if it is good."""
         loss, step, config = self._trainer.mean_loss, int(self._trainer.global_step.numpy()), self._config
         if not math.isfinite(loss):
             return f"the training loss is {loss} at step {step}"
@@ -111,33 +103,42 @@ class Recovery:
         return None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint's manifest has to say, so that `restore` goes on alike."""
+        """Returns what a checkpoint's manifest has to hold, so that `restore` continues in the same way."""
         if not self._count:
             return {}
         left_out = {"left_out": list(self._left_out), "left_out_pending": list(self._pending)}
         return {"recoveries": self._count, **left_out, "learning_rate_scale": self._scale}
 
     def next_step(self, step: int) -> int | float:
-        """Returns the step after `step` before which a batch is to be left out; infinity if there is none."""
+        """Returns the first step after `step` before which a batch is left out; infinity without any."""
         return min((pending for pending in self._pending if pending > step), default=math.inf)
 
     def leave_out_if_due(self, step: int) -> None:
-        """Moves the data past the batches that would come after `step`, if they are to be left out."""
+        """Moves the data past the batches that would come after `step`, if they have to be left out."""
         if count := self._pending.count(step):
             self._pending = tuple(pending for pending in self._pending if pending != step)
             self._trainer.train_iterator.skip(count)
 
-    def recover(self, error: NonFiniteError, good_step: int, failed_step: int, *, step_seconds: float) -> str:
-        """Goes back to an earlier checkpoint, as `trainer.recovery_…` says; returns what was done, in words.
+    def recover(
+        self,
+        error: NonFiniteError,
+        good_step: int,
+        failed_step: int,
+        *,
+        step_seconds: float,
+        run_to: Callable[[int], None],
+    ) -> str:
+        """Goes back to an earlier checkpoint, as `trainer.recovery_…` configures; returns what was done, in words.
 
         Args:
           error: what happened.
           good_step: the last step known to be good; the failure came after it.
           failed_step: the step at which the failure was seen.
           step_seconds: how long a step takes.
+          run_to: runs windows of steps up to a step, and does not check the loss.
 
         Raises:
-          NonFiniteError: `error` again, with what was found out, because nothing may be tried any more.
+          NonFiniteError: `error` again, with what was found out, because no recovery is left.
         """
         self._store.wait()
         count, left_out = self._count + 1, self._left_out
@@ -147,7 +148,7 @@ class Recovery:
         )
         has_cause = not isinstance(error, DivergedError)
         can_repeat = has_cause and not self._trainer.is_async  # else no step comes again as it was
-        culprit = self._find(good_step, failed_step, step_seconds) if can_repeat else None
+        culprit = self._find(good_step, failed_step, step_seconds, run_to) if can_repeat else None
         found = self._describe(culprit, good_step, failed_step) if has_cause else "an action asks to go back"
         steps = self._store.steps()
         if count > self._config.recovery_max_trials or not steps:
@@ -155,13 +156,13 @@ class Recovery:
         target = steps[max(0, len(steps) - self._config.recovery_checkpoints_back)]
         for step in steps:
             if step > target:
-                self._store.delete(step)  # they are what led here; a restart must not take them up
+                self._store.delete(step)  # they led to the failure; a restart must not restore them
         self._decision = None
         self.restore()
         policy, bad_step = self._config.recovery_data, failed_step if culprit is None else culprit
         if policy == "skip_batch":
             left_out = (*left_out, bad_step - 1)
-        # What the checkpoint knows of was done before it or is pending there; all else comes after it.
+        # The checkpoint records what was left out before it, and what was pending; all other batches come after it.
         pending = (*self._pending, *left_out[len(self._left_out) :])
         skipped = skipped + failed_step - target if policy == "skip" else self._trainer.train_iterator.skipped_steps
         self._decision = _Decision(
@@ -178,7 +179,7 @@ class Recovery:
         return f"{error}\n{found}\nrecovery {count} of {limit}: back at step {target}, {data}{rate}"
 
     def restore(self) -> bool:
-        """Restores the newest checkpoint, and what is known of recoveries there; returns whether there is one."""
+        """Restores the newest checkpoint, and its record of recoveries; returns whether there is one."""
         report = self._store.restore()
         if report is None:
             return False
@@ -204,18 +205,18 @@ class Recovery:
             self._trainer.scale_learning_rate(scale)
         self._scale = scale
 
-    def _find(self, good_step: int, failed_step: int, step_seconds: float) -> int | None:
+    def _find(self, good_step: int, failed_step: int, step_seconds: float, run_to: Callable[[int], None]) -> int | None:
         """Returns the step whose batch brings up the failure again, with the trainer just before it."""
         start = self._store.latest_step()
         if start is None or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
             return None if self._diagnosis is None else self._diagnosis.first_bad_batch(good_step, failed_step)
         self.restore()
-        self._run_to(max(good_step, start))
+        run_to(max(good_step, start))
         for step in range(max(good_step, start) + 1, failed_step + 1):
-            self._run_to(step)
+            run_to(step)
             if self.loss_problem():
                 self.restore()
-                self._run_to(step - 1)
+                run_to(step - 1)
                 self.leave_out_if_due(step - 1)
                 return step
         return None

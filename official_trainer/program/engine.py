@@ -10,12 +10,13 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from official_trainer.actions.schedule import ActionError, Schedule
-from official_trainer.engine.hooks import Hooks
+from official_trainer.config.modes import TRAINING_MODES, Evaluates
 from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.program.callbacks import CallbacksAction
 from official_trainer.program.calls import RunningCall
 from official_trainer.program.checkpoint import watch_all
@@ -26,7 +27,7 @@ from official_trainer.program.prediction import Prediction
 from official_trainer.program.trainer import NoStore, ProgramTrainer
 from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
-from official_trainer.runs.job import Given, Job
+from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Tracker
 
@@ -44,6 +45,20 @@ def _one_at_a_time(method: Method) -> Method:
             return method(self, *arguments, **keywords)
 
     return cast(Method, run)
+
+
+class _EpochSteps(DueSteps):
+    """Summaries at the end of each epoch, and evaluations where Keras's callbacks want them."""
+
+    def __init__(self, config: Any, evaluate: Evaluates, epochs: Epochs, action: CallbacksAction) -> None:
+        super().__init__(config, evaluate)
+        self._epochs, self._action = epochs, action
+
+    def is_summary_due(self, step: int) -> bool:
+        return self._epochs.ends_at(step)
+
+    def is_evaluation_due(self, step: int, *, is_last: bool) -> bool:
+        return self._action.wants_validation(step)
 
 
 class Engine:
@@ -92,44 +107,55 @@ class Engine:
         trainer.restart_data()
         watch_all(callbacks, trainer, epochs)
         action = CallbacksAction(callbacks, epochs, every=compiled.every)
-        hooks: dict[str, Any] = {"summarizes_at": epochs.ends_at, "evaluates_at": action.wants_validation}
         with self._told(trainer, callbacks):
             try:
                 if settings.model_dir:
-                    self._run_in_directory(action, self._job(config, Given(trainer=trainer, hooks=hooks)))
+                    due = _EpochSteps(config.trainer, TRAINING_MODES[self._mode], epochs, action)
+                    self._run_in_directory(action, self._job(config, Prebuilt(trainer=trainer, due=due)))
                 else:
-                    self._run_in_memory(trainer, action, hooks)
+                    self._run_in_memory(trainer, action, _EpochSteps(config.trainer, "interval", epochs, action))
             except ActionError as error:
                 raise error.__cause__ or error from None  # the error of a callback, as Keras raises it
 
     def _run_in_directory(self, action: CallbacksAction, job: Job) -> None:
-        assert job.given is not None
+        assert job.prebuilt is not None
         action.begin()
-        job.given.trainer.actions[:] = [action]
+        job.prebuilt.trainer.actions[:] = [action]
         runtime = job.config.runtime
-        with self._call.new_stop() as stop, job.given.trainer.keeping_best(best_checkpoint(job)):
+        with self._call.new_stop() as stop, job.prebuilt.trainer.keeping_best(best_checkpoint(job)):
             stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
             train.train(job, stop, is_alone=False)
 
-    def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, hooks: Mapping[str, Any]) -> None:
+    def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, due: DueSteps) -> None:
         if not isinstance(self._compiled.data.training, Own):  # an experiment's data continues where it was
             trainer.train_iterator.begin_next_epoch()
         self._num_fits += 1
         trainer.global_step.assign(action.begin())
         # The caller keeps handling signals: there is nothing to save, and the process may be a notebook's.
-        called = Hooks(actions=Schedule([action]), **hooks)
-        Loop(trainer, NoStore(), Tracker(), evaluate="interval", hooks=called, stop=self._call.new_stop()).run()
+        parts = LoopParts(
+            trainer=trainer,
+            store=NoStore(),
+            metric_writer=Tracker(),
+            due=due,
+            actions=Schedule([action]),
+            stop=self._call.new_stop(),
+        )
+        Loop(parts).run()
 
-    def _job(self, config: Any, given: Given) -> Job:
+    @property
+    def _mode(self) -> str:
+        return "train" if self._compiled.data.validation is None else "train_and_eval"
+
+    def _job(self, config: Any, prebuilt: Prebuilt) -> Job:
         settings = self._compiled.settings
         return Job(
             experiment=settings.experiment,
             resolved=settings.resolved(config),
             model_dir=settings.model_dir,
-            mode="train" if self._compiled.data.validation is None else "train_and_eval",
+            mode=self._mode,
             quiet=True,  # Keras's progress bar shows it
             argv=tuple(sys.argv),
-            given=given,
+            prebuilt=prebuilt,
         )
 
     @_one_at_a_time

@@ -47,7 +47,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       job: what to build.
       trains: whether an optimizer is needed.
       keeps_best: whether evaluations may replace the best checkpoint.
-      stop: who tells when to stop.
+      stop: requests to stop.
 
     Raises:
       DisagreementError: other processes of the run have another config, or other versions.
@@ -55,10 +55,10 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       ConfigError: a batch does not divide over the replicas.
       DeviceError: the devices are not there.
     """
-    if job.given is not None:
-        given = job.given.trainer
-        given.stop = stop or given.stop
-        return given
+    if job.prebuilt is not None:
+        prebuilt: Trainer = job.prebuilt.trainer
+        prebuilt.stop = stop or prebuilt.stop
+        return prebuilt
     config = job.config
     gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
     process.configure_process(config.runtime)
@@ -87,7 +87,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
 
 
 def _task_of(job: Job, config: Any) -> Any:
-    """Returns the Task of a job; `config` is what it reads, live where it is of Model Garden."""
+    """Returns the Task of a job, which reads `config`: live objects where the job is of Model Garden."""
     if isinstance(config, GardenMultiTask):
         return garden.build(config.task, job.model_dir)
     return registry.get_task_cls(job.config.task)(config.task, logging_dir=job.model_dir)
@@ -100,7 +100,7 @@ def _optimizer_of(task: Any, config: Any) -> Any:
 
 
 def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:
-    """Returns the store of the run directory; it keeps what an evaluator beside the run, or an action, still needs."""
+    """Returns the store of the run directory; it keeps what a continuous evaluator, or an action, still needs."""
     settings = job.config.trainer
     leased = LeasedSteps(job.model_dir)
 
@@ -156,7 +156,7 @@ def _of_task(trainer: Trainer) -> Sequence[Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunTrackers:
-    """Where the numbers of a process go: to `all`; of those, what shows progress, and the ledger."""
+    """The trackers of a process: `all` of them, and among those the console and the ledger."""
 
     all: Tracker
     console: Console
@@ -166,13 +166,13 @@ class RunTrackers:
 def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrackers:
     """Returns the trackers of a process of a run; nothing is opened yet.
 
-    TensorBoard and those of the config have threads of their own. The console has none, nor has `metrics.jsonl`: its
-    row comes last and says that all else is done.
+    TensorBoard and those of the config have threads of their own. The console and `metrics.jsonl` have not: its row is
+    written last, and marks that everything before it is done.
 
     Args:
       job: the run.
       beside: for a process beside training, its folder in the run directory; TensorBoard's files are shared.
-      is_chief: whether this process speaks for the run. Others write and show nothing; they may read the rows.
+      is_chief: whether this process is the chief. Others write and show nothing; they may read the rows.
     """
     settings = job.config.trainer
     rows = JsonlTracker(job.path(*filter(None, [beside]), "metrics.jsonl"))
@@ -185,11 +185,11 @@ def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrac
 
 
 def summaries_of(job: Job, *, owns_run: bool) -> Tracker:
-    """Returns what writes TensorBoard's files, or what the caller has in its place; nothing is opened yet."""
+    """Returns the tracker that writes TensorBoard's files, or the caller's instead; nothing is opened yet."""
     folders = {"validation": job.config.trainer.validation_summary_subdir}
     board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=owns_run)
     threaded = ThreadedTracker(board, name="tensorboard", on_error="fail")
-    return threaded if job.given is None else job.given.summaries(threaded)
+    return threaded if job.prebuilt is None else job.prebuilt.summaries(threaded)
 
 
 def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:
@@ -211,7 +211,7 @@ def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:
 
 
 def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
-    """Returns the metrics that an evaluation has to produce, each with who wants it."""
+    """Returns the metrics that an evaluation has to produce, each with the field or action that needs it."""
     best = job.config.trainer.best_checkpoint_eval_metric
     wanted = {best: "trainer.best_checkpoint_eval_metric"} if best else {}
     for metric, name in schedule.monitored().items() if schedule is not None else ():
@@ -220,7 +220,7 @@ def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
 
 
 def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
-    """Exports the weights that are in the model now, as those of a new best checkpoint."""
+    """Exports the current weights of the model as those of a new best checkpoint."""
     directory = job.path("export", "best")
     export.save(files.join(directory, str(step)), trainer.task, trainer.model, step=step, metrics=logs)
     export.keep_newest(directory, job.config.trainer.export.max_to_keep)
@@ -244,6 +244,6 @@ def export_last(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) 
     except export.NoSignaturesError as error:
         if hasattr(trainer.task, "build_signatures"):
             raise
-        # Model Garden's tasks have none, nor its drivers an export at the end: nothing is missing for its users.
+        # Model Garden's tasks have no signatures, and its drivers do not export at the end: its users miss nothing.
         what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
         _logger.warning("%s: %s", what, error)

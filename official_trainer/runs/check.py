@@ -1,8 +1,8 @@
-"""Preflight: everything a run will do, done once on the real config, so that nothing fails for the first time at night.
+"""The dry run: everything a run will do, done once with the real config, so that a long run does not fail late.
 
 Owns: the list of steps that `check` takes and how each reports. Does not own: any of the parts it tries.
 
-Nothing is left behind in `model_dir`: what has to be written goes to a folder of its own there, which is deleted.
+Nothing is left in `model_dir`: files go to a folder of their own there, which is deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from official_trainer.runs.build import build, monitored, schedule_of, store_of
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import flatten
-from official_trainer.tracking.record import claim
+from official_trainer.tracking.record import prepare_model_dir
 
 if TYPE_CHECKING:
     from official_trainer.engine.trainer import Trainer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class CheckStep:
-    """What came of one step: a short outcome, or the error that ended the check."""
+    """The result of one step: a short outcome, or the error that ended the check."""
 
     name: str
     outcome: str
@@ -39,9 +39,9 @@ class CheckStep:
 
 def check(job: Job) -> Iterator[CheckStep]:
     """Yields each step as it is done; the first that fails is the last."""
-    session = _Session(job)
+    dry_run = _DryRun(job)
     try:
-        for name, step in session.steps():
+        for name, step in dry_run.steps():
             start = time.monotonic()
             try:
                 outcome = step()
@@ -50,10 +50,10 @@ def check(job: Job) -> Iterator[CheckStep]:
                 return
             yield CheckStep(name, outcome, time.monotonic() - start)
     finally:
-        session.clean_up()
+        dry_run.clean_up()
 
 
-class _Session:
+class _DryRun:
     """The parts of a run, each built by the step that tries it."""
 
     def __init__(self, job: Job) -> None:
@@ -64,10 +64,10 @@ class _Session:
 
     def steps(self) -> list[tuple[str, Callable[[], str]]]:
         """Returns the steps in order."""
-        theirs = [("Model Garden", self._garden)] if garden_class(self._job.config) else []
+        garden = [("Model Garden", self._garden)] if garden_class(self._job.config) else []
         return [
             ("config", self._config),
-            *theirs,
+            *garden,
             ("model_dir", self._model_dir),
             ("build", self._build),
             ("train", self._train),
@@ -93,10 +93,10 @@ class _Session:
         return f"{self._job.experiment}, mode {self._job.mode}"
 
     def _garden(self) -> str:
-        return "\n".join(["what differs from a run there:", *(f"  {said}" for said in differences(self._job.config))])
+        return "\n".join(["what differs from a run there:", *(f"  {line}" for line in differences(self._job.config))])
 
     def _model_dir(self) -> str:
-        claim(self._job.model_dir, self._job.experiment)
+        prepare_model_dir(self._job.model_dir, self._job.experiment)
         return f"{self._job.model_dir} is writable, {_free_space(self._job.model_dir)} free"
 
     def _build(self) -> str:
@@ -148,7 +148,7 @@ class _Session:
 
 
 class CheckError(UserError, RuntimeError):
-    """A checkpoint does not give back what was saved."""
+    """A restored checkpoint differs from what was saved."""
 
 
 def _values(trainer: Any) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
-"""Modes that follow checkpoints which somebody else writes: evaluate one, evaluate each, fine-tune from each.
+"""The modes that read the checkpoints of another process: evaluate one, continuous eval, fine-tune from each.
 
-Owns: finding what to follow next, when to give up waiting, where results of an evaluator beside a training job go, and
-the phases of one that its watchdog knows. Does not own: evaluating (`engine/evaluation.py`), training (`train.py`).
+Owns: finding the next checkpoint, when to give up waiting, where the results of a continuous evaluator go, and its
+phases for the watchdog. Does not own: evaluating (`engine/evaluation.py`), training (`train.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-"""How long a follower sleeps before it looks for a new checkpoint again."""
+"""Pause between two looks for a new checkpoint."""
 
 
 def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
@@ -59,7 +59,7 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     Args:
       job: the run.
       checkpoint: `latest`, `best` or a step.
-      stop: who tells when to stop.
+      stop: requests to stop.
 
     Raises:
       CheckpointError: there is no such checkpoint.
@@ -102,12 +102,12 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
         )
     if damage := manifest.damage(directory, step):
         raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}")
-    _tell_of_gin(job, directory, step)
+    _warn_of_gin(job, directory, step)
     return directory, step
 
 
-def _tell_of_gin(job: Job, directory: str, step: int) -> None:
-    """Says that a checkpoint was saved under other gin bindings: its model may be another one."""
+def _warn_of_gin(job: Job, directory: str, step: int) -> None:
+    """Warns that a checkpoint was saved under other gin bindings: its model may be another one."""
     if not (changes := config_changes.gin_changes(manifest.read(directory, step).metadata, job.gin)):
         return
     kept = bound_path(job.model_dir, (read_run(job.model_dir) or {}).get("mode", ""))
@@ -121,8 +121,8 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
 
     Its own rows go to `continuous_eval/metrics.jsonl`, because the training process rewrites the one in the run
     directory when it restarts; TensorBoard files and the best checkpoint go where a training run puts them. The rows
-    are also the ledger: a checkpoint with a row is done, whoever restarts. A lease makes the trainer wait for it. It is
-    watched for stalls; to wait for a checkpoint is none.
+    are also the ledger: a checkpoint with a row is done, also after a restart. A lease makes the trainer keep the
+    checkpoints that are not. Waiting for a checkpoint is not a stall.
     """
     trainers: list[Trainer] = []
     with _watchdog_of(job, trainers) as watchdog:
@@ -163,24 +163,24 @@ def _evaluate_each(
     operative = OperativeConfig(job.model_dir, job.mode, job.gin)
     sleep = functools.partial(pause, watchdog)
     steps = follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
-    with closing(trackers.all) as outcome, contextlib.ExitStack() as held:
+    with closing(trackers.all) as outcome, contextlib.ExitStack() as stack:
         for step in in_phases(steps, watchdog):
-            if not has_lock:  # not earlier: the run directory is the trainer's to make
-                held.enter_context(lock)
+            if not has_lock:  # not earlier: the trainer creates the run directory
+                stack.enter_context(lock)
                 files.make_dirs(job.path("continuous_eval"))
-                held.enter_context(operative.kept())
+                stack.enter_context(operative.kept())
                 has_lock = True
             lease.reading(step)
             version = _version(job.model_dir, step)
             if damage := _load_or_damage(trainer, job.model_dir, step):
                 _logger.warning("checkpoint %d cannot be evaluated: %s", step, damage)
-                damaged.add(version)  # if it is written anew, it is evaluated
+                damaged.add(version)  # if it is written again, it is evaluated
                 lease.reading(None)
                 continue
             if not results:  # the first since the start: an earlier process may have died before its row
                 trackers.all.describe(job.experiment, configuration.flat(job.config))
                 trackers.all.resume("validation", step)
-                _tell_of_gin(job, job.model_dir, step)
+                _warn_of_gin(job, job.model_dir, step)
             outputs = trainer.evaluate(settings.validation_steps)
             results = flatten(outputs)
             _call_actions(job, trainer, step, outputs)
@@ -202,13 +202,13 @@ def _call_actions(job: Job, trainer: Trainer, step: int, outputs: Mapping[str, A
 
 
 def pause(watchdog: Watchdog, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Sleeps between two looks for a checkpoint; that is no stall, though there be nothing to do for days."""
+    """Sleeps between two looks for a checkpoint; that is not a stall, even if it lasts for days."""
     sleep(seconds)
     watchdog.beat()
 
 
 def in_phases(steps: Iterator[int], watchdog: Watchdog) -> Iterator[int]:
-    """Yields `steps`, and tells the watchdog whether the next one is waited for or worked on."""
+    """Yields `steps`; the watchdog gets the phase `follow` while the next one is waited for, else `evaluate`."""
     watchdog.enter("follow")
     for step in steps:
         watchdog.enter("evaluate", step)
@@ -222,7 +222,7 @@ def _watchdog_of(job: Job, trainers: Sequence[Trainer]) -> Watchdog:
 
 
 def _version(directory: str, step: int) -> tuple[int, str]:
-    """Returns what tells a checkpoint from another one of the same step that replaces it."""
+    """Returns the version of a checkpoint: another one of the same step that replaces it has another."""
     try:
         return step, manifest.read(directory, step).created
     except manifest.UnreadableManifestError:
@@ -230,7 +230,7 @@ def _version(directory: str, step: int) -> tuple[int, str]:
 
 
 def _load_or_damage(trainer: Trainer, directory: str, step: int) -> str | None:
-    """Loads a checkpoint, or returns what is wrong with its files, which may be gone by now."""
+    """Loads a checkpoint, or returns what is wrong with its files, which may have been deleted."""
     try:
         trainer.load_weights(directory, step)
     except (CheckpointError, manifest.UnreadableManifestError, OSError):
@@ -241,7 +241,7 @@ def _load_or_damage(trainer: Trainer, directory: str, step: int) -> str | None:
 
 
 def _end_of_run(job: Job) -> int | None:
-    """Returns the step at which the training process will end, which may have been told otherwise than this one."""
+    """Returns the step at which the training process will end; it may have another config than this one."""
     run = read_run(job.model_dir) or {}
     return run.get("steps", {}).get("end") or job.config.trainer.train_steps or None
 
@@ -257,19 +257,19 @@ def follow(
 ) -> Iterator[int]:
     """Yields the committed steps of `directory` that are not done, oldest first, as they appear.
 
-    A step that was yielded has to be done, or gone, when the next one is asked for. Ends when the run there is finished
-    and nothing is left to do, or when nothing new came for `timeout_seconds`. Says once that it waits.
+    A step that was yielded has to be done, or deleted, when the next one is requested. Ends when the run there is
+    finished and everything is done, or when nothing new came for `timeout_seconds`. Logs once that it waits.
 
     Args:
       directory: a run directory; it may not be there yet.
       timeout_seconds: longest wait for the next checkpoint.
       stop: looked at between checkpoints and while waiting.
       is_done: whether a step has been dealt with.
-      clock: tells the time in seconds.
-      sleep: waits.
+      clock: returns the time in seconds.
+      sleep: pauses between two looks.
     """
     waiting_since = clock()
-    has_said = False
+    has_logged = False
     while True:
         if stop.reason is not None:
             raise PreemptedError(f"{stop.reason}; the same command continues with the next checkpoint")
@@ -285,9 +285,9 @@ def follow(
         if clock() - waiting_since > timeout_seconds:
             _logger.warning("no new checkpoint in %s for %g seconds: giving up", directory, timeout_seconds)
             return
-        if not has_said:
+        if not has_logged:
             _logger.warning("waiting for a checkpoint in %s, for up to %g seconds", directory, timeout_seconds)
-            has_said = True
+            has_logged = True
         sleep(POLL_SECONDS)
 
 

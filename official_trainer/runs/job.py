@@ -1,4 +1,4 @@
-"""What is to be run: an experiment, its config, a mode and a run directory; and what can be refused at once.
+"""A job: an experiment, its config, a mode and a run directory; and what can be refused at once.
 
 Owns: every check of a job that needs no TensorFlow.
 Does not own: building or running anything.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
@@ -25,17 +25,17 @@ from official_trainer.tracking.record import Launch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Given:
-    """What a program brings along that calls the engine, and writes to the run directory too.
+class Prebuilt:
+    """What a program has built that calls the engine, and writes to the run directory too.
 
     Attributes:
       trainer: a Trainer with the config of the job; nothing else is built.
-      summaries: given the tracker of TensorBoard's files, returns the one to use.
-      hooks: what it has to say to the loop, by the names that `hooks.Hooks` has.
+      due: the loop's `DueSteps`; None for those of the config.
+      summaries: takes the tracker of TensorBoard's files, and returns the one to use.
     """
 
     trainer: Any
-    hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    due: Any = None
     summaries: Callable[[Any], Any] = lambda board: board
 
 
@@ -50,11 +50,11 @@ class Job:
       mode: one of `modes.MODES`.
       quiet: whether nothing is printed while it runs.
       argv: the command line, for the record.
-      allow_config_change: whether a run may go on with a config that is not its checkpoint's.
+      allow_config_change: whether a run may continue with another config than its checkpoint's.
       cluster: the processes that take part; None for this one alone.
-      gin: what the gin flags bind; None if they are not given.
-      given: what the caller has built; None for a job that is described by its config.
-      gpus: how many GPUs each process is going to be given, as far as that is known before it runs.
+      gin: what the gin flags bind; None without gin flags.
+      prebuilt: what the caller has built; None for a job that is described by its config.
+      gpus: how many GPUs each process will get, as far as that is known before it runs.
     """
 
     experiment: str
@@ -66,17 +66,17 @@ class Job:
     allow_config_change: bool = False
     cluster: Cluster | None = None
     gin: Bindings | None = None
-    given: Given | None = None
+    prebuilt: Prebuilt | None = None
     gpus: int = 0
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process speaks for the run: it alone writes to the run directory."""
+        """Whether this process is the chief: only the chief writes to the run directory."""
         return self.cluster is None or self.cluster.is_chief
 
     @property
     def serves(self) -> bool:
-        """Whether this process does nothing but what a coordinator sends it."""
+        """Whether this process only does what a coordinator sends it."""
         cluster = self.cluster
         has_coordinator = strategy_name(self.config.runtime, cluster) == "parameter_server"
         return cluster is not None and has_coordinator and cluster.role in parameter_server.SERVING
@@ -93,7 +93,7 @@ class Job:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What every checkpoint's manifest says about the run."""
+        """What every checkpoint's manifest holds about the run."""
         return {
             "experiment": self.experiment,
             "config_digest": self.config_digest,
@@ -114,7 +114,7 @@ class Job:
         )
 
     def check_changes(self, step: int | None = None) -> tuple[config_changes.Change, ...]:
-        """Returns what has changed since the checkpoint of `step`, or the newest, from which training goes on.
+        """Returns what has changed since the checkpoint of `step`, or the newest, from which training continues.
 
         Raises:
           ConfigError: a change is not safe, and changes are not allowed.
@@ -123,9 +123,11 @@ class Job:
         return config_changes.check(self.model_dir, self.resolved, self.gin, allow_config_change=allow, step=step)
 
     def write_params(self) -> None:
-        """Writes `params.yaml`, unless the calling program has put its own there."""
+        """Writes `params.yaml`, unless the calling program has written its own."""
         path = self.path(config_changes.PARAMS_FILE)
-        is_callers = self.given is not None and files.exists(path) and not config_changes.is_ours(files.read_text(path))
+        is_callers = (
+            self.prebuilt is not None and files.exists(path) and not config_changes.is_ours(files.read_text(path))
+        )
         if not is_callers:
             config_changes.write_params(self.model_dir, self.resolved)
 
@@ -187,7 +189,7 @@ def _members(cluster: Cluster) -> str:
 
 
 def _gpu_problems(job: Job) -> Iterator[Problem]:
-    """Refuses a use of GPUs that the processes are not given, or cannot make."""
+    """Refuses GPUs that the processes do not get, or cannot use."""
     path, wanted = "runtime.num_gpus", job.config.runtime.num_gpus
     is_coordinated = strategy_name(job.config.runtime, job.cluster) == "parameter_server"
     if job.gpus and (wanted or 0) > job.gpus:
@@ -205,7 +207,7 @@ def _gpus_used(job: Job) -> int:
 
 
 def _least_batch_size_problems(job: Job) -> Iterator[Problem]:
-    """Refuses batches that do not divide over what is known to share them: workers, and GPUs that they are given."""
+    """Refuses batches that do not divide over the workers, or the GPUs, that are known to share them."""
     name = strategy_name(job.config.runtime, job.cluster)
     is_shared = name == "multi_worker_mirrored"
     count = len(job.cluster.training) if is_shared and job.cluster is not None else 1
@@ -215,20 +217,20 @@ def _least_batch_size_problems(job: Job) -> Iterator[Problem]:
 
 
 def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
-    """Yields what is wrong with batches that are shared by `count` replicas, or whatever `what` calls them."""
+    """Yields what is wrong with batches that `count` replicas share; `what` is the word for them in messages."""
     context = InputContext(num_replicas_in_sync=count)
     micro_batches = job.config.trainer.gradient_accumulation_steps
     for path, section in _data_sections(job.config):
         try:
             each = context.get_per_replica_batch_size(section.global_batch_size)
         except BatchSizeError as error:
-            said = f"{error.global_batch_size} does not divide over {count} {what}"
-            yield _problem(job, f"{path}.global_batch_size", said, f"use {error.choices}")
+            problem = f"{error.global_batch_size} does not divide over {count} {what}"
+            yield _problem(job, f"{path}.global_batch_size", problem, f"use {error.choices}")
             continue
         if path.endswith("train_data") and each % micro_batches:
-            said = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
+            problem = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
             fix = f"use a global_batch_size that divides by {micro_batches * count}"
-            yield _problem(job, "trainer.gradient_accumulation_steps", said, fix)
+            yield _problem(job, "trainer.gradient_accumulation_steps", problem, fix)
 
 
 def _tasks(config: Any) -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 Owns: `continuous_eval/lease.json`, how it is kept alive, and when it is dead.
 Does not own: which checkpoints are evaluated (`evaluate.py`), what is deleted (`checkpoints/store.py`). No TensorFlow.
 
-The file says when its writer last renewed it, by the writer's clock. A reader takes it for alive while that is less
+The file holds the time of its last renewal, by the writer's clock. To a reader the lease is alive while that is less
 than `LEASE_SECONDS` away from its own time, before or after, so clocks of two hosts may differ by much less than that.
 """
 
@@ -22,6 +22,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.files import RUN_FILE
+from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
 
@@ -42,14 +43,14 @@ _FOLDER, _NAME = "continuous_eval", "lease.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lease:
-    """What one evaluator says about itself.
+    """The lease of one evaluator.
 
     Attributes:
       host: where it runs.
       pid: its process there.
       renewed: when it was last alive, Unix seconds by its own clock.
       reading: step that it evaluates now; None while it waits.
-      done: steps that it needs no more.
+      done: steps that it does not need any more.
     """
 
     host: str
@@ -63,12 +64,12 @@ class Lease:
         return f"the evaluator on {self.host}, process {self.pid}, {at}"
 
     def is_alive(self, now_seconds: float) -> bool:
-        """Tells whether the evaluator renewed its lease not long before `now_seconds`."""
+        """Whether the evaluator renewed its lease not long before `now_seconds`."""
         return abs(now_seconds - self.renewed) <= LEASE_SECONDS
 
 
 def read(model_dir: str) -> Lease | None:
-    """Returns the lease in a run directory, alive or dead; None if there is none.
+    """Returns the lease in a run directory, alive or dead; None without a lease.
 
     Raises:
       ValueError: the file is not a lease.
@@ -87,14 +88,13 @@ def read(model_dir: str) -> Lease | None:
 class EvaluatorLease:
     """The evaluator's side: a lease that is renewed by a thread inside its `with` block.
 
-    It is given back at a normal end only. After an error or a stop it lasts until it is dead, so that an evaluator that
-    is started again soon finds every checkpoint. It is written once the run directory is there, which is the trainer's
-    to make.
+    It is removed at a normal end only. After an error or a stop it lasts until it is dead, so that an evaluator that
+    is started again soon finds every checkpoint. It is written once the trainer has created the run directory.
 
     Args:
       model_dir: the run directory.
-      done: steps that need no evaluation any more.
-      clock: tells the time in Unix seconds.
+      done: steps that are evaluated already.
+      clock: returns the time in Unix seconds.
     """
 
     def __init__(self, model_dir: str, *, done: Iterable[int] = (), clock: Callable[[], float] = time.time) -> None:
@@ -103,38 +103,38 @@ class EvaluatorLease:
         self._reading: int | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._thread = RepeatingThread("lease", self.renew, self._pause_seconds)
         self._is_written = False
         self._has_failed = False
 
     def __enter__(self) -> EvaluatorLease:
         self.renew()
-        threading.Thread(target=self._keep_alive, name="lease", daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:  # not while it is written
-            self._ended.set()
+            self._thread.stop()
             if kind is None:
                 files.remove(_path(self._model_dir))
 
     def reading(self, step: int | None) -> None:
-        """Says which checkpoint is evaluated now, if any."""
+        """Records which checkpoint is evaluated now, if any."""
         self._reading = step
         self.renew()
 
     def done(self, step: int) -> None:
-        """Leaves the checkpoint of `step` to retention; called once its results are on record."""
+        """Lets retention delete the checkpoint of `step`; called once its results are recorded."""
         self._reading = None
         self._done = self._done | {step}  # a new set, because the thread may be writing the old one
         self.renew()
 
     def renew(self) -> None:
-        """Writes the lease. What goes wrong is logged and tried again, because it must not end an evaluation."""
+        """Writes the lease. An error is logged and the write tried again, because it must not end an evaluation."""
         with self._lock:
-            if self._ended.is_set():
+            if self._thread.is_stopped:
                 return
             try:
                 self._write()
@@ -160,17 +160,16 @@ class EvaluatorLease:
         files.write_text_atomically(_path(self._model_dir), text, durable=False)
         self._is_written, self._has_failed = True, False
 
-    def _keep_alive(self) -> None:
-        while not self._ended.wait(RENEW_SECONDS if self._is_written else WAIT_SECONDS):
-            self.renew()
+    def _pause_seconds(self) -> float:
+        return RENEW_SECONDS if self._is_written else WAIT_SECONDS
 
 
 class LeasedSteps:
-    """The trainer's side: what retention asks before it deletes.
+    """The trainer's side: retention calls it before it deletes.
 
     Args:
       model_dir: the run directory.
-      clock: tells the time in Unix seconds.
+      clock: returns the time in Unix seconds.
     """
 
     def __init__(self, model_dir: str, *, clock: Callable[[], float] = time.time) -> None:
@@ -181,7 +180,7 @@ class LeasedSteps:
     def __call__(self, steps: Collection[int]) -> Collection[int]:
         """Returns those of `steps`, which would be deleted now, that a live evaluator still needs.
 
-        A lease that is dead, or is none, is collected. One that cannot be read now keeps everything.
+        A lease that is dead or invalid is removed. One that cannot be read now keeps everything.
         """
         now = self._clock()
         try:
@@ -201,15 +200,15 @@ class LeasedSteps:
             _logger.warning(message, lease, age_seconds)
             files.remove(_path(self._model_dir))
             return ()
-        held = [step for step in steps if step not in lease.done]
-        if len(held) > MANY_HELD:
+        needed = [step for step in steps if step not in lease.done]
+        if len(needed) > MANY_HELD:
             self._warn_once(
                 "many",
                 "%d checkpoints beyond trainer.max_to_keep are kept for %s, which renewed its lease %.0f s ago: it is "
                 "slower than training. Set trainer.checkpoint_interval higher, or stop it: %.0f s later they may go.",
-                len(held), lease, age_seconds, LEASE_SECONDS,
+                len(needed), lease, age_seconds, LEASE_SECONDS,
             )  # fmt: skip
-        return held
+        return needed
 
     def _warn_once(self, kind: str, message: str, *arguments: Any) -> None:
         if kind not in self._has_warned:

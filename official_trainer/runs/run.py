@@ -1,7 +1,7 @@
-"""What can be done with an experiment: run it in a mode, check it, export from it.
+"""The functions behind the command line: run an experiment in a mode, check it, export from it.
 
-Owns: the public functions behind the command line. Importing this does not import TensorFlow, so everything that can be
-refused without it is refused first.
+Owns: these functions, and that everything is refused first that can be refused without TensorFlow, which importing
+this module does not import.
 Does not own: how any of it is done (`train.py`, `evaluate.py`, `predict.py`, `check.py`).
 """
 
@@ -27,7 +27,7 @@ from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
-from official_trainer.tracking.record import claim
+from official_trainer.tracking.record import prepare_model_dir
 
 if TYPE_CHECKING:
     from official_trainer.runs.check import CheckStep
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _DEFAULT_PREDICTION = PredictionSettings()
 
 
-def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and who stops it
+def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and the request to stop
     experiment: str,
     resolved: Resolved,
     *,
@@ -49,7 +49,7 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
     stop: StopRequest | None = None,
     prediction: PredictionSettings = _DEFAULT_PREDICTION,
 ) -> dict[str, float]:
-    """Does what `mode` says and returns the metrics.
+    """Runs an experiment in a mode and returns the metrics.
 
     Args:
       experiment: registered name.
@@ -59,13 +59,13 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
       quiet: whether nothing is printed while it runs.
       checkpoint: for `eval` and `predict`: `latest`, `best` or a step.
       argv: the command line, for the record.
-      allow_config_change: whether a run may go on with a config that is not its checkpoint's.
+      allow_config_change: whether a run may continue with another config than its checkpoint's.
       gin: what the gin flags bind; None leaves gin alone.
-      stop: who tells when to stop; None handles signals from here on.
+      stop: requests to stop; None handles signals from here on.
       prediction: for `predict`: what is predicted, and where it goes.
 
     Raises:
-      UserError: with the exit code that says what kind of failure it was.
+      UserError: with the exit code for the kind of failure.
     """
     place = _place_of(mode, resolved, prediction)
     if place is None:
@@ -98,18 +98,18 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and w
 def _place_of(
     mode: str, resolved: Resolved, prediction: PredictionSettings
 ) -> tuple[str, Cluster | None, PredictionSettings] | None:
-    """Returns what this process does in the cluster that it was started in, and with whom; None if it has no part."""
+    """Returns the mode of this process in its cluster, with whom it runs, and its share; None if it has no part."""
     cluster = cluster_env(os.environ, resolved.config.runtime)
     if mode == "predict":
         share = predict.share_of(cluster)
         return None if share is None else (mode, None, dataclasses.replace(prediction, share=share))
     if cluster is not None and cluster.role == EVALUATOR:
-        return "continuous_eval", None, prediction  # it follows the run, and takes no part in it
+        return "continuous_eval", None, prediction  # it only reads the run's checkpoints
     return mode, cluster, prediction
 
 
 def _gin_in_force(job: Job) -> AbstractContextManager[None]:
-    """Binds what the gin flags say, once everything is imported that the task may call."""
+    """Binds what the gin flags set, once everything is imported that the task may call."""
     return gin_bindings.in_force(job.gin, registry.gin_modules(job.config.task), reports=job.is_chief)
 
 
@@ -117,10 +117,10 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: Predi
     from official_trainer.runs import evaluate, train, worker
 
     if job.cluster is not None and job.serves:
-        # Slurm tells all processes of a job at the same time. The chief saves what servers hold, so these stay until it
-        # has ended, or until the grace period is over.
-        is_told_with_chief = job.cluster.source == slurm.SOURCE
-        with contextlib.nullcontext() if is_told_with_chief else stop.interruptible():
+        # Slurm signals all processes of a job at the same time. The chief saves what servers hold, so these stay until
+        # it has ended, or until the grace period is over.
+        is_signalled_with_chief = job.cluster.source == slurm.SOURCE
+        with contextlib.nullcontext() if is_signalled_with_chief else stop.interruptible():
             parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
         return {}
     if not job.is_chief:
@@ -150,7 +150,9 @@ def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTI
     """
     check_ready(job)
     if job.mode in TRAINING_MODES and not job.serves:
-        claim(job.model_dir, job.experiment)  # training does both again; here they cost no import of TensorFlow
+        prepare_model_dir(
+            job.model_dir, job.experiment
+        )  # training does both again; here they need no import of TensorFlow
         job.check_changes()
     if job.mode == "predict":
         predict.check(job, prediction)
@@ -197,8 +199,8 @@ def check(
 ) -> Iterator[CheckStep]:
     """Tries everything the run would do and yields each step as it is done; the first that fails is the last."""
     load("tensorflow")
-    from official_trainer.runs import check as preflight
+    from official_trainer.runs import check as dry_run
 
     job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, gin=gin)
     with _gin_in_force(job):
-        yield from preflight.check(job)
+        yield from dry_run.check(job)

@@ -1,6 +1,6 @@
 """`run_experiment`: Model Garden's driver function, for programs with a strategy, a task and parameters of their own.
 
-Owns: their signature and return value, what each argument means here, and the refusal of what cannot mean anything.
+Owns: its signature and return value, what each argument means here, and the refusal of arguments without a meaning.
 Does not own: training (`train.py`), evaluating (`evaluate.py`), conversion of configs (`garden/from_garden.py`).
 """
 
@@ -43,7 +43,7 @@ from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.lazy import keras, tf
 from official_trainer.runs import evaluate, train
 from official_trainer.runs.build import best_checkpoint, summaries_of
-from official_trainer.runs.job import Given, Job
+from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Outcome, Tracker
 
@@ -78,7 +78,8 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       distribution_strategy: under which the model is built; None for the one in scope. Of one process.
       task: the task, Model Garden's or ours.
       mode: `train`, `eval`, `train_and_eval`, `train_and_post_eval` or `continuous_eval`.
-      params: the experiment's config, Model Garden's or ours. What Model Garden's does not have is at its default.
+      params: the experiment's config, Model Garden's or ours. Fields that Model Garden's does not have are at their
+        defaults.
       model_dir: the run directory; what the caller writes there stays as it is.
       run_post_eval: whether the results of the last evaluation are returned; mode `train` makes one at the end then.
       save_summary: whether TensorBoard files are written.
@@ -91,7 +92,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       summary_manager: takes the numbers of training in place of TensorBoard files, names of nested ones joined.
       eval_summary_manager: the same for evaluations.
       enable_async_checkpointing: whether training goes on while a checkpoint is written; with a config of ours, which
-        says it too, only true has an effect.
+        has this field too, only true has an effect.
 
     Returns:
       The model, and what the last evaluation returned if `run_post_eval` is set or mode is `train_and_post_eval`, else
@@ -100,7 +101,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     Raises:
       ArgumentError: an argument cannot mean anything here.
       ConfigError: values of `params` are wrong.
-      UserError: as the command line would end with; `exit_code` says what kind of failure it was.
+      UserError: as the command line would raise; `exit_code` is for the kind of failure.
     """
     _check_arguments(distribution_strategy, mode, model_dir, trainer, controller_cls)
     strategy = distribution_strategy or tf.distribute.get_strategy()
@@ -115,7 +116,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
             trainer = _build_trainer(job, task, params)
     trainer.use_config(_as_read(config, params))
     summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
-    job = dataclasses.replace(job, given=Given(trainer=trainer, summaries=summaries))
+    job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
     if _prunes(params) and job.mode in TRAINING_MODES:
         calls_train.append(_pruning_action(trainer, job.model_dir))
     actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
@@ -139,10 +140,10 @@ def _run(job: Job) -> Mapping[str, Any]:
             return evaluate.continuous_eval(job, stop)
         with stop.interruptible():
             metrics = evaluate.evaluate(job, "latest", stop)
-        assert job.given is not None
+        assert job.prebuilt is not None
         summaries = summaries_of(job, owns_run=False)
         with contextlib.closing(summaries):
-            summaries.log("validation", int(job.given.trainer.global_step.numpy()), metrics)
+            summaries.log("validation", int(job.prebuilt.trainer.global_step.numpy()), metrics)
         return metrics
 
 
@@ -153,7 +154,7 @@ _NOT_HERE = {
     "continuous_train_and_eval": "it builds a model for each checkpoint",
     "predict": "it has files to write, of which no argument says where they go",
 }
-"""Modes that this function has no arguments for, and why."""
+"""Modes that this function has no arguments for, with the reason."""
 
 
 def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, controller_cls: Any) -> None:
@@ -292,7 +293,7 @@ def _prunes(params: Any) -> bool:
 
 
 def _pruning_action(trainer: Trainer, model_dir: str) -> Any:
-    """Returns what a model that is pruned while it trains has to have called, or its steps fail."""
+    """Returns the action without which the steps of a model that is pruned while it trains fail."""
     from official.core import actions
 
     return actions.PruningAction(export_dir=model_dir, model=trainer.model, optimizer=trainer.optimizer)
@@ -302,7 +303,7 @@ def _pruning_action(trainer: Trainer, model_dir: str) -> Any:
 
 
 class _OrbitAction(Callback):
-    """An action of orbit's; gets what the trainer returned, as it is."""
+    """An action of orbit; gets what the trainer returned, unchanged."""
 
     def on_step(self, run: Run) -> None:
         if self._on == "train":
@@ -337,15 +338,15 @@ def _acting(trainer: Trainer, actions: Sequence[Action]) -> Iterator[None]:
 
 
 def _summaries(save_summary: bool, for_training: Any, for_evaluations: Any, board: Tracker) -> Tracker:
-    """Returns where summaries go: to the caller's managers, and to `board` what has none."""
+    """Returns the tracker of summaries: the caller's managers, and `board` for splits without one."""
     managers = {"train": for_training if save_summary else None, "validation": for_evaluations}
-    given = {split: manager for split, manager in managers.items() if manager is not None}
+    used = {split: manager for split, manager in managers.items() if manager is not None}
     rest = board if save_summary else Tracker()
-    return _Managed(given, rest) if given else rest
+    return _Managed(used, rest) if used else rest
 
 
 class _Managed(Tracker):
-    """Has orbit's summary managers write the splits they are given for; they take the step from the run's variable."""
+    """Lets orbit's summary managers write their splits; they take the step from the run's variable."""
 
     def __init__(self, managers: Mapping[str, Any], rest: Tracker) -> None:
         self._managers = managers

@@ -1,4 +1,4 @@
-"""A process that trains with others and does not speak for the run: it does what the chief calls.
+"""A process that trains with others and is not the chief: it does what the chief calls.
 
 Owns: what such a process leaves in the run directory (a folder of its own), and how its end follows from the chief's.
 Does not own: the calls (`distributed/collective.py`), what the chief does between them (`train.py`).
@@ -17,7 +17,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
-from official_trainer.runs.health.late import Notes
+from official_trainer.runs.health.late_reports import LateReports
 from official_trainer.runs.health.stalls import Stall
 from official_trainer.runs.health.watchdog import WAITING, watchdog_of
 from official_trainer.runs.job import Job
@@ -25,11 +25,11 @@ from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError,
 from official_trainer.tracking.record import RunRecord
 
 _PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_aside": "evaluate", "read_checkpoint": "restore"}
-"""What the calls that may take long are in the words of the watchdog; all others are quick."""
+"""The phases of the calls that may take long; all others are quick, and count as `save`."""
 
-_TELL_SECONDS = 5.0
+_STATUS_SECONDS = 5.0
 _SHORT = (WAITING, "save")
-"""Between two long calls: not worth a file, which may be far away."""
+"""Phases between two long calls: not worth a write to a file, which may be far away."""
 
 _STEPS_LOST = (
     "in the middle of what all processes do; the last good checkpoint is the chief's, the same command continues"
@@ -41,27 +41,27 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
 
     Args:
       job: the run.
-      stop: who tells when to stop; the chief hears of it.
+      stop: requests to stop; they are passed on to the chief.
       trains: whether an optimizer is needed.
 
     Raises:
-      PreemptedError: the run was asked to stop, and the chief has saved it.
+      PreemptedError: the run was stopped, and the chief has saved it.
       PeerLostError: the chief, or another process, is gone or has failed.
     """
     trainers: list[Trainer] = []
-    notes = Notes(job.model_dir, job.cluster if trains else None)
     records: list[RunRecord] = []
+    late_reports = LateReports(job.model_dir, job.cluster if trains else None)
 
-    def put_on_record(stall: Stall) -> None:
+    def record_stall(stall: Stall) -> None:
         for record in records:
             record.finish(stall.exit_code)
 
     watchdog = watchdog_of(
         job.config.runtime,
-        notes.folder,
+        late_reports.folder,
         lambda: trainers[0].progress() if trainers else None,
-        record=put_on_record,
-        notes=notes,
+        record=record_stall,
+        late_reports=late_reports,
     )
     stop.register(lambda: (_STEPS_LOST, ExitCode.RETRY))
     with watchdog:
@@ -69,50 +69,50 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
         with stop.interruptible():
             trainers.append(build(job, trains=trains, stop=stop))
 
-        # Not before the chief had its look at a new run directory: it would not be empty.
-        with _recorded(job, stop, notes, records) if trains else contextlib.nullcontext():
-            teller = _Teller(records, trainers[0])
+        # Not before the chief has checked a new run directory: it would not be empty.
+        with _recorded(job, stop, late_reports, records) if trains else contextlib.nullcontext():
+            status = _StatusWriter(records, trainers[0])
 
             def on_call(name: str | None) -> None:
                 phase = WAITING if name is None else _PHASES.get(name, "save")
                 watchdog.enter(phase)
-                teller.tell(phase)
+                status.write(phase)
 
             end = trainers[0].process_group.follow(trainers[0], on_call)
-            _follow_to_the_end(end)
+            _raise_end_of_chief(end)
     return {}
 
 
-class _Teller:
+class _StatusWriter:
     """Keeps `status.json` of this process up to date: at once where the phase changes, else every few seconds."""
 
     def __init__(self, records: Sequence[RunRecord], trainer: Trainer) -> None:
         self._records, self._trainer = records, trainer
-        self._said, self._next_seconds = "start", 0.0
+        self._phase, self._next_seconds = "start", 0.0
 
-    def tell(self, phase: str) -> None:
-        phase = self._said if phase in _SHORT else phase
+    def write(self, phase: str) -> None:
+        phase = self._phase if phase in _SHORT else phase
         now = time.monotonic()
-        if phase == self._said and now < self._next_seconds:
+        if phase == self._phase and now < self._next_seconds:
             return
-        self._said, self._next_seconds = phase, now + _TELL_SECONDS
+        self._phase, self._next_seconds = phase, now + _STATUS_SECONDS
         for record in self._records:
             record.phase(phase, int(self._trainer.global_step.numpy()))
 
 
 @contextlib.contextmanager
-def _recorded(job: Job, stop: StopRequest, notes: Notes, records: list[RunRecord]) -> Iterator[None]:
+def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: list[RunRecord]) -> Iterator[None]:
     """Writes how the process began and how it ended, in a folder of its own."""
-    files.make_dirs(notes.folder)
-    notes.forget()
-    record = RunRecord(notes.folder, job.launch)
+    files.make_dirs(late_reports.folder)
+    late_reports.clear()
+    record = RunRecord(late_reports.folder, job.launch)
     record.start()
     records.append(record)
     record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
     try:
         yield
     except BaseException as error:
-        failure = notes.explained(error) or stop.as_preempted(error)
+        failure = late_reports.explain(error) or stop.as_preempted(error)
         record.finish(failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED)
         if failure is error or isinstance(error, Interrupted):
             raise
@@ -120,8 +120,8 @@ def _recorded(job: Job, stop: StopRequest, notes: Notes, records: list[RunRecord
     record.finish(ExitCode.DONE)
 
 
-def _follow_to_the_end(end: End) -> None:
-    """Ends as the chief did, or with the exit code for a process that was let down."""
+def _raise_end_of_chief(end: End) -> None:
+    """Ends as the chief did: returns, or raises that it was stopped or has failed."""
     if end.exit_code == ExitCode.PREEMPTED:
         raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
     if end.exit_code != ExitCode.DONE:

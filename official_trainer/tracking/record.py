@@ -59,7 +59,7 @@ class Launch:
     workspace: str | None = None
 
 
-def claim(model_dir: str, experiment: str, *, is_shared: bool = False) -> None:
+def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = False) -> None:
     """Checks that `model_dir` is a directory in which `experiment` may run; creates it if it does not exist.
 
     Args:
@@ -106,7 +106,7 @@ class RunRecord:
     """Keeps `run.json` and `status.json` of one run. Every call has replaced its file when it returns.
 
     Args:
-      model_dir: local path or URL, claimed before.
+      model_dir: local path or URL, prepared before (`prepare_model_dir`).
       launch: how this process was started.
       clock: tells the time in Unix seconds.
     """

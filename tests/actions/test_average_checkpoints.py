@@ -16,8 +16,8 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError, schema
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.runs import run
@@ -294,7 +294,7 @@ def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, 
     trainer.run_steps(1)
     run.state.step = 13
     before, saved = parts(trainer), []
-    trainer.stop.save_state = lambda is_unchanged: saved.append(parts(trainer)) or True
+    trainer.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
     monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer._rescue() and {})
     action = AverageCheckpointsConfig(last=2).build()
     action.on_step(run)
@@ -357,8 +357,15 @@ def test_a_run_that_averages_again_and_again_ends_the_same(strategy, tmp_path):
             log=lambda split, step, logs, rows=rows: rows.append((split, step, flatten(logs))), rewind=lambda step: None
         )
         store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-        hooks = Hooks(actions=Schedule([action] if when else []), model_dir=model_dir)
-        Loop(trainer, store, journal, evaluate="interval", hooks=hooks).run()
+        loop_parts = LoopParts(
+            trainer=trainer,
+            store=store,
+            metric_writer=journal,
+            due=DueSteps(config.trainer, "interval"),
+            actions=Schedule([action] if when else []),
+            model_dir=model_dir,
+        )
+        Loop(loop_parts).run()
         averaged = [step for split, step, _ in rows if split == "averaged"]
         ends.append((parts(trainer), averaged, [row for row in rows if row[0] != "averaged"], values(model_dir, 11)))
     (plain, none, rows, saved), (averaging, steps, same_rows, same_saved) = ends

@@ -16,8 +16,8 @@ from official_trainer.actions.learning_rate import LearningRateConfig
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import schema
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
@@ -118,8 +118,15 @@ class NoStore:
 def run_loop(model_dir, trainer):
     config = trainer.config.trainer.replace(train_steps=4, summary_interval=2)
     trainer._config = trainer.config.replace(trainer=config)
-    hooks = Hooks(actions=Schedule(trainer.actions), model_dir=model_dir)
-    Loop(trainer, NoStore(), Trackers([]), evaluate="end", hooks=hooks).run()
+    parts = LoopParts(
+        trainer=trainer,
+        store=NoStore(),
+        metric_writer=Trackers([]),
+        due=DueSteps(config, "end"),
+        actions=Schedule(trainer.actions),
+        model_dir=model_dir,
+    )
+    Loop(parts).run()
 
 
 def test_train_actions_see_each_summary(model_dir):

@@ -10,8 +10,8 @@ from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.profile import FILE, Profile, ProfileConfig, ProfileError
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
-from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking import Trackers
 from official_trainer.triggers import AtSteps, Every, EverySeconds
 from tests import toy
@@ -254,9 +254,16 @@ def test_a_real_loop_profiles_on_demand(model_dir, tmp_path):
     action.when = NEVER
     pathlib.Path(model_dir).mkdir()
     pathlib.Path(model_dir, FILE).touch()
-    hooks = Hooks(model_dir=model_dir, actions=Schedule([action], clock=clock))
     store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=1)
-    Loop(trainer, store, Trackers([]), evaluate="never", hooks=hooks).run()
+    parts = LoopParts(
+        trainer=trainer,
+        store=store,
+        metric_writer=Trackers([]),
+        due=DueSteps(trainer.config.trainer, "never"),
+        actions=Schedule([action], clock=clock),
+        model_dir=model_dir,
+    )
+    Loop(parts).run()
     (path,) = profiles(model_dir)
     assert steps_in(path) == 2
     assert not pathlib.Path(model_dir, FILE).exists()

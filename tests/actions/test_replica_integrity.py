@@ -10,8 +10,8 @@ from official_trainer.actions.average_checkpoints import AverageCheckpointsConfi
 from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig, ReplicaIntegrityError
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.checkpoints.store import CheckpointStore
-from official_trainer.engine.hooks import Hooks
 from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking import Trackers
 from official_trainer.triggers import AtSteps, Every
 from tests import toy
@@ -109,8 +109,15 @@ def run_loop(model_dir, *actions, strategy):
     config = config.replace(trainer=config.trainer.replace(train_steps=12))
     trainer = toy.build(config, strategy=strategy)
     store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-    hooks = Hooks(actions=Schedule(actions), model_dir=model_dir)
-    return trainer, Loop(trainer, store, Trackers([]), evaluate="never", hooks=hooks)
+    parts = LoopParts(
+        trainer=trainer,
+        store=store,
+        metric_writer=Trackers([]),
+        due=DueSteps(config.trainer, "never"),
+        actions=Schedule(actions),
+        model_dir=model_dir,
+    )
+    return trainer, Loop(parts)
 
 
 def test_a_run_ends_before_a_checkpoint_of_it_is_saved(model_dir):

@@ -1,73 +1,78 @@
-"""How much of the time in steps is spent waiting for data, by looking from a thread.
+"""How much of the time in steps is spent waiting for data, by sampling from a thread.
 
-Owns: the thread, and the sums. Does not own: the mark that it looks at (`engine/input_wait.py`), or what is made of
-the sums (`time_account.py`).
+Owns: the thread, and the sums. Does not own: the mark that it reads (`engine/input_wait.py`), what is made of the sums
+(`time_account.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
+from official_trainer.threads import RepeatingThread
+
 _logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.1  # every 0.02 s, looks took 2 % of a small step that keeps all cores busy
+_PAUSE_SECONDS = 0.1  # with 0.02 s, sampling took 2 % of a small step that keeps all cores busy
 
 
 class InputSampler:
-    """Looks again and again whether a step waits for its data, from a thread of its own.
+    """Samples whether a step waits for its data, from a thread of its own.
 
-    A look stands for the time since the one before. That is right too when looks are late, as they are while Python
-    traces.
-
-    Attributes:
-      seen_seconds: for how long looks had an answer.
-      waited_seconds: for how long of that a step waited.
-      waits: tells, to any thread, whether a step waits; None where no step runs or nobody knows.
+    A sample stands for the time since the one before. That is right also when samples are late, as they are while
+    Python traces.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.seen_seconds = self.waited_seconds = 0.0
-        self.waits: Callable[[], bool | None] = lambda: None
-        self._clock = clock
-        self._looked_at = clock()
-        self._is_awake, self._is_stopped = threading.Event(), threading.Event()
+    def __init__(self, is_waiting: Callable[[], bool | None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepares.
+
+        Args:
+          is_waiting: returns, in any thread, whether a step waits; None where no step runs or it is unknown.
+          clock: returns the time in seconds.
+        """
+        self._is_waiting, self._clock = is_waiting, clock
+        self._seen_seconds = self._waited_seconds = 0.0
+        self._sampled_at = clock()
+        self._is_awake = False
+        self._phase = 0.0
+        self._thread = RepeatingThread("input-sampler", self._sample_if_awake, self._pause)
 
     def start(self) -> None:
-        """Starts the thread, asleep."""
-        threading.Thread(target=self._run, name="input-sampler", daemon=True).start()
+        """Starts the thread."""
+        self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread."""
-        self._is_stopped.set()
-        self._is_awake.set()
+        self._thread.stop()
 
     def wake(self, is_awake: bool) -> None:
-        """Says whether there are windows to look at."""
-        if is_awake and not self._is_awake.is_set():
-            self._looked_at = self._clock()
-            self._is_awake.set()
-        elif not is_awake and not self._is_stopped.is_set():
-            self._is_awake.clear()
+        """Takes whether there are windows to sample."""
+        if is_awake and not self._is_awake:
+            self._sampled_at = self._clock()
+        self._is_awake = is_awake
 
-    def look(self) -> None:
-        """Looks once."""
-        waits, now = self.waits(), self._clock()
-        seconds, self._looked_at = max(0.0, now - self._looked_at), now
-        if waits is not None:
-            self.seen_seconds += seconds
-            self.waited_seconds += seconds * waits
+    def sample(self) -> None:
+        """Samples once."""
+        is_waiting, now = self._is_waiting(), self._clock()
+        seconds, self._sampled_at = max(0.0, now - self._sampled_at), now
+        if is_waiting is not None:
+            self._seen_seconds += seconds
+            self._waited_seconds += seconds * is_waiting
 
-    def _run(self) -> None:
-        turn = 0.0
-        while not self._is_stopped.is_set():
-            self._is_awake.wait()
-            turn = (turn + 0.618034) % 1  # not at a beat that steps may have as well
-            self._is_stopped.wait(_LOOK_SECONDS * (0.5 + turn))
-            try:
-                self.look()
-            except Exception as error:
-                _logger.debug("whether steps wait for data cannot be told any more: %s", error)
-                return
+    @property
+    def sums(self) -> tuple[float, float]:
+        """For how many seconds samples had an answer, and for how many of these a step waited."""
+        return self._seen_seconds, self._waited_seconds
+
+    def _sample_if_awake(self) -> None:
+        try:
+            if self._is_awake:
+                self.sample()
+        except Exception as error:
+            _logger.debug("whether steps wait for data is unknown from here on: %s", error)
+            self.stop()
+
+    def _pause(self) -> float:
+        self._phase = (self._phase + 0.618034) % 1  # irregular, because steps may be regular
+        return _PAUSE_SECONDS * (0.5 + self._phase)

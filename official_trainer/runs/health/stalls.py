@@ -1,12 +1,13 @@
-"""What a stall is, what its message and its stacks say, and how it ends the process: with exit code 5.
+"""Stalls: the message, the stacks of all threads, and how a stall ends the process: with exit code 5.
 
-Owns: the report of a stall, on stderr and in `model_dir/stall-<n>.txt`, and an end that nothing can hold up.
+Owns: the report of a stall, on stderr and in `model_dir/stall-<n>.txt`, and an end that nothing can block.
 Does not own: when there is a stall (`watchdog.py`), or the record of a run (`tracking/record.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import socket
@@ -19,6 +20,7 @@ from typing import NoReturn
 
 from official_trainer import files
 from official_trainer.errors import ExitCode
+from official_trainer.threads import WorkerThread
 
 FLOOR_FIELD = "runtime.stall_floor_seconds"
 STARTUP_FIELD = "runtime.stall_startup_seconds"
@@ -28,10 +30,10 @@ PATIENCE_FIELD = "runtime.collective_timeout_seconds"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stall:
-    """A gap that was too long. `str()` of it tells the user what that usually means, and what to do.
+    """A gap that was too long. `str()` of it is the message: what that usually means, and what to do.
 
     Attributes:
-      phase: what the run says it does: `build`, `train`, `save` and the like.
+      phase: of the run: `build`, `train`, `save` and the like.
       activity: the same, but `input` (waiting for a batch) or `window` (computing) in the phase `train`, if known.
       waited_seconds: how long there has been no progress, without the time for which the process itself was paused.
       limit_seconds: what would have been healthy.
@@ -52,7 +54,7 @@ class Stall:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the process ends with: one that only waited for others is not the one that hangs."""
+        """The exit code of the process: one that only waited for others is not the one that hangs."""
         waits = self.activity == PEERS or self.is_patience_over or (self.activity in UNCERTAIN and self.others)
         return ExitCode.RETRY if waits else ExitCode.STALLED
 
@@ -84,7 +86,7 @@ PEERS = "peers"
 """The activity of a process that waits for others to do the same as it does."""
 
 SHARED = ("window", "train")
-"""Activities of training in which a process may wait for others, or hang itself; nobody can tell."""
+"""Activities of training in which a process may wait for others or hang itself; which one is unknown."""
 
 UNCERTAIN = (*SHARED, "evaluate", PEERS)
 """Activities in which a process may be late because others are."""
@@ -136,12 +138,9 @@ def dump_and_exit(
         ]
         if record is not None:
             jobs.append(lambda: record(stall))
-        threads = [threading.Thread(target=_attempt, args=(job,), name="stall-report", daemon=True) for job in jobs]
         deadline = time.monotonic() + timeout_seconds
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for call in [WorkerThread("stall-report").submit(functools.partial(_attempt, job)) for job in jobs]:
+            call.wait(deadline - time.monotonic())
     finally:
         os._exit(int(stall.exit_code))
 

@@ -58,7 +58,7 @@ _BUCKET = math.log(1.01)
 
 @dataclasses.dataclass
 class _Tally:
-    """What a stretch of a run took; windows apart from the rest, because only looks tell what they are made of."""
+    """What a stretch of a run took; windows by themselves, because only samples show what they consist of."""
 
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     window_seconds: float = 0.0
@@ -76,11 +76,11 @@ class _Tally:
         return _Tally(**{name: _sum(getattr(self, name), getattr(other, name)) for name in fields})
 
     def add(self, part: str, seconds: float) -> None:
-        """Adds to what is no window."""
+        """Adds to a part that windows do not belong to."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     def parts(self) -> dict[str, float | None]:
-        """Returns the seconds of each part; those of `input` are None if nobody could tell, and then among `steps`."""
+        """Returns the seconds of each part; those of `input` are None if unknown, and then among `steps`."""
         waited = None if self.steps else 0.0
         if self.seen_seconds > 0:
             waited = self.window_seconds * min(1.0, self.waited_seconds / self.seen_seconds)
@@ -92,7 +92,7 @@ class _Tally:
         return {part: of_windows.get(part, self.seconds.get(part, 0.0)) for part in PARTS}
 
     def input_fraction(self) -> float | None:
-        """Returns how much of the time in steps waits for data; None if nobody could tell."""
+        """Returns how much of the time in steps waits for data; None if that is unknown."""
         parts = self.parts()
         waited, computed = parts["input"], parts["steps"] or 0.0
         return None if waited is None or waited + computed == 0 else waited / (waited + computed)
@@ -127,14 +127,21 @@ def _sum(left: Any, right: Any) -> Any:
     return {key: left.get(key, 0) + right.get(key, 0) for key in left.keys() | right.keys()}
 
 
-class TimeAccount:
-    """Accounts the time of one process of a run, from phases and windows as they are announced; a context manager.
+class _Growth:
+    """By how much a growing number has grown since it was last read."""
 
-    Attributes:
-      actions_seconds: tells how long actions took so far, within whichever phase.
-      trackers_seconds: the same of trackers.
-      sampler: looks at the input while the phase `train` lasts.
-    """
+    def __init__(self, read: Callable[[], float] = lambda: 0.0) -> None:
+        self._read = read
+        self._before = 0.0
+
+    def take(self) -> float:
+        """Returns the growth since the last call."""
+        before, self._before = self._before, self._read()
+        return self._before - before
+
+
+class TimeAccount:
+    """Accounts the time of one process of a run, from phases and windows as they are announced; a context manager."""
 
     def __init__(
         self,
@@ -146,34 +153,54 @@ class TimeAccount:
 
         Args:
           began_seconds: when the first part began, on the scale of `clock`; None for now.
-          clock: tells the time in seconds.
+          clock: returns the time in seconds.
         """
-        self.actions_seconds: Callable[[], float] = lambda: 0.0
-        self.trackers_seconds: Callable[[], float] = lambda: 0.0
-        self.sampler = InputSampler(clock=clock)
+        self._actions, self._trackers = _Growth(), _Growth()
+        self._seen, self._waited = _Growth(), _Growth()
+        self._sampler: InputSampler | None = None
         self._clock = clock
         self._since = self._began = clock() if began_seconds is None else began_seconds
         self._phase = "start"
         self._before, self._stretch = _Tally(), _Tally()
         self._stretch_began = self._began
-        self._seen = self._waited = self._of_actions = self._of_trackers = 0.0
         self._lock = threading.RLock()  # a process that hangs is reported by another thread
 
     def __enter__(self) -> TimeAccount:
-        self.sampler.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.sampler.stop()
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def attach(
+        self,
+        *,
+        is_waiting: Callable[[], bool | None] = lambda: None,
+        actions_seconds: Callable[[], float] = lambda: 0.0,
+        trackers_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> InputSampler:
+        """Takes what accounts for parts of a phase, once it is built; starts and returns the sampler of the input.
+
+        Args:
+          is_waiting: returns whether a step waits for data; sampled while the phase `train` lasts.
+          actions_seconds: returns how long actions took so far, in any phase.
+          trackers_seconds: the same of trackers.
+        """
+        self._actions, self._trackers = _Growth(actions_seconds), _Growth(trackers_seconds)
+        sampler = self._sampler = InputSampler(is_waiting, clock=self._clock)
+        self._seen, self._waited = _Growth(lambda: sampler.sums[0]), _Growth(lambda: sampler.sums[1])
+        sampler.start()
+        return sampler
 
     def enter(self, phase: str) -> None:
         """A phase of the loop begins, and the one before ends."""
         with self._lock:
             self._settle()
             self._phase = phase
-        self.sampler.wake(phase == "train")
+        if self._sampler is not None:
+            self._sampler.wake(phase == "train")
 
     def window(self, steps: int, seconds: float, *, examples: int, has_traced: bool) -> None:
         """A window has ended.
@@ -186,7 +213,7 @@ class TimeAccount:
         """
         with self._lock:
             tally = self._stretch
-            seen, waited = self._looks()
+            seen, waited = self._take_samples()
             seconds = min(seconds, self._settle(within_window=seconds))
             tally.steps += steps
             tally.examples += examples
@@ -207,7 +234,7 @@ class TimeAccount:
         """Returns the numbers of the time since the last call, for trackers; what is unknown is left out."""
         with self._lock:
             self._settle()
-            self._looks()
+            self._take_samples()
             tally, wall = self._stretch, self._since - self._stretch_began
             self._before, self._stretch = self._before + tally, _Tally()
             self._stretch_began = self._since
@@ -220,7 +247,7 @@ class TimeAccount:
         """Returns what this process did with its time so far, as JSON takes it; any thread may ask."""
         with self._lock:
             self._settle(within_window=math.inf if self._phase == "train" else 0.0)
-            self._looks()
+            self._take_samples()
             tally = self._before + self._stretch
             wall = self._since - self._began
         speed, fraction = tally.speed(), tally.input_fraction()
@@ -237,12 +264,11 @@ class TimeAccount:
         }
 
     def _settle(self, within_window: float = 0.0) -> float:
-        """Accounts the time since it was last done; returns how much of it was in a window, `within_window` at most."""
-        now, of_actions, of_trackers = self._clock(), self.actions_seconds(), self.trackers_seconds()
-        elapsed = max(0.0, now - self._since)
-        acted = min(elapsed, of_actions - self._of_actions)
-        tracked = min(elapsed - acted, of_trackers - self._of_trackers)
-        self._since, self._of_actions, self._of_trackers = now, of_actions, of_trackers
+        """Accounts the time since the last call; returns how much of it was in a window, `within_window` at most."""
+        now = self._clock()
+        elapsed, self._since = max(0.0, now - self._since), now
+        acted = min(elapsed, self._actions.take())
+        tracked = min(elapsed - acted, self._trackers.take())
         in_window = min(within_window, elapsed - acted - tracked)
         tally = self._stretch
         tally.window_seconds += in_window
@@ -251,17 +277,16 @@ class TimeAccount:
         tally.add(_PART_OF_PHASE.get(self._phase, "other"), elapsed - acted - tracked - in_window)
         return in_window
 
-    def _looks(self) -> tuple[float, float]:
-        """Takes over what was seen since it was last done; returns the seconds seen, and those waited of them."""
-        seen, waited = self.sampler.seen_seconds - self._seen, self.sampler.waited_seconds - self._waited
-        self._seen, self._waited = self._seen + seen, self._waited + waited
+    def _take_samples(self) -> tuple[float, float]:
+        """Adds the samples since the last call; returns the seconds they stand for, and those waited of them."""
+        seen, waited = self._seen.take(), self._waited.take()
         self._stretch.seen_seconds += seen
         self._stretch.waited_seconds += waited
         return seen, waited
 
 
 def verdict(input_fraction: float | None) -> str | None:
-    """Returns what there is to say of the input, if it is what a run waits for; and where to look."""
+    """Returns a message that the run waits for its input, and where to look; None if it does not."""
     if input_fraction is None or input_fraction < INPUT_BOUND_FRACTION:
         return None
     return (
@@ -322,10 +347,10 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def process_start_seconds() -> float | None:
-    """Returns when this process began, on the scale of `time.monotonic`; None where the system does not say."""
+    """Returns when this process began, on the scale of `time.monotonic`; None if that is unknown."""
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
-            of_process = file.read().rpartition(")")[2].split()  # what stands before may hold spaces
+            of_process = file.read().rpartition(")")[2].split()  # the name before it may contain spaces
         ticks = int(of_process[_STARTTIME])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
@@ -337,7 +362,7 @@ _STARTTIME = 19  # `man proc_pid_stat`: field 22, where 3 is the first after the
 
 
 def in_one_line(report: Mapping[str, Any]) -> str:
-    """Returns what a `TimeAccount.report()` says in short, for the console; parts below half a percent are left out."""
+    """Returns a `TimeAccount.report()` in one line, for the console; parts below half a percent are left out."""
     percents = {part: round(100 * (fraction or 0)) for part, fraction in report["fractions"].items()}
     words = PARTS if report["input_fraction"] is not None else {**PARTS, "steps": "steps and input"}
     parts = [f"{words[part]} {percents[part]} %" for part in _ORDER if percents[part]]

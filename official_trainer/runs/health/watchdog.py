@@ -8,17 +8,18 @@ so a hang in C code that never lets go of Python's global lock stops it too, and
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from types import TracebackType
 from typing import Any
 
-from official_trainer.runs.health.late import Notes
+from official_trainer.runs.health.late_reports import LateReports
 from official_trainer.runs.health.stalls import PEERS, SHARED, Stall, dump_and_exit
+from official_trainer.threads import Call, RepeatingThread, WorkerThread
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ _TRAIN = (*SHARED, "input")
 
 
 WAITING = "wait"
-"""The phase of a process that waits for another one to tell it what to do, which may take any time."""
+"""The phase of a process that waits for the next call of the chief, which may take any time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ class Reading:
 
     Attributes:
       step: global step, if it can be read.
-      waiting_for_input: in the phase `train`, whether the next batch is waited for; None if that cannot be told.
+      waiting_for_input: in the phase `train`, whether the next batch is waited for; None if that is unknown.
       waiting_for_peers: whether other processes are waited for, to do the same.
       detail: anything else that changes while work goes on, such as a count of batches or bytes.
     """
@@ -78,8 +79,8 @@ class Others:
     Attributes:
       patience_seconds: how long they wait for each other within a step; at half of it, or of what is a stall, one is
         late.
-      on_late: called in the watching thread with the gap when this process is late, and with None when it goes on. It
-        must not block.
+      on_late: called in the watching thread with the gap when this process is late, and with None when it continues.
+        It must not block.
     """
 
     patience_seconds: float = math.inf
@@ -91,7 +92,7 @@ class Progress:
 
     A gap is the time between two signs of progress. It counts for every activity that was going on in it, and the most
     generous of their limits holds. Until a phase has moved (a beat, a step, or its end), the startup limit holds:
-    batches that arrive say nothing about how long it takes to compile.
+    batches that arrive show nothing about how long it takes to compile.
     """
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -107,7 +108,7 @@ class Progress:
         self._is_reported = False
 
     def enter(self, phase: str, step: int | None, now: float) -> None:
-        """The run begins `phase`; what was read before says nothing about it."""
+        """The run begins `phase`; earlier readings do not count for it."""
         self._moved.add(self._phase)
         self.entries += 1
         self._reading = None
@@ -183,7 +184,7 @@ class Progress:
             return None
         known = self._longest_seconds
         if activity in _TRAIN and (activity == "train" or activity not in known):
-            # Nobody can tell which it is, or it was over too soon to be seen: what is healthy in any of them is.
+            # The activity is unknown, or was too short to be seen: what is healthy in any of them is healthy.
             return max((known[name] for name in _TRAIN if name in known), default=None)
         return known.get(self._phase if activity == PEERS else activity)
 
@@ -212,7 +213,7 @@ class Watchdog:
           on_stall: called in the watching thread, once a stall; `stalls.dump_and_exit` with a directory, as a rule.
           probe: looks at the run from another thread. It may fail and it may block: then there is no information.
           others: the run's other processes, which do each step together with this one.
-          clock: tells the time in seconds.
+          clock: returns the time in seconds.
         """
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
         self._on_stall = on_stall
@@ -223,7 +224,7 @@ class Watchdog:
         self._watched_seconds = 0.0
         self._progress = Progress(Limits(floor_seconds=floor_seconds, startup_seconds=startup_seconds), 0.0)
         self._lock = threading.RLock()  # a signal handler may interrupt a call and make another
-        self._stopped = threading.Event()
+        self._thread = RepeatingThread("stall-watchdog", self.poll, self.poll_seconds)
 
     def __enter__(self) -> Watchdog:
         self.start()
@@ -236,16 +237,16 @@ class Watchdog:
 
     def start(self) -> None:
         """Starts to watch."""
-        threading.Thread(target=self._watch, name="stall-watchdog", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Stops for good; no stall is reported from now on."""
         with self._lock:
-            self._stopped.set()
-        self._prober.stop()
+            self._thread.stop()
+        self._prober.close()
 
     def enter(self, phase: str, step: int | None = None) -> None:
-        """Says which phase the run begins; that is progress. A loop's `on_phase` hook fits.
+        """Takes the phase that the run begins; that is progress.
 
         Code that waits for batches itself may enter `input` and `window` as it does so, instead of a probe.
         """
@@ -253,7 +254,7 @@ class Watchdog:
             self._progress.enter(phase, step, self._now())
 
     def beat(self, step: int | None = None) -> None:
-        """Says that a piece of work is done: a window, a step of an evaluation, a file. After the work, not before."""
+        """A piece of work is done: a window, a step of an evaluation, a file. Call it after the work, not before."""
         with self._lock:
             self._progress.beat(step, self._now())
 
@@ -263,25 +264,21 @@ class Watchdog:
             self._watched_seconds = self._now()
             self._polled_at = self._clock()
             entry = self._progress.entries
-            self._progress.read(self._prober.ask(entry), self._watched_seconds)
-            gap = None if self._stopped.is_set() else self._progress.gap(self._watched_seconds)
+            self._progress.read(self._prober.read(entry), self._watched_seconds)
+            gap = None if self._thread.is_stopped else self._progress.gap(self._watched_seconds)
             stall = None if gap is None else self._progress.stall(self._watched_seconds, self._others.patience_seconds)
-        self._tell_lateness(gap)
+        self._report_lateness(gap)
         if stall is not None:
             try:
                 self._on_stall(stall)
             except Exception:
                 _logger.exception("a stall could not be reported: %s", stall)
 
-    def _tell_lateness(self, gap: Stall | None) -> None:
+    def _report_lateness(self, gap: Stall | None) -> None:
         is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, self._others.patience_seconds) / 2
         if is_late != self._is_late:
             self._is_late = is_late
             self._others.on_late(gap if is_late else None)
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(self.poll_seconds):
-            self.poll()
 
     def _now(self) -> float:
         """Returns the seconds for which this process was seen to run.
@@ -298,7 +295,7 @@ def watchdog_of(
     progress: Callable[[], Mapping[str, Any] | None],
     *,
     record: Callable[[Stall], object] | None = None,
-    notes: Notes | None = None,
+    late_reports: LateReports | None = None,
 ) -> Watchdog:
     """Returns the watchdog of a run, which ends the process when the run stalls.
 
@@ -307,17 +304,17 @@ def watchdog_of(
       model_dir: where the stacks are written; the run directory, or the folder of this process in it.
       progress: what a `Reading` holds, or None while there is nothing to read.
       record: puts a stall on record.
-      notes: tells the run's other processes when this one is late, and knows which of them are.
+      late_reports: of the run's processes: this one reports when it is late, and reads which others are.
     """
 
     def end(stall: Stall) -> None:
-        if notes is not None:
-            stall = dataclasses.replace(stall, others=tuple(notes.of_others()))
+        if late_reports is not None:
+            stall = dataclasses.replace(stall, others=tuple(late_reports.of_others()))
         dump_and_exit(stall, model_dir, record)
 
     others = None
-    if notes is not None and notes.has_others:
-        others = Others(patience_seconds=runtime.collective_timeout_seconds, on_late=notes.tell)
+    if late_reports is not None and late_reports.has_others:
+        others = Others(patience_seconds=runtime.collective_timeout_seconds, on_late=late_reports.report)
 
     def probe() -> Reading | None:
         values = progress()
@@ -333,41 +330,31 @@ def watchdog_of(
 
 
 class _Prober:
-    """Asks a probe in a thread of its own, so that one that blocks holds up nobody."""
+    """Calls a probe in a thread of its own, so that one that blocks does not block the watchdog."""
 
     def __init__(self, probe: Callable[[], Reading | None] | None) -> None:
         self._probe = probe
-        self._questions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[int, Reading | None]] = queue.SimpleQueue()
-        self._is_started = False
-        self._is_asked = False
+        self._thread = WorkerThread("stall-probe")
+        self._call: Call | None = None
+        self._entry = 0
+        self._reading: Reading | None = None
 
-    def ask(self, entry: int) -> Reading | None:
-        """Asks what the probe sees now, and returns the answer to the question before if it was about `entry` too."""
-        if self._probe is None:
+    def read(self, entry: int) -> Reading | None:
+        """Starts the next call, unless the last one lasts; returns what the last one read, if it was of `entry`."""
+        if self._probe is None or (self._call is not None and not self._call.is_done):
             return None
-        if not self._is_started:
-            self._is_started = True
-            threading.Thread(target=self._answer, args=(self._probe,), name="stall-probe", daemon=True).start()
-        asked_about, reading = entry, None
-        if self._is_asked:
-            try:
-                asked_about, reading = self._answers.get_nowait()
-            except queue.Empty:
-                return None
-        self._is_asked = True
-        self._questions.put(entry)
-        return reading if asked_about == entry else None
+        reading = self._reading if self._call is not None and self._entry == entry else None
+        self._entry = entry
+        self._call = self._thread.submit(functools.partial(self._read, self._probe))
+        return reading
 
-    def stop(self) -> None:
-        """Ends the thread, once the probe lets go of it."""
-        self._questions.put(None)
+    def close(self) -> None:
+        """Ends the thread, once the probe returns."""
+        self._thread.close()
 
-    def _answer(self, probe: Callable[[], Reading | None]) -> None:
-        while (entry := self._questions.get()) is not None:
-            try:
-                reading = probe()
-            except Exception as error:
-                _logger.debug("the probe of the stall watchdog failed: %s", error)
-                reading = None
-            self._answers.put((entry, reading))
+    def _read(self, probe: Callable[[], Reading | None]) -> None:
+        self._reading = None
+        try:
+            self._reading = probe()
+        except Exception as error:
+            _logger.debug("the probe of the stall watchdog failed: %s", error)

@@ -102,7 +102,7 @@ def check(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> s
     return f"{what}, by --allow_config_change. {_MEANING}"
 
 
-class LayoutTeller:
+class LayoutReport:
     """Passes on how the training data of a process is laid out, the first time that it is built."""
 
     def __init__(
@@ -110,7 +110,7 @@ class LayoutTeller:
         *,
         remember: Callable[[Mapping[str, Any]], object],
         record: Callable[[Mapping[str, Any]], object],
-        say: Callable[[str], object],
+        show: Callable[[str], object],
         is_chief: bool = True,
     ) -> None:
         """Prepares.
@@ -118,32 +118,32 @@ class LayoutTeller:
         Args:
           remember: takes what checkpoints from now on say.
           record: takes what `run.json` says.
-          say: takes lines for the console.
+          show: takes lines for the console.
           is_chief: whether this process speaks for the run; others only remember.
         """
-        self._remember, self._record, self._say = remember, record, say
+        self._remember, self._record, self._show = remember, record, show
         self._is_chief = is_chief
-        self._has_told = False
+        self._is_done = False
 
     def __call__(self, context: InputContext) -> None:
         """Takes the context that the data was built for."""
-        if self._has_told:
+        if self._is_done:
             return
-        self._has_told = True
+        self._is_done = True
         layout = dataclasses.asdict(Layout.of(context))
         self._remember({KEY: layout})
         if not self._is_chief:
             return
         if context.served_by:
             layout = layout | {"service": context.served_by}
-            self._say(
+            self._show(
                 f"training data from the tf.data service at {context.served_by}: batches come in no fixed order, so "
                 "a run that is broken off goes on near where it was, not exactly there"
             )
         if context.num_input_pipelines > 1 and context.sharing is not None:
             sharing = context.sharing()
             layout = layout | {"sharing": sharing.as_dict()}
-            self._say(str(sharing))
+            self._show(str(sharing))
             for warning in sharing.warnings():
                 _logger.warning("%s", warning)
         self._record(layout)

@@ -1,0 +1,103 @@
+"""The windows of a run: how many steps each has, and what follows where the data ends.
+
+Owns: the length of a window (up to where something is due, and short enough to react in time), and the last step of a
+run over epochs. Does not own: how a window is traced (`windows.py`), when something is due (`loop_parts.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from official_trainer.engine.loop_parts import LoopParts, LoopProgress
+from official_trainer.engine.recovery import Recovery
+
+_logger = logging.getLogger(__name__)
+
+MAX_WINDOW_SECONDS = 1.0
+"""Windows are kept shorter than this, or one step long, so that signals are seen and progress is shown in time."""
+
+WINDOW_GROWTH = 10
+"""A window is at most this many times as long as the last one: the first, which traces, says little about speed."""
+
+
+class WindowRunner:
+    """Runs the windows of a loop, one after the other."""
+
+    def __init__(self, parts: LoopParts, progress: LoopProgress, recovery: Recovery) -> None:
+        self._parts, self._progress, self._recovery = parts, progress, recovery
+        self._max_steps = 1
+
+    def planned_end(self) -> int | None:
+        """Returns the last step; None if it takes an epoch of data to know."""
+        config, iterator = self._parts.config, self._parts.trainer.train_iterator
+        if config.train_epochs is None:
+            return config.train_steps
+        per_epoch = iterator.steps_per_epoch()
+        return None if per_epoch is None else math.ceil(per_epoch * config.train_epochs) - iterator.skipped_steps
+
+    def run(self) -> None:
+        """Runs a window up to the next step at which something is due, at most."""
+        self._progress.start_window()
+        self._run(self._next_due_step())
+
+    def run_to(self, step: int) -> None:
+        """Runs windows until `step`, to repeat what was run before: the mean loss starts again where it did."""
+        trainer, due = self._parts.trainer, self._parts.due
+        self._progress.read_step()
+        while (now := self._progress.step) < step:
+            if due.is_summary_due(now):
+                trainer.train_loop_end()
+                trainer.train_loop_begin()
+            self._run(min(step, due.next_summary(now)))
+            self._parts.stop.check()
+
+    def _next_due_step(self) -> int:
+        state = self._progress.state
+        due = self._parts.due.next_step(state.step)
+        if state.end_step is not None:
+            due = min(due, state.end_step)
+        acts = self._parts.actions.next_step(state.step, due - 1)
+        return due if acts is None else acts
+
+    def _run(self, due_step: int) -> None:
+        state, trainer = self._progress.state, self._parts.trainer
+        self._recovery.leave_out_if_due(state.step)
+        until = min(due_step, self._recovery.next_step(state.step))
+        num_steps = min(int(until) - state.step, self._parts.config.steps_per_loop, self._max_steps)
+        published = self._parts.actions.next_published_step(state.step, state.step + num_steps)
+        options = {}
+        if published is not None:
+            num_steps = max(1, published - 1 - state.step)
+            options = {"publish": True} if published == state.step + 1 else {}
+        start = time.monotonic()
+        ran = trainer.run_steps(num_steps, **options)
+        seconds = time.monotonic() - start
+        state.step += ran
+        if ran:
+            state.step_seconds.append(seconds / ran)
+            self._max_steps = _next_length(ran, seconds)
+        if ran < num_steps:
+            self._end_epoch()
+        state.epoch = trainer.train_iterator.epoch(state.step)
+        self._parts.observer.on_window(state, ran, seconds, trainer.mean_loss)
+
+    def _end_epoch(self) -> None:
+        """The data ended: begins the next epoch, or ends the run here."""
+        state, iterator = self._progress.state, self._parts.trainer.train_iterator
+        epochs = self._parts.config.train_epochs
+        if epochs is None:
+            _logger.info("the training data ended at step %d, and so does training (on_data_end: stop)", state.step)
+            state.end_step = state.step
+            return
+        iterator.begin_next_epoch()
+        done = int(iterator.position.epoch.numpy())
+        # All epochs of a data set have the same length: the first one determines the end.
+        state.end_step = state.step if done >= epochs else math.ceil(state.step / done * epochs)
+
+
+def _next_length(steps: int, seconds: float) -> int:
+    """Returns how many steps the window after one of `steps` may have, which took `seconds`."""
+    per_step = max(seconds / steps, 1e-9)
+    return max(1, min(steps * WINDOW_GROWTH, int(MAX_WINDOW_SECONDS / per_step)))

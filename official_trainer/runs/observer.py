@@ -1,0 +1,185 @@
+"""What the events of a loop mean for the run directory, the console and the trackers.
+
+Owns: what is written at each event, and the lines at the start and the end. Does not own: when events happen
+(`engine/loop.py`), the record of the process (`training_process.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.actions.action import LoopState
+from official_trainer.distributed import parameter_server
+from official_trainer.engine.loop_parts import LoopObserver
+from official_trainer.engine.trainer import Trainer
+from official_trainer.lazy import tf
+from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.runs.build import best_of, drop_best_after, export_best, export_last
+from official_trainer.runs.health import time_account
+from official_trainer.runs.job import Job
+from official_trainer.runs.resume import config_changes, restored
+from official_trainer.runs.training_process import TrainingProcess
+from official_trainer.tasks import variables
+from official_trainer.tracking.console import format_number
+from official_trainer.tracking.jsonl import numbers_of, read_rows
+from official_trainer.tracking.record import HEARTBEAT_SECONDS, Heartbeat
+
+_logger = logging.getLogger(__name__)
+
+
+class RunObserver(LoopObserver):
+    """Writes the events of a loop to the run directory, the console and the trackers."""
+
+    def __init__(self, job: Job, trainer: Trainer, process: TrainingProcess, lock: DirectoryLock) -> None:
+        """Takes the parts.
+
+        Args:
+          job: the run.
+          trainer: that the loop runs.
+          process: its record and its trackers.
+          lock: on the run directory.
+        """
+        self._job, self._trainer, self._lock = job, trainer, lock
+        self._process, self._record = process, process.record
+        self._trackers, self._console = process.trackers, process.trackers.console
+        self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
+        self._num_traces = 0
+        self._changes: Sequence[config_changes.Change] = ()
+        self._is_early = False
+
+    def on_restore(self, state: LoopState) -> None:
+        """Checks the checkpoint against this job, and applies what has changed."""
+        if state.step == 0:
+            restored.check_fresh(self._job, self._record.last_checkpoint_step)
+            return
+        if notice := restored.check_layout(self._job, self._trainer, state.step):
+            self._console.message(notice)
+        self._changes = restored.apply_changes(self._job, self._trainer, state.step)
+
+    def on_start(self, state: LoopState) -> None:
+        """Records what trains from where; from here on the run directory is that of this config."""
+        self._process.set_started()
+        self._job.write_params()
+        self._process.gin.replace()
+        if (best := best_of(self._trainer)) is not None:
+            best.tidy()
+        self._trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
+        devices = [device.name for device in tf.config.list_logical_devices()]
+        if self._trainer.is_async:
+            self._record.add_order(parameter_server.ORDER_OF_EXAMPLES)
+        self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
+        self._console.message(self._opening_line(state.start_step))
+        if self._changes:
+            self._console.message(config_changes.notice(self._changes, state.start_step))
+
+    def on_phase(self, phase: str, step: int) -> None:
+        self._process.enter(phase, step)
+
+    def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
+        """Shows progress; ends the run if another process has taken the lock."""
+        self._process.watchdog.beat(state.step)
+        if self._lock.lost_to is not None:
+            raise LockedError(self._lock.lost_to)
+        examples = self._trainer.examples_of(num_steps)
+        self._process.account.window(num_steps, seconds, examples=examples, has_traced=self._has_traced())
+        self._console.end_step = state.end_step
+        self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
+        if self._heartbeat.is_due(time.monotonic()):
+            self._record.phase("train", state.step)
+
+    def on_summary(self, step: int) -> None:
+        self._trackers.all.log("time", step, self._process.account.end_stretch())
+
+    def before_save(self, step: int) -> None:
+        self._trackers.all.flush()
+
+    def on_save(self, step: int) -> None:
+        self._process.save_time()  # the record of a process that is killed covers the time up to here
+        self._record.checkpoint(step)
+
+    def on_rollback(self, step: int) -> None:
+        """Takes back what was recorded of steps that the run has gone back from."""
+        self._record.checkpoint(step)
+        dropped = drop_best_after(self._job, self._trainer, step)
+        if not dropped:
+            return
+        best = self._trainer.checkpoint_exporter
+        if best.step is None:
+            self._record.clear_best()
+        else:
+            self._record.set_best(best.metric, best.value, best.step)
+        steps = ", ".join(map(str, dropped))
+        now = "no best checkpoint is left" if best.step is None else f"that of step {best.step} is the best again"
+        _logger.warning("the best checkpoint of step %s was deleted, because its step is repeated; %s", steps, now)
+
+    def on_new_best(self, step: int, logs: Mapping[str, Any]) -> None:
+        """A new best checkpoint is committed, and its weights are in the model."""
+        best = self._trainer.checkpoint_exporter
+        self._record.set_best(best.metric, best.value, step)
+        if self._job.config.trainer.export.best:
+            export_best(self._job, self._trainer, step, logs)
+
+    def on_stop(self, reason: str) -> None:
+        self._is_early = True
+        self._record.stopped_early(reason)
+        self._console.message(reason)
+
+    def on_end(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Exports the model, if the run is configured to."""
+        if self._job.config.trainer.export.at_end:
+            loaded = int(self._trainer.global_step.numpy())
+            if loaded != step:  # an action asked for the weights of another step
+                step, logs = loaded, self.find_row(loaded, "validation") or {}
+            # A restart that finds everything else done has no results of its own.
+            export_last(self._job, self._trainer, step, logs or self.last_row())
+
+    def on_forced_end(self, exit_code: int) -> None:
+        self._process.finish(exit_code)
+
+    def new_traces(self) -> Sequence[Any]:
+        return self._trainer.traces.take()
+
+    def find_row(self, step: int, split: str) -> Mapping[str, float] | None:
+        return self._trackers.rows.row(step, split)
+
+    def load_weights(self, directory: str, step: int) -> None:
+        self._trainer.load_weights(directory, step)
+
+    def last_row(self) -> dict[str, float]:
+        """Returns the newest numbers, an evaluation's before training's, for a run with nothing left to do."""
+        path = self._trackers.rows.path
+        rows = [row for row in read_rows(path) if row["split"] in ("train", "validation")] if files.exists(path) else []
+        if not rows:
+            return {}
+        return numbers_of(max(rows, key=lambda row: (row["step"], row["split"] == "validation")))
+
+    def show_end(self, step: int) -> None:
+        """Shows the result of the run, where it is, and how its time was spent."""
+        parts = [f"finished {'early ' if self._is_early else ''}at step {step}"]
+        if (best := self._record.best) is not None:
+            parts.append(f"best {best['metric']} {format_number(float(best['value']))} at step {best['step']}")
+        self._console.message(f"{', '.join(parts)}: {self._job.model_dir}")
+        report = self._process.account.report()
+        self._console.message(time_account.in_one_line(report))
+        if report["verdict"]:
+            self._console.message(report["verdict"])
+
+    def _opening_line(self, start_step: int) -> str:
+        """Returns what runs on what, and from where."""
+        job, trainer = self._job, self._trainer
+        count = variables.count(trainer.model).trainable
+        start = f"continuing from step {start_step}" if start_step else "starting"
+        end_step = job.config.trainer.train_steps
+        if end_step and start_step > end_step:  # a run that has reached `train_steps` exactly is simply done
+            start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
+        return f"{job.experiment}: {count:,} parameters on {trainer.where}, {start} in {job.model_dir}"
+
+    def _has_traced(self) -> bool:
+        """Whether a training step was traced since the last call."""
+        before, self._num_traces = self._num_traces, self._trainer.traces.count("train")
+        return self._num_traces > before
