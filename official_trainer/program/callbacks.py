@@ -157,7 +157,11 @@ class CallbacksAction(Action):
         _, batch = self._epochs.place(run.step - 1)
         ends = self._epochs.ends_at(run.step)
         is_told = ends or (batch + 1) % self._every == 0
-        logs = run.trainer.told(run.train_logs, training=True) if ends else run.trainer.live(training=True)
+        logs = (
+            run.trainer.numbers.reported(run.train_logs, training=True)
+            if ends
+            else run.trainer.numbers.current(training=True)
+        )
         if is_told if self._looks_at_batches else not ends:
             self._callbacks.on_train_batch_end(batch, logs)
         for each in self._checkpoints:
@@ -172,7 +176,7 @@ class CallbacksAction(Action):
         return stop or self._stop()  # where training stops, an epoch ends once its summary is there
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
-        found = run.trainer.told(logs, training=False)
+        found = run.trainer.numbers.reported(logs, training=False)
         self._end_epoch(run, {f"val_{name}": value for name, value in found.items()})
         return self._stop()
 
@@ -226,7 +230,7 @@ class CallbacksAction(Action):
     def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
         self._is_in_epoch = self._is_ending = False
         self._ended = self._epoch
-        self._logs = {**run.trainer.told(run.train_logs, training=True), **of_validation}
+        self._logs = {**run.trainer.numbers.reported(run.train_logs, training=True), **of_validation}
         self._callbacks.on_epoch_end(self._epoch, self._logs)
         if not self._model.stop_training and run.step < self._epochs.end_step and self._data_ended != run.step:
             self._begin_epoch(run.step)

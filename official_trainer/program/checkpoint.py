@@ -131,9 +131,9 @@ class ProgramCheckpoint(keras.callbacks.Callback):
           MetricDirectionError: `mode` is `auto`, and nobody says which values are better.
         """
         model = trainer.model
-        known = _numbers(trainer.live(training=True))
+        known = _numbers(trainer.numbers.current(training=True))
         if self.every_steps is None and epochs.validated:
-            known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.live(training=False))]
+            known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.numbers.current(training=False))]
         is_certain = type(model).train_step is keras.Model.train_step  # what a model's own returns shows with its first
         for name in self._needed:
             if name not in known and (is_certain or name.startswith(_OF_VALIDATION)):

@@ -129,7 +129,7 @@ class Engine:
         action.begin()
         job.given.trainer.actions[:] = [action]
         runtime = job.config.runtime
-        with self._new_stop() as stop, job.given.trainer.keeping_best(best_checkpoint(job)):
+        with self._new_stop() as stop, job.given.trainer.evaluation.keeping_best(best_checkpoint(job)):
             stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
             train.train(job, stop, is_alone=False)
 
@@ -171,10 +171,10 @@ class Engine:
         trainer.restart_data()
         trainer.train_iterator.begin_next_epoch()
         if reset_metrics:
-            trainer.reset_training()
+            trainer.numbers.reset_training()
         with self.scope():
             trainer.run_steps(1)
-        return trainer.live(training=True)
+        return trainer.numbers.current(training=True)
 
     @_one_at_a_time
     def evaluate(
@@ -184,10 +184,9 @@ class Engine:
         self._data.validation = data
         trainer = self._ready(data)
         trainer.restart_data()
-        with self._told(trainer, callbacks):
-            trainer.adds_up = not reset_metrics
+        with self._told(trainer, callbacks, adds_up=not reset_metrics):
             logs = trainer.evaluate(steps or data.batches_per_epoch or -1)
-        return trainer.evaluated(logs)
+        return trainer.numbers.evaluated(logs)
 
     @_one_at_a_time
     def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
@@ -277,14 +276,10 @@ class Engine:
         )
 
     @contextlib.contextmanager
-    def _told(self, trainer: ProgramTrainer, callbacks: Any) -> Iterator[None]:
-        """For a call: in the strategy's scope, callbacks hear of evaluations."""
-        trainer.callbacks, trainer.every = callbacks, self._every
-        try:
-            with self.scope():
-                yield
-        finally:
-            trainer.callbacks, trainer.adds_up = None, False
+    def _told(self, trainer: ProgramTrainer, callbacks: Any, *, adds_up: bool = False) -> Iterator[None]:
+        """For a call: in the strategy's scope, evaluations call callbacks."""
+        with trainer.in_call(callbacks, every=self._every, adds_up=adds_up), self.scope():
+            yield
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -297,7 +292,7 @@ class Engine:
             raise BusyError
         try:
             if self._trainer is not None:
-                self._trainer.stop = StopRequest()  # belongs to the thread that made it
+                self._trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
             yield
         finally:
             self._stop, self._asked_to_stop = None, ""

@@ -22,6 +22,7 @@ from official_trainer.config import ConfigError
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
 from official_trainer.engine import consistency, process
+from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.garden import live
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
@@ -58,7 +59,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     """
     if job.given is not None:
         given = job.given.trainer
-        given.stop = stop or given.stop
+        if stop is not None:
+            given.process_group.use_stop(stop)
         return given
     config = job.config
     gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
@@ -81,10 +83,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         named = parts_of(getattr(config, "eval_tasks", ()), job.model_dir)
         if named and isinstance(config, GardenMultiEval):  # these alone are evaluated, as there
             config = config.replace(task=config.task.replace(validation_data=None))
-        trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, eval_tasks=named)
-    if stop is not None:
-        trainer.stop = stop
-    return trainer
+        options = TrainerOptions(eval_tasks=named, stop=stop)
+        return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
 
 
 def _task_of(job: Job, config: Any) -> Any:
@@ -111,7 +111,7 @@ def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> Ch
         metadata=job.metadata,
     )
     store.allow_mismatch = settings.restore_allow_mismatch
-    store.read = trainer.read_checkpoint
+    store.read = trainer.checkpoint_state.read_checkpoint
     if settings.async_checkpoint:
         store.write_in_background()
     leased = LeasedSteps(job.model_dir)

@@ -177,9 +177,10 @@ class _Session:
         self._account.trackers_seconds = lambda: self._trackers.spent_seconds
         with closing(self._trackers) as outcome:
             store = store_of(job, trainer, schedule)
-            trainer.train_iterator.on_build = data_layout.LayoutTeller(
+            layout = data_layout.LayoutTeller(
                 remember=store.describe, record=self._record.set_input, say=self._console.message
             )
+            trainer.train_iterator.add_observer(layout)
             hooks = self._hooks(trainer, schedule)
             loop = Loop(trainer, store, self._trackers, evaluate=evaluates, hooks=hooks, stop=stop)
             stop.save_state = loop.save_beside
@@ -194,13 +195,13 @@ class _Session:
         """Returns what tells whether a step waits for data; a tf.data service that does not deliver is reported."""
         data: Any = getattr(self._job.config.task, "train_data", None)  # several tasks have sections of their own
         if not data_service.is_used(data):
-            return trainer.waits_for_input
-        return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.waits_for_input)
+            return trainer.context.input_wait.waits
+        return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.context.input_wait.waits)
 
     def _check_monitored(self, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
         """Refuses before the first step what would fail at the first evaluation."""
         if evaluates != "never":
-            trainer.check_monitored(monitored(self._job, schedule))
+            trainer.evaluation.check_monitored(monitored(self._job, schedule))
             return
         for metric, name in schedule.monitored().items():
             what = f"action '{name}' needs {metric!r} of an evaluation, and mode {self._job.mode} makes none"
@@ -223,7 +224,7 @@ class _Session:
             on_rollback=functools.partial(self._on_rollback, trainer),
             find_row=self._rows.row,
             on_stop=self._on_stop,
-            load_weights=trainer.load_weights,
+            load_weights=trainer.checkpoint_state.load_weights,
             export=functools.partial(self._on_end, trainer),
             diagnosis=Diagnosis(self._job.model_dir, trainer),
             model_dir=self._job.model_dir,
@@ -254,7 +255,7 @@ class _Session:
         self._check_layout(trainer, state.step)
         changes = self._changes = {change.path: change for change in self._job.check_changes(state.step)}
         if any(path.startswith("trainer.optimizer_config.") for path in changes):
-            trainer.use_configured_optimizer()
+            trainer.optimizer_settings.use_configured_optimizer()
         if size := changes.get("task.train_data.global_batch_size"):
             trainer.train_iterator.position.change_batch_size(state.step, int(size.before), int(size.after))
 
@@ -355,7 +356,8 @@ class _Session:
         end_step = self._job.config.trainer.train_steps
         if end_step and start_step > end_step:  # the same number is a run that is done, and says so
             start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
-        return f"{self._job.experiment}: {count:,} parameters on {trainer.where}, {start} in {self._job.model_dir}"
+        devices = trainer.context.devices
+        return f"{self._job.experiment}: {count:,} parameters on {devices}, {start} in {self._job.model_dir}"
 
     def _closing_line(self, step: int) -> str:
         """Says what came of the run and where it lies."""

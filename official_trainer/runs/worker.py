@@ -24,7 +24,7 @@ from official_trainer.runs.job import Job
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.tracking.record import RunRecord
 
-_PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_aside": "evaluate", "read_checkpoint": "restore"}
+_PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_weights": "evaluate", "read_checkpoint": "restore"}
 """What the calls that may take long are in the words of the watchdog; all others are quick."""
 
 _TELL_SECONDS = 5.0
@@ -78,7 +78,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
                 watchdog.enter(phase)
                 teller.tell(phase)
 
-            end = trainers[0].process_group.follow(trainers[0], on_call)
+            end = trainers[0].process_group.follow(on_call)
             _follow_to_the_end(end)
     return {}
 

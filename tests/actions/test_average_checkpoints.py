@@ -295,7 +295,7 @@ def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, 
     run.state.step = 13
     before, saved = parts(trainer), []
     trainer.stop.save_state = lambda is_unchanged: saved.append(parts(trainer)) or True
-    monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer._rescue() and {})
+    monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer.evaluation.rescue() and {})
     action = AverageCheckpointsConfig(last=2).build()
     action.on_step(run)
     toy.assert_bitwise_equal(saved[0], before)
@@ -307,7 +307,7 @@ def test_evaluating_for_somebody_else_changes_nothing(model_dir):
     trainer.train_loop_begin()
     trainer.run_steps(3)
     before = parts(trainer)
-    trainer.evaluate_aside(-1)
+    trainer.evaluation.run_without_effects(-1)
     toy.assert_bitwise_equal(parts(trainer), before)
     trainer.evaluate(-1)
     assert any(a.tobytes() != b.tobytes() for a, b in zip(parts(trainer), before, strict=True))
