@@ -53,9 +53,10 @@ def build_trainer(experiment: str, streams: int, mark: int, trace: int) -> Any:
         task = registry.get_task_cls(config.task)(config.task)
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
         trainer = Trainer(config, task, task.build_model(), optimizer, evaluate=False)
-    trainer._streams.begin_step = _repeated(trainer._streams.begin_step, streams)
-    trainer._loss_trace.update = _repeated(trainer._loss_trace.update, trace)
-    trainer._input_mark.next = _nested(trainer._input_mark.next, mark)
+    context, trace_of = trainer.context, trainer.windows.step.metrics.trace
+    context.streams.begin_step = _repeated(context.streams.begin_step, streams)
+    trace_of.update = _repeated(trace_of.update, trace)
+    context.input_wait.next = _nested(context.input_wait.next, mark)
     return trainer
 
 

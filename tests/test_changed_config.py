@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
-from official_trainer.engine.data_position import DataPosition
+from official_trainer.engine.train_iterator import DataPosition
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry

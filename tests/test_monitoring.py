@@ -81,20 +81,20 @@ class Declaring(toy.ToyTask):
 def test_the_trainer_knows_a_metrics_direction():
     """C1: the task's word first, then the metric's; the loss is the engine's own; the rest is an error."""
     trainer = toy.build(task_cls=Declaring)
-    assert trainer.metric_direction("accuracy") == "min"
-    assert trainer.metric_direction("dev|accuracy") == "min"
-    assert trainer.metric_direction("dev|f1") == "max"
-    assert trainer.metric_direction("x") == "min"
-    assert trainer.metric_direction("validation_loss") == "min"
+    assert trainer.evaluation.metric_direction("accuracy") == "min"
+    assert trainer.evaluation.metric_direction("dev|accuracy") == "min"
+    assert trainer.evaluation.metric_direction("dev|f1") == "max"
+    assert trainer.evaluation.metric_direction("x") == "min"
+    assert trainer.evaluation.metric_direction("validation_loss") == "min"
     with pytest.raises(metrics.MetricDirectionError) as caught:
-        trainer.metric_direction("perplexity")
+        trainer.evaluation.metric_direction("perplexity")
     assert caught.value.exit_code == ExitCode.CONFIG
     assert str(caught.value) == (
-        "it cannot be told whether a higher or a lower 'perplexity' is better: Mean does not say; set mode to max or "
-        'min, or declare it in the code: Declaring.metric_directions = {"perplexity": "max"}'
+        "it is unknown whether a higher or a lower 'perplexity' is better: Mean does not declare it; set mode to max "
+        'or min, or declare it in the code: Declaring.metric_directions = {"perplexity": "max"}'
     )
     with pytest.raises(metrics.MetricDirectionError, match=r"lower 'dev\|x' is better: it is no metric object of Decl"):
-        trainer.metric_direction("dev|x")
+        trainer.evaluation.metric_direction("dev|x")
     message = r"Declaring.metric_directions\['test\|f1'\] is 'sideways'; allowed: \"max\" \(or \"up\"\), \"min\""
     with pytest.raises(metrics.MetricDirectionError, match=message):
-        trainer.metric_direction("test|f1")
+        trainer.evaluation.metric_direction("test|f1")

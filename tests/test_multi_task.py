@@ -13,6 +13,7 @@ from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import ConfigError, DataConfig, MultiEvalExperimentConfig, TaskRoutine
 from official_trainer.config.optimization import EMAConfig
+from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras
 from official_trainer.runs.job import Job, batch_size_problems, check_ready
@@ -138,7 +139,7 @@ def test_steps_of_all_kinds_agree():
             trainer.run_steps(1, publish=True)
             assert any(name.startswith("gradients/") for name in trainer.published)
         trainer.train(0 if publish else 6)
-        return toy.weights(trainer) + [v.numpy() for v in trainer.average.values]
+        return toy.weights(trainer) + [v.numpy() for v in trainer.context.average.values]
 
     expected = trained()
     toy.assert_bitwise_equal(trained(publish=True), expected)
@@ -256,26 +257,26 @@ def test_each_set_has_its_own_number_of_steps():
     trainer.evaluate(-1)
     assert seen == {"points": 2, "sums": 3}
     seen.clear()
-    trainer.evaluate_aside(1, own_steps=False)
+    trainer.evaluation.run_without_effects(1, own_steps=False)
     assert seen == {"points": 1, "sums": 1}
 
 
 def test_metrics_are_found_by_the_name_of_their_task():
     """T21, C1: `task|metric`, with the direction that the task, or the metric, declares."""
     trainer = several.build()
-    trainer.check_monitored({"points|accuracy": "best", "sums|error": "best", "sums|mean_sum": "best"})
-    assert trainer.metric_direction("points|accuracy") == "max"
-    assert trainer.metric_direction("sums|error") == "min"
-    assert trainer.metric_direction("sums|mean_sum") == "max"
-    assert trainer.metric_direction("points|validation_loss") == "min"
+    trainer.evaluation.check_monitored({"points|accuracy": "best", "sums|error": "best", "sums|mean_sum": "best"})
+    assert trainer.evaluation.metric_direction("points|accuracy") == "max"
+    assert trainer.evaluation.metric_direction("sums|error") == "min"
+    assert trainer.evaluation.metric_direction("sums|mean_sum") == "max"
+    assert trainer.evaluation.metric_direction("points|validation_loss") == "min"
     with pytest.raises(MetricDirectionError, match=r"'points\|mean_sum' is better: it is no metric object of PointsT"):
-        trainer.metric_direction("points|mean_sum")
+        trainer.evaluation.metric_direction("points|mean_sum")
     with pytest.raises(
-        MetricDirectionError, match=r"'accuracy' is better: it is of no validation set; there are points, sums"
+        MetricDirectionError, match=r"'accuracy' is better: it belongs to no validation set; there are points, sums"
     ):
-        trainer.metric_direction("accuracy")
+        trainer.evaluation.metric_direction("accuracy")
     with pytest.raises(LookupError, match=r"it produces points\|accuracy, points\|validation_loss, sums\|error"):
-        trainer.check_monitored({"accuracy": "trainer.best_checkpoint_eval_metric"})
+        trainer.evaluation.check_monitored({"accuracy": "trainer.best_checkpoint_eval_metric"})
 
 
 def test_averaged_weights_are_evaluated():
@@ -312,7 +313,7 @@ def test_one_task_is_evaluated_on_named_sets_too():
     """T21, B3, B4: the same weights, each set whole, beside the task's own; a metric of one set is found by name."""
     few = POINTS.replace(task_name="few", eval_steps=1)
     config = eval_config(few, POINTS.replace(task_name="dev"))
-    trainer = toy.build(config, eval_tasks=parts_of(config.eval_tasks))
+    trainer = toy.build(config, options=TrainerOptions(eval_tasks=parts_of(config.eval_tasks)))
     logs = trainer.evaluate(-1)
     assert set(logs) == {"accuracy", "validation_loss", "few", "dev"}
     logits = trainer.model(toy.FEATURES).numpy()
@@ -320,14 +321,15 @@ def test_one_task_is_evaluated_on_named_sets_too():
     assert math.isclose(float(logs["accuracy"]), right.mean(), rel_tol=1e-6)
     assert math.isclose(float(logs["dev"]["accuracy"]), right.mean(), rel_tol=1e-6)
     assert math.isclose(float(logs["few"]["accuracy"]), right[:40].mean(), rel_tol=1e-6)
-    assert trainer.metric_direction("few|accuracy") == trainer.metric_direction("accuracy") == "max"
+    for name in ("few|accuracy", "accuracy"):
+        assert trainer.evaluation.metric_direction(name) == "max"
 
 
 def test_a_set_whose_name_is_that_of_a_metric_is_refused():
     """T21: one would hide the other."""
     config = eval_config(POINTS.replace(task_name="accuracy"))
     with pytest.raises(ValueError, match=r"two evaluation metrics are named 'accuracy'"):
-        toy.build(config, eval_tasks=parts_of(config.eval_tasks))
+        toy.build(config, options=TrainerOptions(eval_tasks=parts_of(config.eval_tasks)))
 
 
 def test_an_empty_set_is_named():
@@ -339,7 +341,7 @@ def test_an_empty_set_is_named():
 
     part = Part(name="nothing", task=Empty(POINTS.task_config))
     with pytest.raises(DataError, match=r"Empty.build_inputs: the validation data of 'nothing' holds no example"):
-        toy.build(eval_tasks=[part]).evaluate(-1)
+        toy.build(options=TrainerOptions(eval_tasks=[part])).evaluate(-1)
 
 
 # What is refused.

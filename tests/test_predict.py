@@ -78,7 +78,7 @@ def trained(tmp_path_factory):
     do(model_dir, mode="train_and_eval")
     keras.backend.clear_session()
     trainer = build(Job(experiment="toy_predict", resolved=resolve(), model_dir=model_dir, mode="eval"))
-    trainer.load_weights(model_dir, 20)
+    trainer.checkpoint_state.load_weights(model_dir, 20)
     plain = trainer.model.predict(toy.FEATURES, verbose=0)
     with trainer.weights_averaged():
         averaged = trainer.model.predict(toy.FEATURES, verbose=0)

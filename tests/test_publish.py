@@ -50,7 +50,7 @@ class DeterministicTask(PublishingTask):
 def everything(trainer):
     """Returns all that steps change: weights, slots, averages, metrics, the step."""
     metrics = [v for metric in [*trainer.train_metrics, trainer.train_loss] for v in metric.variables]
-    return [*weights(trainer), *[v.numpy() for v in [*metrics, *trainer.average.values, trainer.global_step]]]
+    return [*weights(trainer), *[v.numpy() for v in [*metrics, *trainer.context.average.values, trainer.global_step]]]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_an_ordinary_step_has_no_operation_more():
     def operations(body):
         trainer = build(task_cls=task_that(body))
         trainer.run_steps(1)
-        loop = trainer._train_loop_fn.get_concrete_function(trainer.train_iterator.iterator(), tf.constant(1))
+        loop = trainer.windows.loop.get_concrete_function(trainer.train_iterator.iterator(), tf.constant(1))
         return sorted(len(function.node_def) for function in loop.graph.as_graph_def().library.function)
 
     assert operations(calling) == operations(indexing)

@@ -404,20 +404,22 @@ def test_steps_can_be_put_into_a_tpus_program(micro_batches):
     """T16: the graph that TPUStrategy would hand to a TPU is traced, also of a batch of open size; nothing runs it."""
     trainer = toy.build(toy.experiment(batch=10, gradient_accumulation_steps=micro_batches))
 
+    step, evaluation = trainer.windows.step, trainer.evaluation
+
     def train(features, labels):
         def replica(*inputs):
-            return trainer._replica_train_step(inputs, trainer._step_of_task(), publishes=False)
+            return step.run_on_replica(inputs, step.step_of_task(), publishes=False)
 
         tf.compat.v1.tpu.replicate(replica, [[features, labels]])
 
     def evaluate(features, labels):
         def replica(*inputs):
-            return trainer._replica_eval_step(inputs, trainer.task.validation_step)
+            return evaluation.step.run_on_replica(inputs, evaluation.own_set, trainer.task.validation_step)
 
         shapes = [tf.TensorShape([None, None]), tf.TensorShape([None])]
         tf.compat.v1.tpu.replicate(replica, [[features, labels]], maximum_shapes=shapes)
 
-    for step, size in ((train, 10), (evaluate, None)):
+    for traced, size in ((train, 10), (evaluate, None)):
         batch = (tf.TensorSpec([size, 6]), tf.TensorSpec([size], tf.int32))
-        operations = tf.function(step).get_concrete_function(*batch).graph.get_operations()
+        operations = tf.function(traced).get_concrete_function(*batch).graph.get_operations()
         assert [op for op in operations if op.type == "TPUReplicateMetadata"]

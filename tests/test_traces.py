@@ -162,7 +162,7 @@ def test_a_step_of_ones_own_is_counted():
     trainer.train_dataset = batches(4)
     trainer.run_steps(3)
     assert trainer.traces.count("train") == 2
-    assert trainer.waits_for_input() is None
+    assert trainer.context.input_wait.waits() is None
 
 
 def test_many_signatures_are_not_all_shown():

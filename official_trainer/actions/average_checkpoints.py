@@ -90,7 +90,7 @@ class AverageCheckpoints(Action):
 
     def _prepare(self, trainer: Any) -> None:
         """Refuses what cannot be done; asked again when it is due, as an error at the start may not end the run."""
-        if trainer.average is not None:
+        if trainer.context.average is not None:
             raise AverageError(
                 "trainer.optimizer_config.ema averages the weights already, and evaluation uses that average; "
                 f"leave out one of the two, trainer.optimizer_config.ema or the action '{self.name}'"
@@ -102,10 +102,14 @@ class AverageCheckpoints(Action):
     def on_step(self, run: Run) -> None:
         trainer, config = run.trainer, self._config
         self._prepare(trainer)
-        with trainer.given_back():
+        with trainer.replica_state.preserved():
             steps = self._put_in_mean(run)
             self._recalibrate(trainer, run.step)
-            logs = trainer.evaluate_aside(trainer.config.trainer.validation_steps) if config.evaluate else {}
+            logs = (
+                trainer.evaluation.run_without_effects(trainer.config.trainer.validation_steps)
+                if config.evaluate
+                else {}
+            )
             self._save(run, steps)
             if config.export:
                 folder = files.join(run.model_dir, "export", config.directory)
@@ -134,7 +138,7 @@ class AverageCheckpoints(Action):
         wanted = self._config.recalibrate_batch_norm
         if wanted is None or self._statistics is None:
             return
-        with trainer.given_back():  # layers may change more in training mode than these statistics
+        with trainer.replica_state.preserved():  # layers may change more in training mode than these statistics
             count = self._statistics.measure(itertools.islice(trainer.train_iterator.first_batches(), wanted), step)
         self._statistics.assign()
         if count < wanted:

@@ -91,7 +91,7 @@ class Checkpoint(Action):
             raise ConfigError([Problem(f"{what} an epoch is", "trainer.actions", fix="use {step} instead")])
         direction = config.mode if config.mode != "auto" else "max"
         if config.monitor and config.mode == "auto":
-            direction = run.trainer.metric_direction(config.monitor)
+            direction = run.trainer.evaluation.metric_direction(config.monitor)
         directory = files.join(run.model_dir, config.directory)
         keepers = run.state.shared.setdefault(KEEPERS, [])
         if directory in [getattr(other, "directory", None) for other in (*keepers, run.trainer.checkpoint_exporter)]:

@@ -78,7 +78,7 @@ class EarlyStopping(Action):
 
     def on_start(self, run: Run) -> Stop | None:
         mode, monitor = self._config.mode, self._config.monitor
-        self._direction = run.trainer.metric_direction(monitor) if mode == "auto" else mode
+        self._direction = run.trainer.evaluation.metric_direction(monitor) if mode == "auto" else mode
         if self._config.restore_best:
             self._keeper(run)
         return self._stop_if_used_up(run)

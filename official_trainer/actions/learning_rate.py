@@ -26,7 +26,7 @@ class LearningRate(Action):
     """Records the rate of the optimizer's schedule, and the loss scale if there is one."""
 
     def on_step(self, run: Run) -> None:
-        values = {"learning_rate": run.trainer.learning_rate}
+        values = {"learning_rate": run.trainer.optimizer_settings.learning_rate}
         if hasattr(run.trainer.optimizer, "loss_scale"):
             values["loss_scale"] = run.trainer.optimizer.loss_scale
         run.tracker.log("optimizer", run.step, values)

@@ -1,13 +1,12 @@
-"""What all processes of a run do at the same time: one leads, the others follow.
+"""Collective calls: methods that all processes of a run call at the same time. The chief leads, the others follow.
 
-Owns: handing the chief's calls to the other processes, and what the chief may do alone between them. Does not own: how
-values travel (`multi_worker.py`), or any of the calls.
+Owns: sending the chief's calls to the other processes, and what the chief may do alone between two calls. Does not own:
+how values travel (`multi_worker.py`), or what the calls do.
 
-A synchronous run computes in step: a process that runs a window, or reads a sum over replicas, waits until all others
-do the same. So that they do, whatever happens, only one of them decides. The chief runs the loop, with its clock, its
-files and its actions; the others wait for its calls of the methods marked `together` and make the same ones. Between
-two of these calls the chief reads what replicas keep apart from its own replicas, so what it does there waits for
-nobody.
+A synchronous run computes in lockstep: a process that runs a window, or reads a sum over replicas, waits until all
+others do the same. To guarantee that they do, only one process decides. The chief runs the loop, with its clock, its
+files and its actions; the others wait for its calls of the methods marked with `collective` and make the same calls.
+Between two calls, the chief reads values that differ by replica from its own replicas and waits for no other process.
 """
 
 from __future__ import annotations
@@ -28,15 +27,16 @@ from official_trainer.stopping import NOTHING_LOST, PreemptedError, StopRequest
 
 _logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
-_MOST_ELEMENTS = 16_384
-"""Of a variable that travels with others; a larger one takes longer that way, to every process from every other."""
+_CHECK_SECONDS = 1.0
+_MAX_ELEMENTS = 16_384
+"""Of a variable that is sent with others; a larger one takes longer that way, to every process from every other."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
+    owner: str
     name: str
     arguments: Sequence[Any]
     options: Mapping[str, Any]
@@ -44,35 +44,30 @@ class _Call:
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """The chief's last word: how its process ends."""
+    """The chief's last message: the exit code of its process."""
 
     exit_code: int
 
 
 class ProcessGroup:
-    """The processes of a run as one of them sees it; with a process alone, nothing is ever said.
+    """The processes of a run as one of them sees it; a single process sends nothing.
 
     Attributes:
-      stop: who tells when to stop; what one process is told, the chief hears.
       peers: the processes.
-      waits: whether this process waits for the others now, to hear from them; any thread may ask.
+      stop: asks this process to stop; the chief learns the reason from every process.
+      is_waiting: whether this process waits for a message of the others now; any thread may read it.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, *, on_call: Callable[[], None] = lambda: None) -> None:
-        """Takes the strategy under which they train.
-
-        Args:
-          strategy: one of `multi_worker.py`, or any other for a process alone.
-          on_call: called before each call that all processes make.
-        """
+    def __init__(self, strategy: tf.distribute.Strategy, stop: StopRequest | None = None) -> None:
+        """Takes the strategy of the processes: one of `multi_worker.py`, or any other for a single process."""
         self.peers = peers_of(strategy)
-        self.stop = StopRequest()
-        self.waits = False
-        self._on_call = on_call
-        self._leads = self._is_apart = False
+        self.stop = stop or StopRequest()
+        self.is_waiting = False
+        self._owners: dict[str, Any] = {}
+        self._undo = contextlib.ExitStack()
+        self._leads = self._is_chief_only = False
         self._depth = 0
-        self._parts = self._looked_parts = self._next_look = 0
-        self._looked_seconds = 0.0
+        self._parts = _Parts()
         self._reduce = strategy.reduce
         self._strategy = strategy
 
@@ -83,18 +78,30 @@ class ProcessGroup:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process speaks for the run: it alone writes to the run directory."""
+        """Whether this process is the chief, which alone writes to the run directory."""
         return self.peers.index == 0
+
+    def register(self, owner: Any) -> None:
+        """Adds an object whose `collective` methods the chief may call; every process registers the same classes."""
+        self._owners[type(owner).__name__] = owner
+
+    def use_stop(self, stop: StopRequest) -> None:
+        """Replaces `stop`, for a trainer that serves several runs one after the other."""
+        self.stop = stop
+
+    def undo_at_next_call(self, undo: Callable[[], None]) -> None:
+        """Calls `undo` before the next collective call, once."""
+        self._undo.callback(undo)
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
-        """For the chief's part of a run: calls made here are made by all; at its end, however it ends, they end too."""
+        """The chief's part of a run: all processes make the calls in this block, and end when it ends or fails."""
         if self.is_alone:
             yield
             return
         assert self.is_chief, "only the chief leads"
         self._leads, exit_code = True, ExitCode.DONE
-        self._strategy.reduce = self._reduce_alone  # how variables read what replicas keep apart
+        self._strategy.reduce = self._reduce_alone  # how variables read what differs by replica
         try:
             yield
         except BaseException as error:
@@ -107,12 +114,11 @@ class ProcessGroup:
                 with contextlib.suppress(Exception):  # they may be gone already
                     self.exchange(End(int(exit_code)))
 
-    def follow(self, owner: Any, on_call: Callable[[str | None], None]) -> End:
-        """Makes the chief's calls of `owner`'s methods until it ends.
+    def follow(self, on_call: Callable[[str | None], None]) -> End:
+        """Makes the chief's calls until the chief ends.
 
         Args:
-          owner: has the methods.
-          on_call: told the name of each call before it is made, and None while the next one is waited for.
+          on_call: receives the name of each method before it is called, and None while the next call is awaited.
         """
         while True:
             on_call(None)
@@ -121,54 +127,54 @@ class ProcessGroup:
                 return call
             on_call(call.name)
             try:
-                getattr(owner, call.name)(*call.arguments, **call.options)
+                getattr(self._owners[call.owner], call.name)(*call.arguments, **call.options)
             except PreemptedError:
-                _logger.debug("%s was left, because the run is to stop", call.name)
+                _logger.debug("%s was interrupted, because the run stops", call.name)
 
     def exchange(self, value: Any) -> list[Any]:
-        """Returns what each process gives here, in their order; the chief hears who is asked to stop."""
-        said = self._exchange((self.stop.reason, value))
+        """Returns the values of all processes, in their order; the chief learns which processes are asked to stop."""
+        received = self._exchange((self.stop.reason, value))
         if self.is_chief:
-            self._hear([reason for reason, _ in said])
-        return [value for _, value in said]
+            self._take_reason([reason for reason, _ in received])
+        return [value for _, value in received]
 
     @contextlib.contextmanager
-    def calling(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterator[None]:
-        """For a call that all processes make: the outermost is announced; signals wait until it is over."""
+    def calling(self, owner: Any, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterator[None]:
+        """For a collective call: the outermost one is sent to all processes; signals wait until it is over."""
         if self.is_alone or self._depth:
             yield
             return
         with self.stop.uninterruptible():
-            self._on_call()
+            self._undo.close()
             if self._leads:
-                self.exchange(_Call(name, arguments, options))
+                self.exchange(_Call(type(owner).__name__, name, arguments, options))
             self._depth += 1
-            self._parts, self._looked_parts, self._next_look, self._looked_seconds = 0, 0, 1, 0.0
+            self._parts = _Parts()
             try:
                 with self.peers.losses_explained():
                     yield
-            except PreemptedError:  # all of them left it
+            except PreemptedError:  # all processes left the call
                 self._depth -= 1
                 raise
-            self._depth -= 1  # not after any other error: whoever catches it cannot go on with the others
+            self._depth -= 1  # not after any other error: this process cannot make another call with the others
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
-        """For what the chief does in the middle of a call that all make, and the others do not."""
-        self._is_apart = True
+    def chief_only(self) -> Iterator[None]:
+        """For what the chief does in the middle of a collective call, and the others do not."""
+        self._is_chief_only = True
         try:
             yield
         finally:
-            self._is_apart = False
+            self._is_chief_only = False
 
     @contextlib.contextmanager
     def reading(self, variables: Sequence[tf.Variable]) -> Iterator[None]:
-        """For a block in which all processes read `variables`: sums and means over replicas travel at once.
+        """For a block in which all processes read `variables`: sums and means over replicas are sent in one message.
 
-        One by one each takes as long as all of them. In the block a variable reads as it was at its beginning; one
-        that is large is left to TensorFlow.
+        A message for one variable takes as long as for all of them. In the block a variable reads as it was at the
+        beginning; a large one is left to TensorFlow.
         """
-        small = [v for v in aggregated(variables, self.peers) if v.shape.num_elements() <= _MOST_ELEMENTS]
+        small = [v for v in aggregated(variables, self.peers) if v.shape.num_elements() <= _MAX_ELEMENTS]
         if self.is_alone or not small:
             yield
             return
@@ -189,40 +195,36 @@ class ProcessGroup:
         finally:
             self._strategy.reduce = before
 
-    def look_up(self) -> None:
-        """For long calls, between their parts: all processes leave the call together if one is asked to stop.
+    def check_stop(self) -> None:
+        """For long calls, between their parts: all processes leave the call at the same part if one is asked to stop.
 
         Raises:
           PreemptedError: in all of them.
         """
-        self._parts += 1
-        if self.is_alone or self._parts < self._next_look:
+        if self.is_alone or not self._parts.is_check_due():
             return
-        said = self._exchange((self.stop.reason, time.monotonic()))
-        self._hear([reason for reason, _ in said])
-        if any(reason for reason, _ in said):
+        received = self._exchange((self.stop.reason, time.monotonic()))
+        self._take_reason([reason for reason, _ in received])
+        if any(reason for reason, _ in received):
             raise PreemptedError(f"{self.stop.reason}; {NOTHING_LOST}")
-        before, self._looked_seconds = self._looked_seconds, said[0][1]  # the chief's clock is everybody's
-        pace = (self._looked_seconds - before) / max(1, self._parts - self._looked_parts)
-        self._looked_parts = self._parts
-        self._next_look = self._parts + max(1, int(_LOOK_SECONDS / max(pace, 1e-6)))
+        self._parts.plan_check(received[0][1])  # the chief's clock counts for all
 
     def _exchange(self, value: Any) -> list[Any]:
-        self.waits = True
+        self.is_waiting = True
         try:
             return self.peers.exchange(value)
         finally:
-            self.waits = False
+            self.is_waiting = False
 
-    def _hear(self, reasons: Sequence[str | None]) -> None:
-        """Takes from the others that the run is to stop."""
+    def _take_reason(self, reasons: Sequence[str | None]) -> None:
+        """Stops this process too if another one is asked to stop."""
         if self.stop.reason is None:
             named = [f"{reason} (worker {index})" for index, reason in enumerate(reasons) if reason is not None]
             self.stop.reason = next(iter(named), None)
 
     def _reduce_alone(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
-        """Stands for `Strategy.reduce`: outside of what is done together, this process's replicas speak for all."""
-        if (self._depth and not self._is_apart) or not tf.executing_eagerly():
+        """Replaces `Strategy.reduce` for the chief: outside of collective calls its own replicas stand for all."""
+        if (self._depth and not self._is_chief_only) or not tf.executing_eagerly():
             return self._reduce(reduce_op, value, axis=axis)
         parts = [tf.convert_to_tensor(part) for part in self._strategy.experimental_local_results(value)]
         mean = tf.add_n(parts) / tf.cast(len(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
@@ -232,12 +234,33 @@ class ProcessGroup:
         return mean * tf.cast(self._strategy.num_replicas_in_sync, mean.dtype) if is_sum else mean
 
 
+class _Parts:
+    """Counts the parts of a long call; about once a second, processes exchange their stop requests after a part."""
+
+    def __init__(self) -> None:
+        self._done = self._checked = 0
+        self._next_check = 1
+        self._checked_seconds = 0.0
+
+    def is_check_due(self) -> bool:
+        """Counts a part; returns whether processes exchange their stop requests after it."""
+        self._done += 1
+        return self._done >= self._next_check
+
+    def plan_check(self, now_seconds: float) -> None:
+        """Plans the next check by the duration of the parts since the last one."""
+        before, self._checked_seconds = self._checked_seconds, now_seconds
+        part_seconds = (now_seconds - before) / max(1, self._done - self._checked)
+        self._checked = self._done
+        self._next_check = self._done + max(1, int(_CHECK_SECONDS / max(part_seconds, 1e-6)))
+
+
 def collective(method: Method) -> Method:
-    """Marks a method of an owner of a `process_group` as one that all processes call when the chief does."""
+    """Marks a method that all processes call when the chief does; its owner is registered in its `process_group`."""
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        with self.process_group.calling(method.__name__, arguments, options):
+        with self.process_group.calling(self, method.__name__, arguments, options):
             return method(self, *arguments, **options)
 
     return call  # type: ignore[return-value]

@@ -1,6 +1,6 @@
-"""What the processes of a run compare before they train: config, versions, and the checkpoint that each of them sees.
+"""What the processes of a run compare before they train: config, versions, and the checkpoint that each one sees.
 
-Owns: which facts are compared, and the table of those that differ. Does not own: how they travel
+Owns: which facts are compared, and the table of those that differ. Does not own: how they are sent
 (`distributed/peers.py`).
 """
 
@@ -25,13 +25,13 @@ _MISSING = "not there"
 
 
 class DisagreementError(UserError, ValueError):
-    """The processes of a run were not started alike, or do not see the same files."""
+    """The processes of a run were started differently, or see different files."""
 
     exit_code = ExitCode.CONFIG
 
 
 def of_run(experiment: str, mode: str, model_dir: str, config: Mapping[str, Any]) -> Facts:
-    """Returns what has to be the same before anything is built; of the config, every field by its path."""
+    """Returns the facts that must agree before anything is built, among them every field of the config by its path."""
     return {
         **_myself(),
         "experiment": experiment,
@@ -43,7 +43,7 @@ def of_run(experiment: str, mode: str, model_dir: str, config: Mapping[str, Any]
 
 
 def of_checkpoint(prefix: str, step: int) -> Facts:
-    """Returns what has to be the same before a checkpoint is restored: that it is the same one, of the same run."""
+    """Returns the facts that must agree before a checkpoint is restored: it is the same one, of the same run."""
     directory = os.path.dirname(prefix)
     mark = files.join(directory, manifest.name(step))
     return {
@@ -55,20 +55,20 @@ def of_checkpoint(prefix: str, step: int) -> Facts:
 
 
 def check(peers: Peers, facts_of: Callable[[], Facts]) -> None:
-    """Compares facts over all processes; for one alone nothing is gathered.
+    """Compares facts over all processes; a single process compares nothing.
 
     Raises:
       DisagreementError: some differ; the message is a table of those, raised in every process.
     """
     if peers.count == 1:
         return
-    said = peers.exchange(facts_of())
-    names = [name for name in dict.fromkeys(name for each in said for name in each) if name != _SELF]
-    differing = [name for name in names if len({each.get(name, _MISSING) for each in said}) > 1]
+    of_all = peers.exchange(facts_of())
+    names = [name for name in dict.fromkeys(name for each in of_all for name in each) if name != _SELF]
+    differing = [name for name in names if len({each.get(name, _MISSING) for each in of_all}) > 1]
     if differing:
         raise DisagreementError(
             "the processes of this run do not agree; nothing was trained.\n"
-            f"{_table(said, differing)}\n"
+            f"{_table(of_all, differing)}\n"
             "Start all of them with the same command, code, packages and files; model_dir has to be a place that all "
             "of them see."
         )
@@ -78,10 +78,10 @@ def _myself() -> Facts:
     return {_SELF: f"{socket.gethostname()}, pid {os.getpid()}"}
 
 
-def _table(said: Sequence[Facts], differing: Sequence[str]) -> str:
+def _table(of_all: Sequence[Facts], differing: Sequence[str]) -> str:
     """Returns a column for each process, with the facts that differ."""
-    header = ["", *(f"worker {number} ({facts[_SELF]})" for number, facts in enumerate(said))]
-    rows = [header, *([name, *(facts.get(name, _MISSING) for facts in said)] for name in differing)]
+    header = ["", *(f"worker {number} ({facts[_SELF]})" for number, facts in enumerate(of_all))]
+    rows = [header, *([name, *(facts.get(name, _MISSING) for facts in of_all)] for name in differing)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(f"  {line.rstrip()}" for line in lines)

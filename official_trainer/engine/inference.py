@@ -1,7 +1,7 @@
-"""Outputs of a model for whole datasets, as rows in the order of the examples, one for each.
+"""Outputs of a model for a dataset: one row for each example, in the order of the examples.
 
-Owns: the traced inference step under the strategy in scope; putting the parts of all replicas together; what an output
-may be. Does not own: which model and data (`runs/predict.py`), files (`runs/predictions/shards.py`).
+Owns: the traced inference step under the strategy in scope; joining the outputs of all replicas; which outputs are
+allowed. Does not own: which model and data (`runs/predict.py`), files (`runs/predictions/shards.py`).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _NUM_EXAMPLES = "number of examples"
 
 
 class OutputError(UserError, ValueError):
-    """What an inference step returns has no row for each example."""
+    """The outputs of an inference step do not have one row for each example."""
 
 
 class Infers(Protocol):
-    """What is needed of a task, ours or Model Garden's."""
+    """What inference needs of a task, ours or Model Garden's."""
 
     def inference_step(self, inputs: Any, model: Any) -> Any:
         """Returns the model's outputs for features alone: nests of tensors `[batch, …]`."""
 
 
 class Inference:
-    """The inference step of a task, under the strategy in scope at construction.
+    """The inference step of a task.
 
     Attributes:
-      strategy: that one.
+      strategy: the strategy in scope at construction.
     """
 
     def __init__(self, task: Infers, model: Any, *, seed: int = 0, use_tf_function: bool = True) -> None:
-        """Takes what is to be called.
+        """Takes the task and the model.
 
         Args:
-          task: whose `inference_step` is called, in replica context.
-          model: what it is called with.
-          seed: of what the step draws by `random_streams.seed`, or from TensorFlow; a batch draws the same each time.
+          task: its `inference_step` is called, in replica context.
+          model: passed to the step.
+          seed: seed of the step's random numbers; a batch gets the same ones each time.
           use_tf_function: whether the step is traced.
         """
         self._task, self._model, self._seed = task, model, seed
@@ -66,7 +66,7 @@ class Inference:
         Args:
           dataset: batches `(features, labels)`, or of features alone; distributed if the strategy needs that.
           first: number of the dataset's first batch.
-          waiting: gives a context for the time in which a batch is waited for and computed.
+          waiting: returns a context that is entered while a batch is awaited and computed.
 
         Raises:
           OutputError: an output has no row for each example.
@@ -101,9 +101,9 @@ class Inference:
             self._check_dense(outputs)
             return export.by_name(outputs, self._model)
 
-        # The last batch may leave a replica without examples, which not every layer bears.
+        # The last batch may leave a replica without examples, and not every layer accepts an empty batch.
         is_alone = self.strategy.num_replicas_in_sync == 1
-        outputs = infer() if is_alone else unless_idle(num_examples, infer)
+        outputs = infer() if is_alone else compute_if_busy(num_examples, infer)
         return {**outputs, _NUM_EXAMPLES: num_examples}
 
     def _check_dense(self, outputs: Any) -> None:
@@ -115,7 +115,7 @@ class Inference:
                 )
 
     def _joined(self, outputs: dict[str, Any]) -> tuple[Columns, int]:
-        """Returns the rows of all replicas, in their order, and how many there are."""
+        """Returns the rows of all replicas, in their order, and their number."""
         import numpy as np
 
         counts = [int(count) for count in outputs.pop(_NUM_EXAMPLES)]
@@ -139,8 +139,8 @@ def num_examples_of(inputs: Any) -> tf.Tensor:
 
 
 @do_not_convert
-def unless_idle(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns what `compute` returns, and for a replica without examples nothing, of the same structure; traced."""
+def compute_if_busy(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns `compute()`, or an empty result of the same structure for a replica without examples; traced."""
     found: dict[str, Any] = {}
 
     def busy() -> dict[str, Any]:
@@ -155,7 +155,7 @@ def unless_idle(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any]]) 
 
 
 def _empty_like(value: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor of the same type with no elements where the shape leaves that open, else zeros."""
+    """Returns a tensor of the same type, with size 0 in each open dimension, else zeros."""
     return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
 
 

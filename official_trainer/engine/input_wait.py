@@ -1,7 +1,7 @@
-"""Knowing, while a traced window runs, whether its step waits for data or computes.
+"""Whether the step of a traced window waits for data or computes, at any moment while the window runs.
 
-Owns: the mark that tells. A step that waits has changed nothing yet, so the state is that of the step before and may be
-saved, though the window cannot be ended. Does not own: who looks at the mark (`stopping.py`,
+Owns: the counter that shows it. A step that waits has changed nothing yet, so the state is that of the step before and
+may be saved, though the window cannot be ended. Does not own: who reads the counter (`stopping.py`,
 `runs/health/time_account.py`), or saving (`loop.py`).
 """
 
@@ -16,7 +16,7 @@ from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
 
 
-class InputMark:
+class InputWait:
     """A counter on the host, odd while a step waits for its data. It costs a step about a microsecond."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class InputMark:
         self._is_used = self._is_in_window = False
 
     def next(self, get_inputs: Callable[[], Any]) -> Any:
-        """Returns `get_inputs()`, marked; traced. Nothing that depends on the inputs runs before the mark is even."""
+        """Returns `get_inputs()`; traced. Nothing that depends on the inputs runs before the counter is even again."""
         self._is_used = True
         self._add_one()
         inputs = get_inputs()
@@ -38,7 +38,7 @@ class InputMark:
             return self._count.assign_add(1, read_value=False)
 
     def rescuer(self, stop: StopRequest) -> Callable[[], bool]:
-        """Returns a function that, called again and again, has the state saved once a step is stuck without data."""
+        """Returns a function to call repeatedly: it has the state saved once a step is stuck without data."""
         seen: list[int] = []
 
         def rescue() -> bool:
@@ -50,7 +50,7 @@ class InputMark:
 
     @contextlib.contextmanager
     def window(self) -> Iterator[None]:
-        """For a window: marks first that no step waits, whatever became of the last one."""
+        """For a window: sets the counter to "no step waits" first, whatever the last window left in it."""
         self._count.assign(0)
         self._is_in_window = True
         try:
@@ -59,12 +59,12 @@ class InputMark:
             self._is_in_window = False
 
     def waits(self) -> bool | None:
-        """Whether a step waits for data; None where no window runs or steps are not marked. Any thread may ask."""
+        """Whether a step waits for data; None where no window runs or steps do not count. Any thread may call it."""
         return is_waiting(self.count) if self._is_in_window and self._is_used else None
 
     @property
     def count(self) -> int:
-        """How often steps have begun and ended to wait since the window began; any thread may ask."""
+        """How often steps have begun and ended to wait since the window began; any thread may read it."""
         return int(self._count.numpy())
 
 
@@ -74,15 +74,15 @@ def _create_count() -> tf.Variable:
 
 
 def is_waiting(count: int) -> bool:
-    """Whether a step waits for data while the mark is at `count`."""
+    """Whether a step waits for data while the counter is at `count`."""
     return count % 2 == 1
 
 
-class NoInputMark(InputMark):
-    """For steps that run elsewhere, several at a time: nobody can tell whether they wait."""
+class NoInputWait(InputWait):
+    """For steps that run in other processes, several at a time: it is unknown whether they wait."""
 
     def __init__(self) -> None:
-        """Makes no counter."""
+        """Creates no counter."""
 
     def next(self, get_inputs: Callable[[], Any]) -> Any:
         """Returns `get_inputs()`."""
@@ -94,7 +94,7 @@ class NoInputMark(InputMark):
         yield
 
     def waits(self) -> None:
-        """Returns that nobody can tell."""
+        """Always returns None: it is unknown."""
 
     @property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""A report of a step whose loss is not finite: its batch, and what every tensor of it looks like.
+"""A report of a step whose loss is not finite: its batch, and statistics of every tensor.
 
 Owns: the files `non_finite/step-N/{report.json, batch.npz}` of a run directory. Does not own: finding the step
 (`recovery.py`).
@@ -24,7 +24,7 @@ DIRECTORY = "non_finite"
 
 
 class Diagnosis:
-    """Looks at a failure with the trainer at hand."""
+    """Examines a failed step with the trainer."""
 
     def __init__(self, model_dir: str, trainer: Any) -> None:
         self._directory = files.join(model_dir, DIRECTORY)
@@ -43,7 +43,7 @@ class Diagnosis:
         """Writes a report and returns the directory it is in.
 
         Args:
-          step: the step that failed, or at which the failure was seen.
+          step: the step that failed, or at which the failure was found.
           is_culprit: whether it is known that the batch of this step fails. Then the batch is saved, and, if the
             trainer is in the state just before it, run once more to get its gradients, without an update.
         """
@@ -65,17 +65,17 @@ class Diagnosis:
         return self._trainer.strategy.experimental_local_results(batch)
 
     def _run_again(self, batch: Any) -> dict[str, Any]:
-        """Runs the task's step on a batch, eagerly, without an update, as if there was one replica."""
+        """Runs the task's step on a batch, eagerly, without an update, as with one replica."""
         recorder = _Recorder(self._trainer.optimizer)
         try:
             logs = self._trainer.task.train_step(batch, model=self._trainer.model, optimizer=recorder, metrics=[])
-        except Exception as error:  # whatever a task does in its step: the report goes on without this part
+        except Exception as error:  # a task's step may raise anything: the report continues without this part
             return {"not_run_again": f"{type(error).__name__}: {error}"}
         return {"logs": _describe(dict(_leaves(logs))), "gradients": _describe(recorder.gradients)}
 
 
 class _Recorder:
-    """Stands for the optimizer in a step that must change nothing: keeps the gradients it is given."""
+    """Replaces the optimizer in a step that must change nothing: keeps the gradients that the step passes to it."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer

@@ -1,6 +1,6 @@
-"""What TensorFlow holds once for a whole process: devices, precision, eager mode, seeds.
+"""What TensorFlow sets once for a whole process: devices, precision, eager mode, seeds.
 
-Owns: setting it from a `RuntimeConfig`, once, before anything is built. Does not own: the strategy
+Owns: setting it from a `RuntimeConfig`, before anything is built. Does not own: the strategy
 (`distributed/strategy.py`).
 """
 
@@ -16,7 +16,7 @@ from official_trainer.tasks import random_streams
 
 
 def configure_process(runtime: Any) -> None:
-    """Applies what TensorFlow holds per process: logical devices, precision policy, eager mode, seeds.
+    """Sets what TensorFlow has once per process: logical devices, precision policy, eager mode, seeds.
 
     Raises:
       DeviceError: the devices cannot be set up, because there are none or TensorFlow has started already.
@@ -29,9 +29,9 @@ def configure_process(runtime: Any) -> None:
 
 
 def configure_steps(runtime: Any) -> None:
-    """Applies what holds for steps on any devices: eager mode, seeds, operations that repeat themselves.
+    """Sets what applies to steps on any devices: eager mode, seeds, deterministic operations.
 
-    Before the model is built, or its random operations cannot be repeated.
+    Called before the model is built, or its random operations cannot be repeated.
     """
     tf.config.run_functions_eagerly(runtime.run_eagerly)
     if runtime.enable_op_determinism:
@@ -40,22 +40,22 @@ def configure_steps(runtime: Any) -> None:
 
 
 def _choose_gpus(num_gpus: int | None) -> None:
-    """Hides all but the first `num_gpus` GPUs (None: hides none); memory grows as it is needed."""
+    """Hides all but the first `num_gpus` GPUs (None: hides none); memory grows on demand."""
     gpus = tf.config.list_physical_devices("GPU")
     given = os.environ.get(GIVEN_GPUS, "0")
     if num_gpus is None and given.isdecimal() and int(given) > len(gpus):
         raise DeviceError(
             f"{GIVEN_GPUS}: this process was given {given} GPUs, and TensorFlow sees {len(gpus)}; install "
-            "tensorflow[and-cuda], see with nvidia-smi that the driver is there, or leave resources.gpus out"
+            "tensorflow[and-cuda], check with nvidia-smi that the driver is installed, or leave out resources.gpus"
         )
     if num_gpus is not None and num_gpus > len(gpus):
-        raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this machine shows {len(gpus)}")
+        raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this machine has {len(gpus)}")
     chosen = gpus if num_gpus is None else gpus[:num_gpus]
     try:
         tf.config.set_visible_devices(chosen, "GPU")
         for gpu in chosen:
             tf.config.experimental.set_memory_growth(gpu, True)
-    except RuntimeError:  # TensorFlow has started: whoever started it decided
+    except RuntimeError:  # TensorFlow has started: its devices are final
         if len(tf.config.list_logical_devices("GPU")) != len(chosen):
             raise DeviceError(f"runtime.num_gpus: asks for {num_gpus}, but TensorFlow has already started") from None
 

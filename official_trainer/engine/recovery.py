@@ -202,7 +202,7 @@ class Recovery:
 
     def _scale_learning_rate(self, scale: float) -> None:
         if scale != 1 or self._scale != 1:
-            self._trainer.scale_learning_rate(scale)
+            self._trainer.optimizer_settings.scale_learning_rate(scale)
         self._scale = scale
 
     def _find(self, good_step: int, failed_step: int, step_seconds: float, run_to: Callable[[int], None]) -> int | None:

@@ -1,7 +1,7 @@
 """How often TensorFlow traced the functions of a run, for which batches, and how long that took.
 
 Owns: `Trace`, the count, and the error when there are too many. Does not own: the functions (`windows.py`,
-`evaluation.py`), or who is told (`loop.py`).
+`evaluation.py`), or where traces are reported (`loop.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trace:
       kind: `train` or `eval`.
       number: how many of this kind there were in this process, this one included.
       signature: shapes and dtypes of what the function takes: of a batch, or of a block of batches under XLA.
-      seconds: how long Python was at it; what XLA then compiles comes on top.
+      seconds: how long it took in Python; the time that XLA then takes to compile is not included.
     """
 
     kind: Kind
@@ -40,36 +40,36 @@ class Trace:
 
 
 class RetraceError(UserError, ValueError):
-    """A function was traced again and again: the batches have ever new shapes."""
+    """A function was traced too often, because batches keep having new shapes."""
 
     exit_code = ExitCode.DATA
 
 
 class Traces:
-    """Takes note of each trace of the functions that it watches. What runs eagerly is not traced, and not counted."""
+    """Records each trace of the functions that it watches. What runs eagerly is not traced, and not counted."""
 
     def __init__(self, max_traces: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes how many traces of one kind there may be."""
+        """Takes the most traces of one kind that are allowed."""
         self._max_traces = max_traces
         self._clock = clock
         self._traces: list[Trace] = []
         self._num_taken = 0
 
     def watched(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function`, to be given to `tf.function`; its first argument holds batches, or an iterator."""
-        note = tf.autograph.experimental.do_not_convert(functools.partial(self._note, kind))
+        """Returns `function`, to be passed to `tf.function`; its first argument holds batches, or an iterator."""
+        record = tf.autograph.experimental.do_not_convert(functools.partial(self._record, kind))
         clock = tf.autograph.experimental.do_not_convert(self._clock)
 
         def watched(inputs: Any, *others: Any) -> Any:
             began = clock()
             outputs = function(inputs, *others)
-            note(inputs, began)
+            record(inputs, began)
             return outputs
 
         watched.__name__ = getattr(function, "__name__", "watched")  # what profiles and graphs call it
         return watched
 
-    def _note(self, kind: Kind, inputs: Any, began: float) -> None:
+    def _record(self, kind: Kind, inputs: Any, began: float) -> None:
         if tf.executing_eagerly():
             return  # `runtime.run_eagerly`, or a debugger, has every function run as it is
         self._add(kind, inputs, began)
@@ -81,10 +81,10 @@ class Traces:
         )
 
     @contextlib.contextmanager
-    def of_own(self, kind: Kind, function: Any, inputs: Any) -> Iterator[None]:
-        """For a call of a function that may be a `tf.function` itself, which counts its own traces."""
+    def of_traced(self, kind: Kind, function: Any, inputs: Any) -> Iterator[None]:
+        """For a call of `function`, which may be a `tf.function` that counts its own traces."""
         count = getattr(function, "experimental_get_tracing_count", None)
-        if count is None or not tf.executing_eagerly():  # what is traced with something else is counted with it
+        if count is None or not tf.executing_eagerly():  # inside another trace it is counted with that one
             yield
             return
         before, began = count(), self._clock()
@@ -93,7 +93,7 @@ class Traces:
             self._add(kind, inputs, began)
 
     def count(self, kind: Kind) -> int:
-        """Returns how many traces of a kind there were."""
+        """Returns the number of traces of a kind."""
         return sum(trace.kind == kind for trace in self._traces)
 
     def seconds(self, kind: Kind) -> float:
@@ -107,10 +107,10 @@ class Traces:
         return new
 
     def check(self, kind: Kind, *, functions: int = 1) -> None:
-        """Refuses to go on after more traces than there may be of each of so many functions.
+        """Refuses to continue after more than `max_traces` traces for each of `functions` functions.
 
         Raises:
-          RetraceError: with the batches that they were for.
+          RetraceError: lists the batches of these traces.
         """
         if self.count(kind) <= self._max_traces * functions:
             return
@@ -121,10 +121,10 @@ class Traces:
         raise RetraceError(
             f"{what} was traced {self.count(kind)} times, more often than trainer.max_traces={self._max_traces}"
             f"{f' for each of {functions} validation sets' if functions > 1 else ''}. "
-            "TensorFlow makes a new graph for batches of a new shape, which takes as long as many steps. It was given:"
+            "TensorFlow makes a new graph for batches of a new shape, which takes as long as many steps. The batches:"
             f"{''.join(shown)}{more}\n"
             f"Give the batches of task.{data} few shapes: pad them or bucket them by length, and use drop_remainder; "
-            "or leave the size that varies open in the dataset's element_spec. If these are all there will be, raise "
+            "or leave the size that varies open in the dataset's element_spec. If no other shapes will come, raise "
             "trainer.max_traces."
         )
 

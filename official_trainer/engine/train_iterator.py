@@ -1,7 +1,7 @@
-"""The batches of a run: a task's data under the strategy, from the step where the run stands.
+"""The batches of a run: a task's data under the strategy, from the run's current step on.
 
-Owns: `TrainIterator`, which builds the iterator there and says what happens when data ends. Does not own: how a
-pipeline orders or reads examples (`inputs/`), what is saved of where the data stands (`data_position.py`).
+Owns: building datasets, the position in the training data that checkpoints hold, and what happens when data ends. Does
+not own: how a pipeline orders or reads examples (`inputs/`), the streams of workers (`worker_streams.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import orbit
 
 from official_trainer import inputs
 from official_trainer.distributed import tpu
-from official_trainer.engine.data_position import DataPosition
 from official_trainer.inputs import DataError, InputContext, data_service
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
@@ -46,15 +45,15 @@ class DatasetBuilder:
         )
         self._service_timeout_seconds = service_timeout_seconds
         self._built: tuple[Any, InputContext] | None = None
-        self._is_apart = False
+        self._is_separate = False
 
     @property
-    def has_started_there(self) -> bool:
-        """Whether the data built last began at its start step by itself, instead of being read over up to there."""
+    def started_at_step(self) -> bool:
+        """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
         return self._built is not None and (self._built[1].starts_at_step or bool(self._built[1].served_by))
 
     def pipelines(self) -> int:
-        """Returns how many input pipelines share the data out under the strategy; builds none of the task's data."""
+        """Returns how many input pipelines divide the data under the strategy; builds none of the task's data."""
         counts = []
 
         def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -71,12 +70,12 @@ class DatasetBuilder:
 
     @property
     def context(self) -> InputContext | None:
-        """What the data built last was built for."""
+        """The context that the data built last was built for."""
         return None if self._built is None else self._built[1]
 
     @property
     def source(self) -> str:
-        """What built the data, for messages."""
+        """The method that builds the data, for messages."""
         return f"{type(self._task).__name__}.build_inputs"
 
     def build(self, start_step: int = 0, window_steps: int | None = None) -> Any:
@@ -87,7 +86,7 @@ class DatasetBuilder:
             if is_served:
                 data_service.check_pipelines(self._params, input_context.num_input_pipelines)
             context = InputContext(
-                # Data workers share out what one pipeline would read alone.
+                # Data workers divide what one pipeline would read alone.
                 num_input_pipelines=1 if is_served else input_context.num_input_pipelines,
                 input_pipeline_id=0 if is_served else input_context.input_pipeline_id,
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
@@ -102,7 +101,7 @@ class DatasetBuilder:
             self._built = dataset, context
             return self._adapt(dataset, context, start_step, window_steps)
 
-        if self._is_apart:
+        if self._is_separate:
             with random_streams.drawn_apart(self._seed):
                 return self._distribute(self._strategy, build)
         if self._training:
@@ -128,20 +127,20 @@ class DatasetBuilder:
             return inputs.call_build_inputs(self._task, self._params, context)
 
     def element_spec(self) -> Any:
-        """Returns what a batch of one replica looks like; for the run, it is as if nothing had been built."""
-        builder = self.apart()
+        """Returns the shapes and dtypes of a replica's batch; the state of this builder does not change."""
+        builder = self.separate()
         builder.build()
         assert builder._built is not None
         return builder._built[0].element_spec
 
-    def apart(self) -> DatasetBuilder:
-        """Returns a builder of the same data, for whoever reads it without the run taking notice."""
+    def separate(self) -> DatasetBuilder:
+        """Returns a builder of the same data, for reading it without changing the state of the run."""
         builder = copy.copy(self)
-        builder._is_apart, builder._built = True, None
+        builder._is_separate, builder._built = True, None
         return builder
 
     def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
-        """Does what the pipeline did not do itself: skip to the start, group batches into blocks."""
+        """Adds what the pipeline did not do itself: skipping to the start, grouping batches into blocks."""
         if start_step and not context.starts_at_step and not context.served_by:
             dataset = inputs.skip(dataset, start_step * context.elements_per_step)
         if window_steps is not None and not context.yields_windows:
@@ -153,11 +152,11 @@ class DatasetBuilder:
 
     @property
     def is_served(self) -> bool:
-        """Whether a tf.data service gives the batches, in no fixed order."""
-        return self._training and not self._is_apart and data_service.is_used(self._params)
+        """Whether a tf.data service delivers the batches, in no fixed order."""
+        return self._training and not self._is_separate and data_service.is_used(self._params)
 
     def steps_per_epoch(self, *, count: bool = True) -> float | None:
-        """Returns the steps of a pass over the data built last: infinity if it has no end, None if nobody knows.
+        """Returns the steps of a pass over the data built last: infinity if it has no end, None if it is unknown.
 
         Args:
           count: whether the examples may be counted to find out.
@@ -195,6 +194,51 @@ _READ_ERRORS = (
 )
 
 
+class DataPosition(tf.Module):
+    """The position in the training data, saved so that a resumed run reads what an uninterrupted one would."""
+
+    def __init__(self) -> None:
+        super().__init__(name="data_position")
+
+        def counter(name: str) -> tf.Variable:
+            first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+            return tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first, name=name)
+
+        self.epoch = counter("epoch")
+        self.epoch_start_step = counter("epoch_start_step")
+        self.skipped_steps = counter("skipped_steps")
+
+    def values(self) -> list[int]:
+        """Returns the position as numbers."""
+        return [int(counter.numpy()) for counter in self._counters]
+
+    def go_to(self, values: Sequence[int]) -> None:
+        """Takes the position that `values` returned in another process."""
+        for counter, value in zip(self._counters, values, strict=True):
+            counter.assign(value)
+
+    @property
+    def _counters(self) -> tuple[tf.Variable, ...]:
+        return self.epoch, self.epoch_start_step, self.skipped_steps
+
+    def start_step(self, global_step: int) -> int:
+        """Returns the number of batches of the iterator before the batch of `global_step`."""
+        return global_step + int(self.skipped_steps.numpy()) - int(self.epoch_start_step.numpy())
+
+    def change_batch_size(self, global_step: int, before: int, after: int) -> None:
+        """Continues with the same examples in batches of another size; less than one batch is skipped."""
+        done = (global_step + int(self.skipped_steps.numpy())) * before
+        epoch_start = int(self.epoch_start_step.numpy()) * before
+        # A position is counted from the epoch's start; both are rounded up, so nothing is seen twice.
+        self.epoch_start_step.assign(-(-epoch_start // after))
+        self.skipped_steps.assign(-(-(done - epoch_start) // after) + int(self.epoch_start_step.numpy()) - global_step)
+
+    def begin_epoch(self, global_step: int) -> None:
+        """Marks that the data ended and that its first batch is the batch of `global_step`."""
+        self.epoch.assign_add(1)
+        self.epoch_start_step.assign(global_step + int(self.skipped_steps.numpy()))
+
+
 class TrainIterator:
     """The iterator over training batches: built at the run's step, dropped when the run goes elsewhere."""
 
@@ -205,102 +249,105 @@ class TrainIterator:
         *,
         on_data_end: str,
         window_steps: int | None = None,
-        given: Any = None,
+        dataset: Any = None,
+        worker_datasets: Callable[[DatasetBuilder, int], Any] | None = None,
     ) -> None:
-        """Takes the task's builder, or a dataset `given` by the caller in its place.
-
-        `on_build` is called with what the task's data was built for, each time that the iterator is built.
+        """Takes the task's builder, or a dataset to use instead.
 
         Args:
           builder: builds the task's training data.
           global_step: step whose batch comes next.
           on_data_end: `error`, `stop` or `repeat`.
-          window_steps: batches in a block, if the iterator is to give blocks.
-          given: dataset to use instead of the task's.
+          window_steps: batches in a block, if the iterator is to yield blocks.
+          dataset: dataset to use instead of the task's.
+          worker_datasets: returns the data of all workers from a batch on, by the builder and the number of the batch.
         """
         self.position = DataPosition()
         self._builder = builder
         self._global_step = global_step
         self._on_data_end = on_data_end
         self._window_steps = window_steps
-        self._given = given
+        self._dataset = dataset
         self._iterator: Any = None
-        self._to_read_over = 0
-        self.of_workers: Callable[[DatasetBuilder, int], Any] | None = (
-            None  # gives all workers' streams from a batch on
-        )
-        self.on_build: Callable[[InputContext], object] = lambda context: None
+        self._num_skipped = 0
+        self._worker_datasets = worker_datasets
+        self._observers: list[Callable[[InputContext], object]] = []
 
     @property
-    def given(self) -> Any:
-        """The dataset given by the caller, or None."""
-        return self._given
+    def dataset(self) -> Any:
+        """The dataset that is used instead of the task's, or None."""
+        return self._dataset
+
+    def add_observer(self, on_build: Callable[[InputContext], object]) -> None:
+        """Calls `on_build` with the context of the task's data, each time that the iterator is built from it."""
+        self._observers.append(on_build)
 
     def replace(self, dataset: Any) -> None:
         """Uses `dataset` from now on."""
-        self._given = dataset
+        self._dataset = dataset
         self.reset()
 
     def iterator(self) -> Any:
         """Returns the iterator whose next batch is that of the current step."""
         if self._iterator is None:
             step = int(self._global_step.numpy())
-            dataset = self._dataset(step, self._window_steps)
-            if self._given is None and self._builder.context is not None:
-                self.on_build(self._builder.context)
-            self._to_read_over = 0 if self._builder.has_started_there else self.position.start_step(step)
-            if self.of_workers is not None:  # what was built above is for asking about the data
-                dataset = self.of_workers(self._builder, self.position.start_step(step))
+            dataset = self._build(step, self._window_steps)
+            if self._dataset is None and self._builder.context is not None:
+                for on_build in self._observers:
+                    on_build(self._builder.context)
+            self._num_skipped = 0 if self._builder.started_at_step else self.position.start_step(step)
+            if self._worker_datasets is not None:  # what was built above describes the data
+                dataset = self._worker_datasets(self._builder, self.position.start_step(step))
             self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
 
-    def _dataset(self, step: int, window_steps: int | None = None) -> Any:
-        """Returns the data that follows `step`; in blocks of `window_steps` batches, if given."""
+    def _build(self, step: int, window_steps: int | None = None) -> Any:
+        """Returns the data that follows `step`; in blocks of `window_steps` batches, unless that is None."""
         start_step = self.position.start_step(step)
-        if self._given is None:
+        if self._dataset is None:
             return self._builder.build(start_step, window_steps)
-        dataset = inputs.skip(self._given, start_step)
+        dataset = inputs.skip(self._dataset, start_step)
         return dataset if window_steps is None else inputs.stack_windows(dataset, window_steps)
 
     def batches(self, step: int) -> Iterator[Any]:
-        """Yields the batches that follow `step`, distributed; the iterator that trains stays where it is.
+        """Yields the batches that follow `step`, distributed; the training iterator keeps its position.
 
-        None if a service gives them: it would not give the same ones again.
+        Yields none if a service delivers them: it would not deliver the same ones again.
         """
-        if self._given is None and self._builder.is_served:
+        if self._dataset is None and self._builder.is_served:
             return
-        yield from tf.nest.map_structure(iter, self._dataset(step))
+        yield from tf.nest.map_structure(iter, self._build(step))
 
     def first_batches(self) -> Iterator[Any]:
-        """Yields batches from the first one of the data, distributed; nothing of what trains is changed or drawn."""
-        dataset, builder = self._given, self._builder.apart()
+        """Yields batches from the first one of the data, distributed; the state of training does not change."""
+        dataset, builder = self._dataset, self._builder.separate()
         if dataset is None:
             dataset = builder.build()
         with builder.errors_explained():
             yield from tf.nest.map_structure(iter, dataset)
 
     def pipelines(self) -> int | None:
-        """Returns how many input pipelines share the task's data out; None for a dataset given by the caller."""
-        return self._builder.pipelines() if self._given is None else None
+        """Returns how many input pipelines divide the task's data; None for a dataset of the caller."""
+        return self._builder.pipelines() if self._dataset is None else None
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""
         self._iterator = None
 
     def go_to(self, position: Sequence[int]) -> None:
-        """Goes on from where another process says that the data stands; see `DataPosition.values`."""
+        """Continues from the position of another process; see `DataPosition.values`."""
         if position != self.position.values():
             self.position.go_to(position)
             self.reset()
 
     def skip(self, num_steps: int) -> None:
-        """Moves the data on, past batches that training could not bear."""
+        """Moves the data past batches that training cannot use."""
         self.position.skipped_steps.assign_add(num_steps)
         self.reset()
 
     @property
     def skipped_steps(self) -> int:
-        """How many batches lie before that of the current step beyond one for each step."""
+        """How many batches before that of the current step belong to no step."""
         return int(self.position.skipped_steps.numpy())
 
     def begin_next_epoch(self) -> None:
@@ -309,7 +356,7 @@ class TrainIterator:
         self.reset()
 
     def handle_end(self) -> bool:
-        """Deals with the end of the data as `trainer.on_data_end` says; returns whether training goes on.
+        """Handles the end of the data as `trainer.on_data_end` configures; returns whether training continues.
 
         Raises:
           DataError: there was no batch at all, or the policy is `error`.
@@ -330,9 +377,9 @@ class TrainIterator:
         return self._on_data_end == "repeat"
 
     def epoch(self, step: int) -> float | None:
-        """Returns the passes over the data until `step`, or None if nobody knows how long one is."""
+        """Returns the passes over the data until `step`, or None if the length of one is unknown."""
         done = int(self.position.epoch.numpy())
-        if self._given is None and self._iterator is not None:
+        if self._dataset is None and self._iterator is not None:
             steps = self._builder.steps_per_epoch(count=False)
             if steps is not None and steps != math.inf:
                 return (step + self.skipped_steps) / steps
@@ -341,10 +388,10 @@ class TrainIterator:
     def place(self, step: int) -> tuple[int, int] | None:
         """Returns the epoch in which step number `step` lies and which step of it that is, both counted from 1.
 
-        None if nobody knows how long an epoch is.
+        None if the length of an epoch is unknown.
         """
         self.iterator()
-        steps = None if self._given is not None else self._builder.steps_per_epoch(count=False)
+        steps = None if self._dataset is not None else self._builder.steps_per_epoch(count=False)
         if steps is None or steps == math.inf:
             return None
         done = step + self.skipped_steps
@@ -353,33 +400,33 @@ class TrainIterator:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """For a window that reads from the iterator: explains errors, and says what it took to get to the data."""
+        """For a window that reads from the iterator: explains errors, and logs how long it took to reach the data."""
         began = time.monotonic()
         with self._builder.errors_explained():
             yield
-        if self._to_read_over:
+        if self._num_skipped:
             seconds = time.monotonic() - began
-            _logger.warning("reading over %d batches, and the first step, took %.1f s", self._to_read_over, seconds)
-            self._to_read_over = 0
+            _logger.warning("skipping %d batches, and the first step, took %.1f s", self._num_skipped, seconds)
+            self._num_skipped = 0
 
     def steps_per_epoch(self) -> float | None:
-        """Returns the steps of a pass over the task's data, or None if that takes a pass to know.
+        """Returns the steps of a pass over the task's data, or None if only a pass over it shows that.
 
         Raises:
           DataError: the data has no end, so that there are no epochs to count.
         """
         self.iterator()
         steps = self._builder.steps_per_epoch()
-        if steps is None and self._given is None and self._builder.is_served:
+        if steps is None and self._dataset is None and self._builder.is_served:
             raise DataError(
                 f"{self._builder.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
-                "service the end of one does not show; set trainer.train_steps instead, or "
+                "service its end cannot be seen; set trainer.train_steps instead, or "
                 "input_context.examples_per_epoch in build_inputs"
             )
         if steps == math.inf:
             raise DataError(
-                f"{self._builder.source}: trainer.train_epochs needs training data that ends, this dataset repeats for "
-                "ever; set trainer.train_steps instead, or leave out repeat()"
+                f"{self._builder.source}: trainer.train_epochs needs training data that ends, this dataset repeats "
+                "forever; set trainer.train_steps instead, or leave out repeat()"
             )
         return steps
 
@@ -387,7 +434,7 @@ class TrainIterator:
 def _input_options(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptions | None:
     """Returns how batches get to the replicas of the strategy in scope.
 
-    On processors not through iterators made for devices, which take 6 % of a small step there, for nothing.
+    On CPUs not through iterators made for devices, which take 6 % of a small step there without a use.
     """
     if not tf.distribute.has_strategy():
         return None
@@ -396,5 +443,5 @@ def _input_options(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptio
 
 
 def _read_here(strategy: Any, build: Callable[[Any], Any]) -> Any:
-    """Stands for distributing where this process reads alone, beside workers that have streams of their own."""
+    """Replaces distributing where this process reads alone, because the workers have streams of their own."""
     return build(InputContext())

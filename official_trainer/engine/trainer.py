@@ -1,34 +1,38 @@
-"""Trainer: windows of traced steps, evaluations; numbers in, numbers out.
+"""Trainer: Model Garden's `base_trainer.Trainer`, built from parts that have one task each.
 
-Owns: Model Garden's `base_trainer.Trainer` contract (constructor, properties), built from its two halves
-(`train_steps.py`, `evaluation.py`), and what a checkpoint holds. Does not own: the order of events (`loop.py`), files
+Owns: Model Garden's contract (constructor, properties, override points), and building the parts. Does not own: the
+parts (`train_steps.py`, `evaluation.py`, `checkpoint_state.py`, …), the order of events (`loop.py`), files
 (`checkpoints/store.py`, `tracking/`), devices (`distributed/strategy.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import orbit
 
-from official_trainer.checkpoints import manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
-from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import ProcessGroup, collective
-from official_trainer.distributed.replicas import ReplicaValues, ValueBackup, local_sum, synchronize_replicas
+from official_trainer.distributed.parameter_server import CoordinatorError
 from official_trainer.distributed.strategy import needs_xla
-from official_trainer.engine import consistency, windows
-from official_trainer.engine.async_steps import AsyncStepper
-from official_trainer.engine.evaluation import Evaluator
-from official_trainer.engine.input_wait import InputMark, is_waiting
+from official_trainer.engine import windows
+from official_trainer.engine.async_steps import AsyncWorkers
+from official_trainer.engine.checkpoint_state import CheckpointState, OptimizerSettings
+from official_trainer.engine.evaluation import EvalStep, Evaluation
+from official_trainer.engine.input_wait import InputWait, NoInputWait, is_waiting
+from official_trainer.engine.replica_state import ReplicaState
+from official_trainer.engine.step_context import StepContext, TrainerOptions
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
+from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowRunner
 from official_trainer.engine.validation_sets import ValidationSet
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
-from official_trainer.tasks import metrics, optimization, variables
+from official_trainer.tasks import optimization, variables
 from official_trainer.tasks.accumulation import accumulator_of
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.model import is_built, sub_model
 from official_trainer.tasks.multi_task.task import MultiTask, Part, check_sections, parts_in, train_section
 from official_trainer.tasks.random_streams import RandomStreams
@@ -36,15 +40,24 @@ from official_trainer.tasks.random_streams import RandomStreams
 _MAX_TRACES = 20  # for configs without the field
 
 
-class Trainer(AsyncStepper, Evaluator):
+class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     """Trains and evaluates one task under the strategy in scope.
 
     Override points, in order of use: `train_loop_begin`, `next_train_inputs`, `train_step`, `train_loop_end`;
     `eval_begin`, `next_eval_inputs`, `eval_step`, `eval_reduce`, `eval_end`. Begin, reduce and end run eagerly on the
     host; the rest is traced.
-    """
 
-    _held_for_save: ValueBackup | None = None
+    Attributes:
+      actions: actions to run at steps, added to those of the config by code that builds the run in Python.
+      process_group: the processes of the run.
+      context: what the parts below share.
+      train_iterator: the training batches.
+      windows: runs windows of training steps.
+      evaluation: runs evaluations.
+      replica_state: the values of variables on every replica.
+      checkpoint_state: what checkpoints hold.
+      optimizer_settings: what the config sets of the optimizer, and the scale of the learning rate.
+    """
 
     def __init__(  # noqa: PLR0913 - the signature is Model Garden's
         self,
@@ -57,7 +70,7 @@ class Trainer(AsyncStepper, Evaluator):
         train_dataset: Any = None,
         validation_dataset: Any = None,
         checkpoint_exporter: Any = None,
-        eval_tasks: Sequence[Part] = (),
+        options: TrainerOptions | None = None,
     ) -> None:
         """Builds metrics, slots and the checkpoint; data is read at the first step.
 
@@ -71,8 +84,8 @@ class Trainer(AsyncStepper, Evaluator):
           train_dataset: used instead of `task.build_inputs(config.task.train_data)`.
           validation_dataset: used instead of `task.build_inputs(config.task.validation_data)`.
           checkpoint_exporter: has `maybe_export_checkpoint(checkpoint, logs, global_step)` and `best_ckpt_logs`;
-            asked after each evaluation, while averaged weights are in the model.
-          eval_tasks: named validation sets, which are evaluated with the same weights.
+            called after each evaluation, while averaged weights are in the model.
+          options: what Model Garden's constructor does not have.
 
         Raises:
           AttributeError: the config lacks a section that is needed.
@@ -81,321 +94,442 @@ class Trainer(AsyncStepper, Evaluator):
           DeviceError: XLA cannot compile a step of this strategy.
         """
         check_sections(config, task, train and train_dataset is None, evaluate and validation_dataset is None)
-        self._strategy = tf.distribute.get_strategy()
-        self._config, self._task, self._model = config, task, model
-        self._optimizer = optimization.without_averaging(optimizer)
-        self._checkpoint_exporter = checkpoint_exporter
-        self._enable_xla = needs_xla(self._strategy, _runtime(config, "enable_xla", False))
-        self.process_group = ProcessGroup(self._strategy, on_call=self._give_back_after_save)
+        options = options or TrainerOptions()
+        self._config = config
         self.actions: list[Any] = []
-        """What else happens at a step, for whoever builds the run in Python."""
-        self._input_mark = InputMark()
-        self._traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
-        self._global_step = orbit.utils.create_global_step()
-        self._create_waiting_variables(train, train_dataset, validation_dataset)
-        self._streams = RandomStreams(model, _runtime(config, "seed", 0))
-        ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
-        self._average = None if ema is None else optimization.WeightAverage(model, ema)
-        if optimizer is not None and is_built(model):
-            optimization.build_slots(self._optimizer, model.trainable_variables)
-        self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(self._optimizer)]
-        self._rate_scale: optimization.RateScale | None = None
-        if self._optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
-            self.scale_learning_rate(1.0)  # before anything is traced
-        self._init_training(train_dataset, train=train)
-        self._init_sets(validation_dataset, [*parts_in(task), *eval_tasks], evaluate=evaluate)
-        self._checkpoint = self._build_checkpoint()
-
-    def _init_sets(self, validation_dataset: Any, parts: Sequence[Part], *, evaluate: bool) -> None:
-        params = getattr(self._config.task, "validation_data", None)
-        own = ValidationSet(self._task, self._model, self._builder_of(self._task, params))
-        own.dataset = validation_dataset
-        self._init_evaluation(own, [self._named_set(part) for part in parts], evaluate=evaluate)
-
-    def _create_waiting_variables(self, training: bool, *given: Any) -> None:
-        if not isinstance(self._task, MultiTask):
-            variables.create_waiting(self._model, self._task, lambda: self._spec_of_batch(training, *given))
-
-    def _spec_of_batch(self, training: bool, *given: Any) -> Any:
-        """Returns what a batch looks like, of the data given by the caller or of the task's."""
-        found = next((dataset.element_spec for dataset in given if dataset is not None), None)
-        params = getattr(self._config.task, "train_data" if training else "validation_data", None)
-        return found or self._builder_of(self._task, params, training=training).element_spec()
-
-    def _builder_of(self, task: Any, params: Any, *, training: bool = False) -> DatasetBuilder:
-        seed = _runtime(self._config, "seed", 0)
-        timeout = _runtime(self._config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
-        return DatasetBuilder(task, params, training=training, seed=seed, service_timeout_seconds=timeout)
-
-    def _named_set(self, part: Part) -> ValidationSet:
-        builder = self._builder_of(part.task, part.task.task_config.validation_data)
-        model = sub_model(self._model, part.name)
-        return ValidationSet(part.task, model, builder, name=part.name, steps=part.eval_steps)
-
-    def _init_training(self, train_dataset: Any, *, train: bool) -> None:
-        trainer = self._config.trainer
-        builder = self._builder_of(self._task, train_section(self._task, self._config), training=True)
+        strategy = tf.distribute.get_strategy()
+        self.process_group = ProcessGroup(strategy, options.stop)
+        self._workers: AsyncWorkers | None = None
         self.init_async()
-        self._train_loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
-        of_model = list(getattr(self._model, "metrics", []))
-        self._train_metrics = [*self._task.build_metrics(training=True), *of_model] if train else []
-        self._loss_trace = metrics.LossTrace()
-        self._accumulator = accumulator_of(trainer, self._optimizer, self._model)
-        metrics.check_names([*self._train_metrics, self._train_loss], "training")
-        orbit.StandardTrainer.__init__(
-            self,
-            None,
-            orbit.StandardTrainerOptions(
-                use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
-            ),
+        optimizer = optimization.without_averaging(optimizer)
+        counts_wait = options.counts_input_wait and self._workers is None
+        global_step = orbit.utils.create_global_step()
+        if not isinstance(task, MultiTask):
+            given = train_dataset if train_dataset is not None else validation_dataset
+            variables.create_waiting(model, task, lambda: _batch_spec(config, task, given, trains=train))
+        ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
+        self.context = StepContext(
+            strategy=strategy,
+            task=task,
+            model=model,
+            optimizer=optimizer,
+            global_step=global_step,
+            streams=RandomStreams(model, _runtime(config, "seed", 0)),
+            average=None if ema is None else optimization.WeightAverage(model, ema),
+            process_group=self.process_group,
+            traces=Traces(getattr(config.trainer, "max_traces", _MAX_TRACES)),
+            input_wait=InputWait() if counts_wait else NoInputWait(),
+            workers=self._workers,
+            enables_xla=needs_xla(strategy, _runtime(config, "enable_xla", False)),
         )
-        counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop deals with their ends
-        self._train_iterator = TrainIterator(
-            builder,
-            self._global_step,
-            on_data_end="stop" if counts_epochs else getattr(trainer, "on_data_end", "error"),
-            window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if self._compiles_windows else None,
-            given=train_dataset,
-        )
-        self.use_workers()
+        if optimizer is not None and is_built(model):
+            optimization.build_slots(optimizer, model.trainable_variables)
+        is_scaled = getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1
+        self.optimizer_settings = OptimizerSettings(self.context, is_scaled=is_scaled)
+        self._build_training(train_dataset, trains=train, measures_loss=options.measures_loss)
+        self.replica_state = ReplicaState(self.context, self._metrics.variables)
+        self._build_evaluation(validation_dataset, checkpoint_exporter, options, evaluates=evaluate)
+        self.checkpoint_state = CheckpointState(self.context, self._metrics, self.train_iterator, self.replica_state)
+        self.process_group.register(self)
 
-    def _build_checkpoint(self) -> tf.train.Checkpoint:
-        """Returns Model Garden's checkpoint (global_step, model, optimizer) with the rest of the state beside it."""
-        items = dict(getattr(self._model, "checkpoint_items", {}))
-        if self._optimizer is not None:
-            items["optimizer"] = self._optimizer
-        if self._average is not None:
-            items["average"] = self._average.state
-        self._replica_values = ReplicaValues(self._kept_per_replica(), self.process_group.peers)
-        training = tf.train.Checkpoint(
-            loss=self._train_loss,
-            loss_trace=self._loss_trace,
-            position=self._train_iterator.position,
-            metrics=list(self._train_metrics),
+    def _build_training(self, dataset: Any, *, trains: bool, measures_loss: bool) -> None:
+        trainer, context = self._config.trainer, self.context
+        builder = _builder(self._config, context.task, train_section(context.task, self._config), trains=True)
+        self._metrics = TrainMetrics(context.task, context.model, trains=trains, measures_loss=measures_loss)
+        accumulator = accumulator_of(trainer, context.optimizer, context.model)
+        options = orbit.StandardTrainerOptions(
+            use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
         )
-        if self._replica_values.state is not None:
-            training.replicas = self._replica_values.state
-        return tf.train.Checkpoint(
-            global_step=self._global_step,
-            model=self._model,
-            training=training,
-            **items,
+        orbit.StandardTrainer.__init__(self, None, options)
+        compiles = context.enables_xla and options.use_tf_while_loop and self._can_compile_windows
+        window_options = windows.WindowOptions(
+            traces_steps=options.use_tf_function, traces_loops=options.use_tf_while_loop, compiles_windows=compiles
         )
+        self.train_iterator = TrainIterator(
+            builder,
+            context.global_step,
+            on_data_end=_on_data_end(trainer),
+            window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if compiles else None,
+            dataset=dataset,
+            worker_datasets=self._worker_datasets(dataset),
+        )
+        step = TrainStep(context, self._metrics, accumulator, window_options)
+        self.windows = WindowRunner(context, self, step, self.train_iterator, window_options)
 
     @property
-    def stop(self) -> StopRequest:
-        """Who tells when to stop."""
-        return self.process_group.stop
+    def _can_compile_windows(self) -> bool:
+        """Whether XLA can compile windows: one replica, and the engine's step, so that batches can come in blocks."""
+        return (
+            self.context.strategy.num_replicas_in_sync == 1
+            and not self.context.dispatches  # whose batches have several shapes
+            and type(self).train_step is Trainer.train_step
+            and type(self).next_train_inputs is Trainer.next_train_inputs
+        )
 
-    @stop.setter
-    def stop(self, stop: StopRequest) -> None:
-        """Takes somebody else's, in place of one that nobody asks."""
-        self.process_group.stop = stop
+    def _worker_datasets(self, dataset: Any) -> Callable[[DatasetBuilder, int], Any] | None:
+        """Returns what builds the data of workers; None without workers.
 
-    # Properties, named as in Model Garden.
+        Raises:
+          CoordinatorError: a dataset was passed, which cannot be sent to workers.
+        """
+        workers, trainer = self._workers, self._config.trainer
+        if workers is None:
+            return None
+        if dataset is not None:
+            raise CoordinatorError(
+                "train_dataset: a dataset that was built in this process cannot be sent to workers; have the task's "
+                "build_inputs build it, and pass no train_dataset"
+            )
+        counts_epochs = getattr(trainer, "train_epochs", None) is not None
+        repeats = counts_epochs or getattr(trainer, "on_data_end", "error") == "repeat"
+        return lambda builder, start_step: workers.datasets(builder, start_step, repeats=repeats)
+
+    def _build_evaluation(self, dataset: Any, exporter: Any, options: TrainerOptions, *, evaluates: bool) -> None:
+        config, context = self._config, self.context
+        own = ValidationSet(
+            context.task,
+            context.model,
+            _builder(config, context.task, getattr(config.task, "validation_data", None)),
+        )
+        own.dataset = dataset
+        named = [_named_set(config, context.model, part) for part in (*parts_in(context.task), *options.eval_tasks)]
+        for each in (*named, own) if evaluates else ():
+            if each.name or each.has_data:
+                each.build_metrics()
+        is_overridden = type(self).eval_step is not Trainer.eval_step
+        step = EvalStep(context, skips_idle_replicas=options.skips_idle_replicas, is_overridden=is_overridden)
+        self.evaluation = Evaluation(context, self, [own, *named], step, self.replica_state, exporter)
+        trainer = config.trainer
+        eval_options = orbit.StandardEvaluatorOptions(
+            use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
+        )
+        orbit.StandardEvaluator.__init__(self, None, eval_options)
+
+    # Model Garden's properties.
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
         """The strategy that was in scope at construction."""
-        return self._strategy
+        return self.context.strategy
 
     @property
     def config(self) -> Any:
         """The experiment's config."""
         return self._config
 
-    def use_config(self, config: Any) -> None:
-        """Takes another config for what is done between windows: how long, how often, what is kept."""
-        self._config = config
-
     @property
     def task(self) -> Any:
         """The task."""
-        return self._task
+        return self.context.task
 
     @property
     def model(self) -> keras.Model:
         """The model."""
-        return self._model
+        return self.context.model
 
     @property
     def optimizer(self) -> keras.optimizers.Optimizer:
         """The optimizer."""
-        return self._optimizer
+        return self.context.optimizer
 
     @property
     def global_step(self) -> tf.Variable:
         """Updates done, int64."""
-        return self._global_step
+        return self.context.global_step
 
     @property
     def train_loss(self) -> keras.metrics.Metric:
         """Mean loss since the last `train_loop_end`."""
-        return self._train_loss
+        return self._metrics.loss
 
     @property
     def train_metrics(self) -> list[keras.metrics.Metric]:
         """The task's and the model's training metrics."""
-        return self._train_metrics
+        return self._metrics.metrics
+
+    @property
+    def validation_loss(self) -> keras.metrics.Metric:
+        """Mean loss over the examples of the last evaluation of the task's own set."""
+        return self.evaluation.own_set.loss
+
+    @property
+    def validation_metrics(self) -> list[keras.metrics.Metric]:
+        """The task's and the model's evaluation metrics."""
+        return self.evaluation.own_set.metrics
 
     @property
     def checkpoint(self) -> tf.train.Checkpoint:
         """The whole training state."""
-        return self._checkpoint
+        return self.checkpoint_state.checkpoint
 
     @property
     def checkpoint_exporter(self) -> Any:
         """The object that keeps the best checkpoint, or None."""
-        return self._checkpoint_exporter
+        return self.evaluation.exporter
 
     @property
     def train_dataset(self) -> Any:
-        """The dataset given by the caller, or None when the task builds its own."""
-        return self._train_iterator.given
+        """The dataset passed by the caller, or None when the task builds its own."""
+        return self.train_iterator.dataset
 
     @train_dataset.setter
     def train_dataset(self, dataset: Any) -> None:
         """Trains on `dataset` from the next window on."""
-        self._train_iterator.replace(dataset)
+        self.train_iterator.replace(dataset)
 
     @property
-    def train_iterator(self) -> TrainIterator:
-        """Where training batches come from."""
-        return self._train_iterator
+    def eval_dataset(self) -> Any:
+        """The dataset of the task's own set; None until it is built."""
+        return self.evaluation.own_set.dataset
+
+    @eval_dataset.setter
+    def eval_dataset(self, dataset: Any) -> None:
+        """Evaluates on `dataset` from the next evaluation on."""
+        self.evaluation.own_set.dataset = dataset
+
+    # Model Garden's methods for asynchronous training.
+
+    def init_async(self) -> None:
+        """Creates the coordinator of the strategy in scope, if it needs one; called by the constructor."""
+        strategy = tf.distribute.get_strategy()
+        if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+            patience_seconds = _runtime(self._config, "rendezvous_timeout_seconds", 600.0)
+            self._workers = AsyncWorkers(strategy, patience_seconds=patience_seconds)
+
+    def coordinator_for_async(self) -> Any:
+        """Returns TensorFlow's `ClusterCoordinator` of this trainer.
+
+        Raises:
+          ValueError: the trainer has none.
+        """
+        if self._workers is None:
+            raise ValueError("there is no coordinator: call init_async() first, under a ParameterServerStrategy")
+        return self._workers.coordinator
+
+    def join(self) -> None:
+        """Returns when no worker has anything left to do."""
+        if self._workers is not None:
+            self._workers.coordinator.join()
+
+    def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns a distributed dataset; under a coordinator, one with the same data for each worker.
+
+        Args:
+          dataset_or_fn: a `tf.data.Dataset` of global batches, or a function that returns one of per-replica batches
+            and may take `input_context`.
+          *args: passed to the function.
+          **kwargs: passed to the function; `input_options` goes to the strategy.
+        """
+        if self._workers is not None:
+            return self._workers.distribute_dataset(dataset_or_fn, *args, **kwargs)
+        return orbit.utils.make_distributed_dataset(self.context.strategy, dataset_or_fn, *args, **kwargs)
+
+    # Model Garden's training.
+
+    @collective
+    def initialize(self) -> None:
+        """Sets the first weights of a fresh run; called only when `model_dir` holds no checkpoint."""
+        self.context.task.initialize(self.context.model)
+        if self.context.average is not None:
+            self.context.average.reset()
+
+    def train(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
+        """Runs `num_steps` steps between `train_loop_begin` and `train_loop_end`; returns the latter's logs."""
+        self.train_loop_begin()
+        self.run_steps(int(num_steps))
+        return self.train_loop_end()
+
+    @collective
+    def train_loop_begin(self) -> None:
+        """Called eagerly before the first step after a summary. Does nothing by default."""
+
+    @do_not_convert
+    def next_train_inputs(self, iterator: Any) -> Any:
+        """Returns the inputs of the next training step; runs on the host, traced."""
+        return next(iterator)
+
+    @do_not_convert
+    def train_step(self, iterator: Any) -> None:
+        """Runs one step in cross-replica context, traced."""
+        next_inputs = convert(self.next_train_inputs)
+        self.windows.step.run(self.context.input_wait.next(lambda: next_inputs(iterator)))
+
+    @collective
+    def train_loop_end(self) -> dict[str, Any]:
+        """Returns and resets the metrics of the steps since the last call; called eagerly."""
+
+        def others() -> dict[str, Any]:
+            return {**self.loss_trace, "learning_rate": self.optimizer_settings.learning_rate}
+
+        return self._metrics.take(self.process_group, others)
+
+    def create_train_loop_fn(self) -> windows.WindowLoop:
+        """Returns `loop(iterator, num_steps)` over `train_step`; compiled by XLA, or run by workers, if configured."""
+        return self.windows.create_loop()
+
+    # Model Garden's evaluation.
+
+    @collective
+    def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
+        """Evaluates `num_steps` batches (-1: all), with averaged weights if there are any; returns `eval_end`'s logs.
+
+        A validation set with a name may have a number of steps of its own, which then counts for it.
+
+        Raises:
+          DataError: the validation data holds no batch, or cannot be read.
+          PreemptedError: the run was asked to stop; the evaluation has no result.
+          RetraceError: batches keep having new shapes.
+        """
+        return self.evaluation.run(int(num_steps))
+
+    def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
+        """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
+        is_reduced = type(self).eval_reduce is not Trainer.eval_reduce
+        folds = has_state or is_reduced or self.evaluation.task_folds
+        return self.evaluation.create_loop(self._eval_options, folds=folds)
+
+    def eval_begin(self) -> Any:
+        """Resets the metrics; returns the first state of `eval_reduce`. Called eagerly."""
+        self.evaluation.reset()
+        return None
+
+    @do_not_convert
+    def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:
+        """Returns the inputs of the next evaluation step, and logs that stay on the host; traced."""
+        return next(iterator), {}
+
+    @do_not_convert
+    def eval_step(self, iterator: Any) -> dict[str, Any]:
+        """Evaluates one batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
+        inputs, passthrough_logs = convert(self.next_eval_inputs)(iterator)
+        return self.evaluation.step_logs(inputs, passthrough_logs)
+
+    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+        """Folds one step's logs into the state of the evaluation; called eagerly on the host."""
+        return self.evaluation.current_set.task.aggregate_logs(state, step_outputs)
+
+    def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
+        """Returns the results of the evaluation; called eagerly, while averaged weights are still in the model."""
+        return self.evaluation.results(aggregated_logs)
+
+    # For the loop, actions and the modes of a run.
+
+    @property
+    def stop(self) -> StopRequest:
+        """Asks the run to stop."""
+        return self.process_group.stop
+
+    @property
+    def is_async(self) -> bool:
+        """Whether workers run the training steps, each at its own speed."""
+        return self._workers is not None
 
     @property
     def traces(self) -> Traces:
         """The traces of training and evaluation steps in this process."""
-        return self._traces
+        return self.context.traces
 
-    # Setting up.
+    @property
+    def published(self) -> Any:
+        """What was published from inside the last step, by name; None if the window was not to publish."""
+        return self.windows.published
 
-    @collective
-    def initialize(self) -> None:
-        """Gives a fresh run its first weights; called only when `model_dir` holds no checkpoint."""
-        self._task.initialize(self._model)
-        if self._average is not None:
-            self._average.reset()
+    @property
+    def mean_loss(self) -> float:
+        """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
+        return self.windows.mean_loss
 
-    @collective
-    def before_save(self) -> None:
-        """Brings what is saved up to date; called before values are taken for a checkpoint.
+    @property
+    def loss_trace(self) -> dict[str, float]:
+        """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
+        return self._metrics.trace.results(self.context.step)
 
-        With other processes, replicas have common values from here to the next call that all make: what is written
-        between is read by the chief alone.
-        """
-        self._replica_values.take()
-        if not self.process_group.is_alone:
-            apart = self._kept_per_replica()
-            self._held_for_save = ValueBackup(apart)
-            with self.process_group.reading(apart):
-                synchronize_replicas(apart, self.process_group.peers)
+    def use_config(self, config: Any) -> None:
+        """Takes another config for what happens between windows: how long, how often, what is kept."""
+        self._config = config
 
-    def _give_back_after_save(self) -> None:
-        if self._held_for_save is not None:
-            held, self._held_for_save = self._held_for_save, None
-            held.give_back()
+    def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
+        """Runs `num_steps` steps in one window and returns how many ran.
 
-    @collective
-    def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
-        """Restores all that a checkpoint of this trainer holds; see `restore.read_exactly`."""
-        consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
-        return restore.read_into(self._checkpoint, prefix, step, allow_mismatch)
+        Fewer run only when the training data ends and `trainer.on_data_end` is `stop`.
 
-    @collective
-    def load_weights(self, directory: str, step: int) -> None:
-        """Takes the step, the weights and the averages of a checkpoint.
-
-        A best checkpoint holds weights that are averages already, so there the average is the weights.
-        """
-        saved = manifest.read(directory, step).variables
-        items = {"global_step": self._global_step, "model": self._model}
-        if self._average is not None and any(key.startswith("average/") for key in saved):
-            items["average"] = self._average.state
-        restore.read_items(manifest.prefix(directory, step), items)
-        if self._average is not None and "average" not in items:
-            self._average.reset()
-
-    @collective
-    def after_restore(self, report: RestoreReport) -> None:
-        """Continues what a restored checkpoint holds: the data, and what each replica had if there are as many."""
-        self._train_iterator.reset()
-        lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
-        if not any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking):
-            self._replica_values.give()
-
-    @collective
-    def use_configured_optimizer(self) -> None:
-        """Gives the optimizer the settings of the config again, in place of those that a checkpoint has brought."""
-        for variable, value in self._configured:
-            variable.assign(value)
-        if self._rate_scale is not None:
-            self._rate_scale.set(self._scale)
-
-    @collective
-    def scale_learning_rate(self, scale: float) -> None:
-        """Makes the learning rate `scale` times what is configured, from the next step on.
+        Args:
+          num_steps: how many; one, if it is to publish.
+          publish: whether `published` has to hold afterwards what was published from inside the step.
 
         Raises:
-          FixedRateError: the optimizer's cannot be scaled.
+          DataError: the data ended (and `on_data_end` is `error`), holds nothing, or cannot be read.
+          RetraceError: batches keep having new shapes; the steps were run.
+          PreemptedError: the run was asked to stop; `global_step` has the number of steps that ran completely.
         """
-        if self._rate_scale is None:
-            with self._strategy.scope():
-                self._rate_scale = optimization.RateScale(self._optimizer)
-        self._scale = scale
-        self._rate_scale.set(scale)
+        return self.windows.run(num_steps, publish=publish)
 
-    # Looking at it.
+    def synchronize(self) -> None:
+        """Gives all replicas their part of the common value; see `ReplicaState.synchronize`."""
+        self.replica_state.synchronize()
 
-    def examples_of(self, num_steps: int) -> int:
-        """Returns how many examples the last `num_steps` steps were for."""
-        if not isinstance(self._task, MultiTask):
-            data = getattr(self._config.task, "train_data", None)  # None where the caller gave a dataset
-            return num_steps * getattr(data, "global_batch_size", 0)
-        stop = self._train_iterator.position.start_step(int(self._global_step.numpy()))
-        return self._task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
+    def before_save(self) -> None:
+        """Updates what is saved; see `ReplicaState.before_save`."""
+        self.replica_state.before_save()
 
-    def progress(self) -> dict[str, Any]:
-        """Returns what changes while steps run, by the names that a watchdog's `Reading` has; any thread may ask."""
-        count = self._input_mark.count
-        return {
-            "step": int(self._global_step.numpy()),
-            "waiting_for_input": is_waiting(count),
-            "waiting_for_peers": self.process_group.waits,
-            "detail": (count, int(local_sum(self._examples_evaluated))),
-        }
+    def after_restore(self, report: RestoreReport) -> None:
+        """Continues from a restored checkpoint; see `CheckpointState.after_restore`."""
+        self.checkpoint_state.after_restore(report)
 
-    def waits_for_input(self) -> bool | None:
-        """Whether a training step waits for data now; None if none runs or nobody can tell. Any thread may ask."""
-        return self._input_mark.waits()
+    def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which the model holds its averaged weights, if the run averages."""
+        average = self.context.average
+        return contextlib.nullcontext() if average is None else average.swapped_in()
 
     def non_finite_weights(self) -> list[str]:
         """Returns the names of trainable weights that hold a value that is not finite."""
-        floating = [weight for weight in self._model.trainable_variables if weight.dtype.is_floating]
+        floating = [weight for weight in self.model.trainable_variables if weight.dtype.is_floating]
         return [weight.name for weight in floating if not tf.reduce_all(tf.math.is_finite(weight))]
 
-    def mirrored_variables(self) -> Sequence[tf.Variable]:
-        """Returns the variables that exist once on every replica and are to be the same there."""
-        of_optimizer = [] if self._optimizer is None else self._optimizer.variables
-        average = [] if self._average is None else self._average.values
-        kept = [*self._model.variables, *(of_optimizer() if callable(of_optimizer) else of_optimizer)]
-        return replicas.mirrored([*kept, *average, self._global_step], self.process_group.peers)
+    def examples_of(self, num_steps: int) -> int:
+        """Returns the number of examples in the last `num_steps` steps."""
+        task = self.context.task
+        if not isinstance(task, MultiTask):
+            data = getattr(self._config.task, "train_data", None)  # None where the caller passed a dataset
+            return num_steps * getattr(data, "global_batch_size", 0)
+        stop = self.train_iterator.position.start_step(self.context.step)
+        return task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
 
-    @collective
-    def checksums_of_replicas(self) -> list[list[str]]:
-        """Returns, for each of `mirrored_variables`, a checksum of its value on every replica."""
-        return replicas.checksums(self.mirrored_variables(), self.process_group.peers)
-
-    @collective
-    def values_of_replicas(self, number: int) -> list[tuple[str, Any]]:
-        """Returns device and value, on every replica, of one of `mirrored_variables`."""
-        return replicas.values(self.mirrored_variables()[number], self.process_group.peers)
-
-    def _kept_per_replica(self) -> Sequence[tf.Variable]:
-        of_metrics = metrics.variables_of([*self._train_metrics, self._train_loss])
-        return [*super()._kept_per_replica(), *self._loss_trace.variables, *of_metrics]
+    def progress(self) -> dict[str, Any]:
+        """Returns what changes while steps run, by the names of a watchdog's `Reading`; any thread may call it."""
+        count = self.context.input_wait.count
+        return {
+            "step": self.context.step,
+            "waiting_for_input": is_waiting(count),
+            "waiting_for_peers": self.process_group.is_waiting,
+            "detail": (count, self.evaluation.num_examples),
+        }
 
 
 def _runtime(config: Any, name: str, default: Any) -> Any:
     """Returns a field of the runtime section, which configs built by hand may lack."""
     return getattr(getattr(config, "runtime", None), name, default)
+
+
+def _on_data_end(trainer: Any) -> str:
+    """Returns what the end of the data means: `stop` where the loop counts epochs."""
+    counts_epochs = getattr(trainer, "train_epochs", None) is not None
+    return "stop" if counts_epochs else getattr(trainer, "on_data_end", "error")
+
+
+def _builder(config: Any, task: Any, params: Any, *, trains: bool = False) -> DatasetBuilder:
+    seed = _runtime(config, "seed", 0)
+    timeout = _runtime(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
+    return DatasetBuilder(task, params, training=trains, seed=seed, service_timeout_seconds=timeout)
+
+
+def _batch_spec(config: Any, task: Any, dataset: Any, *, trains: bool) -> Any:
+    """Returns the shapes and dtypes of a batch, of the dataset that the caller passed or of the task's."""
+    params = getattr(config.task, "train_data" if trains else "validation_data", None)
+    found = None if dataset is None else dataset.element_spec
+    return found or _builder(config, task, params, trains=trains).element_spec()
+
+
+def _named_set(config: Any, model: keras.Model, part: Part) -> ValidationSet:
+    builder = _builder(config, part.task, part.task.task_config.validation_data)
+    return ValidationSet(part.task, sub_model(model, part.name), builder, name=part.name, steps=part.eval_steps)

@@ -1,8 +1,7 @@
-"""Validation sets: what is evaluated with the run's weights, the task's own set and others by name.
+"""Validation sets: the data that is evaluated with the run's weights, the task's own set and others with names.
 
-Owns: what belongs to one set (task, model, data, metrics, loss, number of steps), names and directions of its metrics,
-the error about one that there is not.
-Does not own: the steps (`evaluation.py`), or which sets there are (`trainer.py`).
+Owns: the parts of one set (task, model, data, metrics, loss, number of steps), names and directions of its metrics, the
+error about an unknown metric. Does not own: the steps (`evaluation.py`), or which sets there are (`trainer.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from official_trainer.tracking import monitored
 
 
 class MonitoredMetricError(UserError, LookupError):
-    """A metric that something depends on is none that evaluation produces."""
+    """A setting needs a metric that evaluations do not produce."""
 
     exit_code = ExitCode.CONFIG
 
@@ -31,27 +30,26 @@ class MonitoredMetricError(UserError, LookupError):
 
 
 class ValidationSet:
-    """One set of examples, and what tells of it.
+    """A validation set: examples, and what is measured on them.
 
     Attributes:
-      name: under which its results are; empty for the task's own, whose results stand beside these.
-      task: whose `validation_step` and `aggregate_logs` are called.
+      name: the key of its results; empty for the task's own set, whose results have no key of their own.
+      task: has the `validation_step` and `aggregate_logs` that are called.
       model: what they are called with; the run's, or a part of it.
       builder: builds the data.
-      steps: batches of an evaluation, -1 for all; None for as many as the evaluation is told.
+      steps: batches of an evaluation, -1 for all; None for the number that the evaluation is called with.
       loss: mean over the examples of the last evaluation.
       metrics: the task's and the model's.
-      dataset: the distributed data, once it is built.
-      loop_fn: the evaluation loop, once it is traced.
+      dataset: the distributed data; None until it is built.
+      loop_fn: the evaluation loop; None until it is created.
     """
-
-    dataset: Any = None
-    loop_fn: Callable[[Any, int, Any], Any] | None = None
 
     def __init__(
         self, task: Any, model: keras.Model, builder: DatasetBuilder, *, name: str = "", steps: int | None = None
     ) -> None:
-        """Takes what it is about; metrics come by `build_metrics`."""
+        """Takes the parts of the set; `build_metrics` builds the metrics."""
+        self.dataset: Any = None
+        self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
         self.loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
         self.metrics: list[Any] = []
@@ -68,12 +66,12 @@ class ValidationSet:
 
     @property
     def measures(self) -> list[Any]:
-        """All that an evaluation adds to: the metrics, and the loss."""
+        """The metrics and the loss."""
         return [*self.metrics, self.loss]
 
     @property
     def has_data(self) -> bool:
-        """Whether there is anything to evaluate."""
+        """Whether there is data to evaluate."""
         return self.dataset is not None or self.builder.has_section
 
     def metric_names(self) -> set[str]:
@@ -82,7 +80,7 @@ class ValidationSet:
         return {prefix + metric.name for metric in self.measures}
 
     def results(self, aggregated_logs: Any, global_step: tf.Variable) -> dict[str, Any]:
-        """Returns what came of an evaluation; called eagerly."""
+        """Returns the results of an evaluation; called eagerly."""
         logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
         if self.loss.count.numpy() > 0:
             logs[self.loss.name] = self.loss.result()
@@ -91,10 +89,10 @@ class ValidationSet:
         return logs
 
     def direction(self, name: str) -> monitored.Direction | None:
-        """Returns which values of a metric, by its name in this set, are better; None if nobody says.
+        """Returns which values of a metric, by its name in this set, are better; None if that is not declared.
 
         Raises:
-          MetricDirectionError: somebody says it in no word there is.
+          MetricDirectionError: what is declared is neither `max` nor `min`.
         """
         task = type(self.task).__name__
         declared: Mapping[str, Any] = getattr(self.task, "metric_directions", {})  # Model Garden's tasks have none
@@ -110,11 +108,11 @@ class ValidationSet:
 def direction_of(name: str, sets: Sequence[ValidationSet]) -> monitored.Direction:
     """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.
 
-    It is never guessed by the name: a task says so (`metric_directions`), or the metric does, or its class is known. A
-    loss of the engine's own is better when it is lower.
+    It is never guessed from the name: the task declares it (`metric_directions`), or the metric does, or its class is
+    known. The engine's own losses are better when they are lower.
 
     Raises:
-      MetricDirectionError: nobody says so, or in no word there is.
+      MetricDirectionError: it is not declared, or as neither `max` nor `min`.
     """
     found = next((each for each in sets if each.name and name.startswith(f"{each.name}|")), None)
     inner = name if found is None else name.removeprefix(f"{found.name}|")
@@ -122,16 +120,16 @@ def direction_of(name: str, sets: Sequence[ValidationSet]) -> monitored.Directio
     if found is None:
         known = ", ".join(each.name for each in sets)
         raise metrics.MetricDirectionError(
-            f"it cannot be told whether a higher or a lower {name!r} is better: it is of no validation set; there are "
+            f"it is unknown whether a higher or a lower {name!r} is better: it belongs to no validation set; there are "
             f"{known}, whose metrics are called {sets[0].name}|{name}"
         )
     if (direction := found.direction(inner)) is not None:
         return direction
     task = type(found.task).__name__
     metric = next((each for each in found.metrics if each.name == inner), None)
-    who = f"it is no metric object of {task}" if metric is None else f"{type(metric).__name__} does not say"
+    cause = f"it is no metric object of {task}" if metric is None else f"{type(metric).__name__} does not declare it"
     raise metrics.MetricDirectionError(
-        f"it cannot be told whether a higher or a lower {name!r} is better: {who}; set mode to max or min, or "
+        f"it is unknown whether a higher or a lower {name!r} is better: {cause}; set mode to max or min, or "
         f'declare it in the code: {task}.metric_directions = {{"{inner}": "max"}}'
     )
 

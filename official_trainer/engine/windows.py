@@ -1,24 +1,40 @@
 """How a window of training steps runs: a traced while loop, a Python loop, or one program compiled by XLA.
 
 Owns: turning a step function into `loop(iterator, num_steps)`. Results never depend on how steps are cut into windows.
-Does not own: what a step is (`trainer.py`), how long a window may be (`window_length.py`).
+Does not own: what a step is (`train_steps.py`), how long a window may be (`window_length.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_trainer.engine.input_wait import InputMark
+from official_trainer.engine.input_wait import InputWait
 from official_trainer.lazy import tf
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
 Watched = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Returns a function that does the same, and takes note when TensorFlow traces it."""
+"""Returns a function that does the same, and records when TensorFlow traces it."""
 
 MAX_BLOCK_STEPS = 128
-"""Most batches that a compiled window holds at once."""
+"""The most batches that a compiled window holds at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowOptions:
+    """How training steps are traced and compiled.
+
+    Attributes:
+      traces_steps: whether a step is traced.
+      traces_loops: whether the loop over the steps of a window is traced.
+      compiles_windows: whether XLA compiles whole windows.
+    """
+
+    traces_steps: bool
+    traces_loops: bool
+    compiles_windows: bool
 
 
 def _unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,9 +60,9 @@ def stepping_loop(
 
 
 def _counted_loop(step: Callable[[Any], Any]) -> WindowLoop:
-    """Returns an untraced `loop(iterator, num_steps)`, counted by nothing but the counter every while loop has.
+    """Returns an untraced `loop(iterator, num_steps)` that has only the counter that every while loop has.
 
-    `for _ in tf.range(num_steps)` carries a range beside it, which takes 5 % of a small model's step.
+    `for _ in tf.range(num_steps)` carries a range too, which takes 5 % of a small model's step.
     """
 
     def loop(iterator: Any, num_steps: tf.Tensor) -> None:
@@ -67,15 +83,15 @@ class CompiledLoop:
     run as numbers: a window of any length uses the same program.
     """
 
-    def __init__(self, step: Callable[[Any], None], mark: InputMark, watched: Watched = _unwatched) -> None:
-        """Takes `step(batch)`, traceable by XLA and run on one replica; `mark` is set while data is awaited."""
+    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, watched: Watched = _unwatched) -> None:
+        """Takes `step(batch)`, traceable by XLA and run on one replica; `input_wait` counts when data is awaited."""
         self._iterator: Any = None
         self._block: Any = None
         self._next_step = self._block_steps = 0
 
         def run(block: Any, start: tf.Tensor, stop: tf.Tensor) -> None:
-            # Not `for i in tf.range(start, stop)`: XLA takes the ends of a range for constants of the program and
-            # compiles every pair anew, which takes seconds each time.
+            # Not `for i in tf.range(start, stop)`: XLA makes the ends of a range constants of the program and
+            # compiles it for every pair, which takes seconds each time.
             i = start
             while i < stop:
                 with tf.name_scope(""):
@@ -83,7 +99,7 @@ class CompiledLoop:
                 i += 1
 
         self._run = tf.function(watched(run), jit_compile=True)
-        self._mark, self._watched = mark, watched
+        self._input_wait, self._watched = input_wait, watched
 
     def returning(self, step: Callable[[Any], Any]) -> Callable[[Iterator[Any]], Any]:
         """Returns `run(iterator)` that runs one step of this loop with `step(batch)` and returns what that returns."""
@@ -102,7 +118,7 @@ class CompiledLoop:
         return run_next
 
     def __call__(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> None:
-        """Runs `num_steps` steps; a block that is not used up is kept for the next call on the same iterator."""
+        """Runs `num_steps` steps; the rest of a block is kept for the next call on the same iterator."""
         remaining = int(num_steps)
         while remaining > 0:
             self._take_block(iterator)
@@ -112,11 +128,11 @@ class CompiledLoop:
             self._next_step = stop
 
     def _take_block(self, iterator: Iterator[Any]) -> None:
-        """Has a block with a batch for the next step."""
+        """Reads the next block if the current one has no batch for the next step."""
         if iterator is not self._iterator:
             self._iterator, self._block, self._next_step, self._block_steps = iterator, None, 0, 0
         if self._next_step == self._block_steps:
-            self._block = self._mark.next(lambda: next(iterator))
+            self._block = self._input_wait.next(lambda: next(iterator))
             self._next_step, self._block_steps = 0, int(tf.nest.flatten(self._block)[0].shape[0])
 
 

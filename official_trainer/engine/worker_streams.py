@@ -1,10 +1,10 @@
-"""The training data of workers: one stream for each, all of them together the batches of one device.
+"""The training data of workers: one stream of numbered batches for each; together they are those of one device.
 
-Owns: making the streams on the workers, and making one again on a worker that comes back. Does not own: what is in a
-stream (`train_iterator.py`), who reads it (`coordinator.py`).
+Owns: creating the streams on the workers, and creating one again on a worker that comes back. Does not own: what is in
+a stream (`train_iterator.py`), which steps read it (`coordinator.py`).
 
-TensorFlow traces one function for the data of all workers, in which nobody knows which worker it is for. So each worker
-gets a resource of its own here, by the calls that TensorFlow's own function is made of.
+TensorFlow traces one function for the data of all workers, which does not depend on the worker. So each worker gets a
+resource of its own here, by the calls that TensorFlow's own function consists of.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _input_lib = load("tensorflow.python.distribute.input_lib")
 
 
 class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[name-defined]
-    """The iterators of all workers, over batches with their numbers; `schedule` gives each worker its own.
+    """The iterators of all workers, over batches with their numbers; `schedule` passes each worker its own.
 
     Attributes:
       next_numbers: number of the global batch that each worker reads next, as far as the chief knows.
@@ -28,33 +28,33 @@ class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[name-
 
     next_numbers: list[int]
 
-    def reached(self, worker: int, number: int) -> None:
-        """Takes note that `worker` has trained on its batch `number`; any thread may call it."""
+    def record(self, worker: int, number: int) -> None:
+        """Records that `worker` has trained on its batch `number`; any thread may call it."""
         self.next_numbers[worker] = number + len(self.next_numbers)
 
     @property
     def iterator_spec(self) -> Any:
-        """What a function is traced for that takes one worker's iterator."""
+        """The type of one worker's iterator, for which functions are traced."""
         return self._values[0]._type_spec
 
 
 class WorkerDatasets:
-    """The data of all workers from a batch on; `iter` makes the streams."""
+    """The data of all workers from a batch on; `iter` creates the streams."""
 
     def __init__(self, coordinator: Any, builder: DatasetBuilder, start_step: int, *, repeats: bool) -> None:
-        """Takes whose data it is.
+        """Takes the workers and their data.
 
         Args:
           coordinator: of the workers.
-          builder: makes the data of one worker.
+          builder: builds the data of one worker.
           start_step: the first batch, of worker 0; that of worker 1 is the next one.
-          repeats: whether data that ends begins again.
+          repeats: whether data that ends starts again.
         """
         self._coordinator, self._builder = coordinator, builder
         self._start_step, self._repeats = start_step, repeats
 
     def __iter__(self) -> WorkerStreams:
-        """Makes a stream on each worker; a worker that comes back gets its own again, from where it was."""
+        """Creates a stream on each worker; a worker that comes back gets its own again, at its last position."""
         workers = self._coordinator._cluster.workers  # there is no public way to one worker
         numbers = [self._start_step + index for index in range(len(workers))]
         functions = [self._traced(number) for number in numbers]
@@ -70,7 +70,7 @@ class WorkerDatasets:
         return streams
 
     def _creator(self, worker: int, numbers: list[int], function: Any) -> Callable[[], Any]:
-        """Returns a function that makes the stream of a worker from its number on; called in the worker's thread."""
+        """Returns a function that creates the stream of a worker from its number on; called in the worker's thread."""
         first: dict[int, Any] = {numbers[worker]: function}
 
         def create() -> Any:
@@ -81,14 +81,39 @@ class WorkerDatasets:
         return create
 
     def _traced(self, number: int) -> Any:
-        """Returns the function that makes the dataset of the worker whose next batch has this number."""
+        """Returns the function that builds the dataset of the worker whose next batch has this number."""
 
         def make() -> tf.data.Dataset:
             return self._builder.of_worker(number, self._num_workers, repeats=self._repeats)
 
-        with tf.device(None):  # a worker's thread would have what is read now read by the worker
+        with tf.device(None):  # in a worker's thread, the worker would read what is read now
             return tf.function(make, autograph=False).get_concrete_function()
 
     @property
     def _num_workers(self) -> int:
         return len(self._coordinator._cluster.workers)
+
+
+class NumberedBatches:
+    """A worker's iterator without the numbers of the batches. Created in the function that is traced.
+
+    Attributes:
+      number: number of the batch that was read last, scalar int64.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self.number: Any = None
+
+    def __iter__(self) -> NumberedBatches:
+        return self
+
+    def __next__(self) -> Any:
+        self.number, batch = next(self._iterator)
+        return batch
+
+    get_next = __next__
+
+    def read_value(self) -> tf.Tensor:
+        """Returns the number, as a variable would return its value."""
+        return self.number

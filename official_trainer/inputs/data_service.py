@@ -87,7 +87,7 @@ def serve(
     running = threading.Lock()  # an Event can deadlock when its wait is interrupted by the handler that sets it
     running.acquire()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: running.locked() and running.release())
+        signal.signal(number, lambda *_: running.release() if running.locked() else None)
     _logger.info("%s listens at %s", role, getattr(server, "target", f"{host}:{port or 'a free port'}"))
     while not running.acquire(timeout=1.0):  # another thread may receive the signal, which does not end this wait
         pass

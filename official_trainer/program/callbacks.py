@@ -92,7 +92,11 @@ class CallbacksAction(Action):
         _, batch = self._epochs.place(run.step - 1)
         ends = self._epochs.ends_at(run.step)
         is_called = ends or (batch + 1) % self._every == 0
-        logs = run.trainer.told(run.train_logs, training=True) if ends else run.trainer.live(training=True)
+        logs = (
+            run.trainer.numbers.reported(run.train_logs, training=True)
+            if ends
+            else run.trainer.numbers.current(training=True)
+        )
         if is_called if self._calls.sees_batches else not ends:
             self._calls.callbacks.on_train_batch_end(batch, logs)
         for each in self._checkpoints:
@@ -107,7 +111,7 @@ class CallbacksAction(Action):
         return stop or self._stop()  # where training stops, the epoch ends after its summary
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
-        found = run.trainer.told(logs, training=False)
+        found = run.trainer.numbers.reported(logs, training=False)
         self._end_epoch(run, {f"val_{name}": value for name, value in found.items()})
         return self._stop()
 
@@ -148,7 +152,7 @@ class CallbacksAction(Action):
 
     def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
         self._is_ending = False
-        self._calls.end({**run.trainer.told(run.train_logs, training=True), **of_validation})
+        self._calls.end({**run.trainer.numbers.reported(run.train_logs, training=True), **of_validation})
         if not self._model.stop_training and run.step < self._epochs.end_step and self._data_ended != run.step:
             self._calls.begin(run.step)
 

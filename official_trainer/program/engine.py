@@ -41,7 +41,7 @@ def _one_at_a_time(method: Method) -> Method:
     def run(self: Engine, *arguments: Any, **keywords: Any) -> Any:
         with self._call.running():
             if (trainer := self._compiled.trainer) is not None:
-                trainer.stop = StopRequest()  # belongs to the thread that made it
+                trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
             return method(self, *arguments, **keywords)
 
     return cast(Method, run)
@@ -107,7 +107,7 @@ class Engine:
         trainer.restart_data()
         watch_all(callbacks, trainer, epochs)
         action = CallbacksAction(callbacks, epochs, every=compiled.every)
-        with self._told(trainer, callbacks):
+        with self._in_call(trainer, callbacks):
             try:
                 if settings.model_dir:
                     due = _EpochSteps(config.trainer, TRAINING_MODES[self._mode], epochs, action)
@@ -122,7 +122,7 @@ class Engine:
         action.begin()
         job.prebuilt.trainer.actions[:] = [action]
         runtime = job.config.runtime
-        with self._call.new_stop() as stop, job.prebuilt.trainer.keeping_best(best_checkpoint(job)):
+        with self._call.new_stop() as stop, job.prebuilt.trainer.evaluation.keeping_best(best_checkpoint(job)):
             stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
             train.train(job, stop, is_alone=False)
 
@@ -169,10 +169,10 @@ class Engine:
         trainer.restart_data()
         trainer.train_iterator.begin_next_epoch()
         if reset_metrics:
-            trainer.reset_training()
+            trainer.numbers.reset_training()
         with compiled.scope():
             trainer.run_steps(1)
-        return trainer.live(training=True)
+        return trainer.numbers.current(training=True)
 
     @_one_at_a_time
     def evaluate(
@@ -182,10 +182,9 @@ class Engine:
         self._compiled.data.use_for_validation(data)
         trainer = self._compiled.prepare_trainer(data)
         trainer.restart_data()
-        with self._told(trainer, callbacks):
-            trainer.adds_up = not reset_metrics
+        with self._in_call(trainer, callbacks, adds_up=not reset_metrics):
             logs = trainer.evaluate(steps or data.batches_per_epoch or -1)
-        return trainer.evaluated(logs)
+        return trainer.numbers.evaluated(logs)
 
     @_one_at_a_time
     def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
@@ -198,11 +197,7 @@ class Engine:
                 return self._prediction.run(data, steps, callbacks, every=compiled.every)
 
     @contextlib.contextmanager
-    def _told(self, trainer: ProgramTrainer, callbacks: Any) -> Iterator[None]:
-        """For a call, in the strategy's scope: callbacks are called for evaluations."""
-        trainer.callbacks, trainer.every = callbacks, self._compiled.every
-        try:
-            with self._compiled.scope():
-                yield
-        finally:
-            trainer.callbacks, trainer.adds_up = None, False
+    def _in_call(self, trainer: ProgramTrainer, callbacks: Any, *, adds_up: bool = False) -> Iterator[None]:
+        """For a call, in the strategy's scope: evaluations call callbacks."""
+        with trainer.in_call(callbacks, every=self._compiled.every, adds_up=adds_up), self._compiled.scope():
+            yield

@@ -22,7 +22,7 @@ from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import ArgumentError, CallData, Own, Source, divided
 from official_trainer.program.settings import Settings
 from official_trainer.program.task import BESIDE_METRICS
-from official_trainer.program.trainer import ProgramTrainer
+from official_trainer.program.trainer import KerasNumbers, ProgramTrainer
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import split_inputs
 from official_trainer.tracking import flatten
@@ -30,29 +30,30 @@ from official_trainer.tracking import flatten
 _LOSSES = {"training_loss": "loss", "validation_loss": "loss"}
 
 
-class ExperimentTrainer(ProgramTrainer):
-    """A Trainer whose numbers are those of an experiment's Task, with Keras's name for the loss."""
+class TaskNumbers(KerasNumbers):
+    """The numbers of an experiment's Task, with Keras's name for the loss."""
 
-    tells_loss = True
-    spares_idle_replicas = True  # as in a run: the mean of a Task's losses over no examples is not a number
+    has_task_steps = True  # as in a run: the mean of a Task's losses over no examples is not a number
 
-    def told(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
+    def reported(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
         losses = {_LOSSES[name]: value for name, value in logs.items() if name in _LOSSES}
         others = {name: value for name, value in logs.items() if name not in (*_LOSSES, *BESIDE_METRICS)}
         return losses | {name: value for name, value in others.items() if not name.startswith("best_")}
 
     def evaluated(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        return self.told(flatten(logs), training=False)
+        return self.reported(flatten(logs), training=False)
 
-    def live(self, *, training: bool) -> dict[str, Any]:
-        found = [self.train_loss, *self.train_metrics] if training else [self.validation_loss, *self.validation_metrics]
-        return self.told({metric.name: np.asarray(metric.result()).tolist() for metric in found}, training=training)
+    def current(self, *, training: bool) -> dict[str, Any]:
+        trainer = self._trainer
+        loss, metrics = trainer.validation_loss, trainer.validation_metrics
+        found = [trainer.train_loss, *trainer.train_metrics] if training else [loss, *metrics]
+        return self.reported({metric.name: np.asarray(metric.result()).tolist() for metric in found}, training=training)
 
-    def own(self, *, training: bool) -> dict[str, Any]:
+    def of_own_step(self, *, training: bool) -> dict[str, Any]:
         return {}
 
     def reset_training(self) -> None:
-        self.train_loop_end()
+        self._trainer.train_loop_end()
 
 
 class ExperimentModel(CompiledModel):
@@ -71,7 +72,7 @@ class ExperimentModel(CompiledModel):
 
     def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
         parts = (with_garden_objects(self.settings.config(self.model)), self._task, self.model, self.model.optimizer)
-        return ExperimentTrainer(*parts, keeps_record=keeps_record)
+        return ProgramTrainer(*parts, keeps_record=keeps_record, numbers=TaskNumbers)
 
     def infer(self, batch: Any) -> Any:
         features = batch[0] if len(batch) == 1 else split_inputs(batch)[0]

@@ -22,6 +22,7 @@ from official_trainer.config import ConfigError
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
 from official_trainer.engine import consistency, process
+from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.garden import to_garden
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
@@ -57,7 +58,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     """
     if job.prebuilt is not None:
         prebuilt: Trainer = job.prebuilt.trainer
-        prebuilt.stop = stop or prebuilt.stop
+        if stop is not None:
+            prebuilt.process_group.use_stop(stop)
         return prebuilt
     config = job.config
     gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
@@ -80,10 +82,8 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         named = parts_of(getattr(config, "eval_tasks", ()), job.model_dir)
         if named and isinstance(config, GardenMultiEval):  # these alone are evaluated, as there
             config = config.replace(task=config.task.replace(validation_data=None))
-        trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, eval_tasks=named)
-    if stop is not None:
-        trainer.stop = stop
-    return trainer
+        options = TrainerOptions(eval_tasks=named, stop=stop)
+        return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
 
 
 def _task_of(job: Job, config: Any) -> Any:
@@ -112,7 +112,7 @@ def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> Ch
         keep_every_steps=settings.keep_checkpoint_every_n_steps,
         in_use=in_use,
         allow_mismatch=settings.restore_allow_mismatch,
-        read=trainer.read_checkpoint,
+        read=trainer.checkpoint_state.read_checkpoint,
         is_asynchronous=settings.async_checkpoint,
     )
     store = CheckpointStore(

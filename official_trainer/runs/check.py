@@ -114,12 +114,12 @@ class _DryRun:
         return f"one step, loss {float(logs['training_loss']):.4g}"
 
     def _evaluate(self) -> str:
-        logs = flatten(self.trainer.evaluate_aside(1, own_steps=False))
+        logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))
         return "one step, " + ", ".join(sorted(logs))
 
     def _monitored_metric(self) -> str:
         wanted = monitored(self._job, self._schedule)
-        self.trainer.check_monitored(wanted)
+        self.trainer.evaluation.check_monitored(wanted)
         return ", ".join(wanted) or "none is set"
 
     def _save(self) -> str:

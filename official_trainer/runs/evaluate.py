@@ -71,7 +71,7 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
         trainers.append(trainer := build(job, stop=stop))
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
-            trainer.load_weights(directory, step)
+            trainer.checkpoint_state.load_weights(directory, step)
             watchdog.enter("evaluate", step)
             outputs = trainer.evaluate(job.config.trainer.validation_steps)
             logs = flatten(outputs)
@@ -139,7 +139,7 @@ def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watch
             trainer = build(job, keeps_best=True, stop=stop)
         with trainer.process_group.leading():
             with stop.interruptible():
-                trainer.check_monitored(monitored(job))
+                trainer.evaluation.check_monitored(monitored(job))
             trainers.append(trainer)
             best = best_of(trainer)
             if best is not None:
@@ -232,7 +232,7 @@ def _version(directory: str, step: int) -> tuple[int, str]:
 def _load_or_damage(trainer: Trainer, directory: str, step: int) -> str | None:
     """Loads a checkpoint, or returns what is wrong with its files, which may have been deleted."""
     try:
-        trainer.load_weights(directory, step)
+        trainer.checkpoint_state.load_weights(directory, step)
     except (CheckpointError, manifest.UnreadableManifestError, OSError):
         if damage := manifest.damage(directory, step):
             return damage

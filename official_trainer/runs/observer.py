@@ -148,7 +148,7 @@ class RunObserver(LoopObserver):
         return self._trackers.rows.row(step, split)
 
     def load_weights(self, directory: str, step: int) -> None:
-        self._trainer.load_weights(directory, step)
+        self._trainer.checkpoint_state.load_weights(directory, step)
 
     def last_row(self) -> dict[str, float]:
         """Returns the newest numbers, an evaluation's before training's, for a run with nothing left to do."""
@@ -177,7 +177,7 @@ class RunObserver(LoopObserver):
         end_step = job.config.trainer.train_steps
         if end_step and start_step > end_step:  # a run that has reached `train_steps` exactly is simply done
             start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
-        return f"{job.experiment}: {count:,} parameters on {trainer.where}, {start} in {job.model_dir}"
+        return f"{job.experiment}: {count:,} parameters on {trainer.context.devices}, {start} in {job.model_dir}"
 
     def _has_traced(self) -> bool:
         """Whether a training step was traced since the last call."""

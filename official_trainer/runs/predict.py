@@ -161,7 +161,7 @@ def _predict(
         watchdog.enter("build")
         trainer = build(job, stop=stop)
         watchdog.enter("restore", checkpoint[1])
-        trainer.load_weights(*checkpoint)
+        trainer.checkpoint_state.load_weights(*checkpoint)
         watchdog.enter("predict", checkpoint[1])
         runtime, first = job.config.runtime, shards.position.batch
         with trainer.strategy.scope():
@@ -204,7 +204,7 @@ class Reader:
 
     def __call__(self, first: int) -> Iterator[tuple[int, Columns]]:
         """Yields what `Inference.batches` does, from batch number `first` on."""
-        if first - self._number > _NEAR_BATCHES and self._builder.has_started_there:
+        if first - self._number > _NEAR_BATCHES and self._builder.started_at_step:
             with self._waiting(), self._inference.strategy.scope():
                 self._number, self._iterator = first, iter(self._builder.build(first))
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
@@ -241,7 +241,7 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
     }
     section = section.replace(**{field: value for field, value in wanted.items() if hasattr(section, field)})
     # Apart: what a pipeline shuffles by itself comes in the same order after a restart.
-    builder = DatasetBuilder(trainer.task, section, training=False, seed=seed).apart()
+    builder = DatasetBuilder(trainer.task, section, training=False, seed=seed).separate()
     dataset = builder.build(first)
     steps = builder.steps_per_epoch() if is_training else None
     if steps == math.inf:

@@ -188,7 +188,7 @@ def export(
     with _gin_in_force(job):
         directory, step = evaluate.find_checkpoint(job, checkpoint)
         trainer = build(job)
-        trainer.load_weights(directory, step)
+        trainer.checkpoint_state.load_weights(directory, step)
         with trainer.weights_averaged():
             exports.save(output_dir, trainer.task, trainer.model, step=step)
     return output_dir

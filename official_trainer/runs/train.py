@@ -94,9 +94,10 @@ def _lead(
     observer = RunObserver(job, trainer, process, lock)
     with closing(trackers.all) as outcome:
         store = store_of(job, trainer, schedule)
-        trainer.train_iterator.on_build = data_layout.LayoutReport(
+        layout = data_layout.LayoutReport(
             remember=store.describe, record=process.record.set_input, show=trackers.console.message
         )
+        trainer.train_iterator.add_observer(layout)
         if (best := best_of(trainer)) is not None:
             best.on_new_best = observer.on_new_best
         due = job.prebuilt.due if job.prebuilt is not None else None
@@ -122,14 +123,14 @@ def _waits_for_input(job: Job, trainer: Trainer) -> Callable[[], bool | None]:
     """Returns a function for whether a step waits for data; it reports a tf.data service that does not deliver."""
     data: Any = getattr(job.config.task, "train_data", None)  # several tasks have sections of their own
     if not data_service.is_used(data):
-        return trainer.waits_for_input
-    return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.waits_for_input)
+        return trainer.context.input_wait.waits
+    return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.context.input_wait.waits)
 
 
 def _check_monitored(job: Job, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
     """Refuses before the first step what would fail at the first evaluation."""
     if evaluates != "never":
-        trainer.check_monitored(monitored(job, schedule))
+        trainer.evaluation.check_monitored(monitored(job, schedule))
         return
     for metric, name in schedule.monitored().items():
         what = f"action '{name}' needs {metric!r} of an evaluation, and mode {job.mode} makes none"

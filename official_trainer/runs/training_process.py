@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.distributed import lost_peers, tpu
+from official_trainer.distributed import peers, tpu
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
@@ -104,7 +104,7 @@ class TrainingProcess:
     def _explain(self, error: BaseException, stop: StopRequest) -> BaseException:
         """Returns what an error comes from: another process or a TPU that is gone, the storage, a stop, or itself."""
         cluster, runtime = self._job.cluster, self._job.config.runtime
-        lost = None if cluster is None else lost_peers.explained(error, cluster.addresses)
+        lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
         late = None if self._trainer is None else self._late_reports.explain(lost or error)
         known = late or lost or tpu.as_lost_error(error, runtime) or files.as_storage_error(error, self._job.model_dir)
         return known or stop.as_preempted(error)

@@ -307,7 +307,7 @@ def test_evaluating_for_somebody_else_changes_nothing(model_dir):
     trainer.train_loop_begin()
     trainer.run_steps(3)
     before = parts(trainer)
-    trainer.evaluate_aside(-1)
+    trainer.evaluation.run_without_effects(-1)
     toy.assert_bitwise_equal(parts(trainer), before)
     trainer.evaluate(-1)
     assert any(a.tobytes() != b.tobytes() for a, b in zip(parts(trainer), before, strict=True))

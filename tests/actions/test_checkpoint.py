@@ -184,7 +184,7 @@ def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):
             "action 'checkpoint' failed in on_start at step 0: trainer.actions: .*/mine is where other checkpoints "
             "are kept too, and each would delete the other's; set another directory",
         ),
-        ((CheckpointConfig(monitor="perplexity"),), {}, "cannot be told whether a higher or a lower 'perplexity'"),
+        ((CheckpointConfig(monitor="perplexity"),), {}, "is unknown whether a higher or a lower 'perplexity'"),
     ],
 )
 def test_what_is_refused_before_the_first_step(model_dir, actions, trainer, message):

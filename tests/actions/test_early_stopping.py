@@ -247,7 +247,7 @@ def test_the_best_weights_have_to_be_kept(model_dir, actions, trainer):
 
 def test_a_direction_that_nobody_declares_is_asked_for(model_dir):
     """C1: before the first step; `mode` is the answer."""
-    message = "early_stopping' failed in on_start at step 0: it cannot be told whether a higher or a lower 'perplexity'"
+    message = "early_stopping' failed in on_start at step 0: it is unknown whether a higher or a lower 'perplexity'"
     with pytest.raises(ActionError, match=message) as caught:
         scripted.do(model_dir, EarlyStoppingConfig(monitor="perplexity"))
     assert isinstance(caught.value.__cause__, metrics.MetricDirectionError)

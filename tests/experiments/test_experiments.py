@@ -162,7 +162,7 @@ def test_several_tasks_lower_each_loss_and_change_every_weight(name, trainer_typ
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
     trainer = Trainer(params, task, task.build_model(), optimizer)
     before, weights = trainer.evaluate(-1), [variable.numpy() for variable in trainer.model.trainable_variables]
-    trainer.check_monitored({params.trainer.best_checkpoint_eval_metric: "the config"})
+    trainer.evaluation.check_monitored({params.trainer.best_checkpoint_eval_metric: "the config"})
     trainer.train(100)
     after = trainer.evaluate(-1)
     assert before.keys() == after.keys() == task.parts.keys()

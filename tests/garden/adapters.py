@@ -1,19 +1,22 @@
 """Our classes with the constructors that Model Garden's tests, and orbit's, call."""
 
+import contextlib
+
 import orbit
 
 from official_trainer import run_experiment
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.distributed.collective import ProcessGroup
-from official_trainer.engine.evaluation import Evaluator
-from official_trainer.engine.input_wait import InputMark
+from official_trainer.engine.evaluation import EvalStep, Evaluation
+from official_trainer.engine.input_wait import InputWait
+from official_trainer.engine.replica_state import ReplicaState
+from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
-from official_trainer.engine.train_steps import Stepper
+from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowRunner
 from official_trainer.engine.validation_sets import ValidationSet
+from official_trainer.engine.windows import WindowOptions
 from official_trainer.lazy import tf
-from official_trainer.stopping import StopRequest
-from official_trainer.tasks import metrics
 from official_trainer.tasks.task import Task
 
 
@@ -34,32 +37,71 @@ class Runner:
         return run_experiment(**self._arguments)
 
 
-class OrbitTrainer(Stepper):
+def context_of(task, model, global_step):
+    """What the parts of a trainer share, without a config."""
+    strategy = tf.distribute.get_strategy()
+    return StepContext(
+        strategy=strategy,
+        task=task,
+        model=model,
+        optimizer=None,
+        average=None,
+        global_step=global_step,
+        streams=None,
+        process_group=ProcessGroup(strategy),
+        traces=Traces(20),
+        input_wait=InputWait(),
+        workers=None,
+        enables_xla=False,
+    )
+
+
+class OrbitTrainer(orbit.StandardTrainer):
     """orbit's `StandardTrainer(train_dataset, options)`: our windows around a step that a subclass has.
 
     A subclass makes `global_step` before it calls this.
     """
 
     def __init__(self, train_dataset, options=None):
-        self._strategy = tf.distribute.get_strategy()
-        self.stop, self.process_group = StopRequest(), ProcessGroup(self._strategy)
-        self._input_mark, self._traces = InputMark(), Traces(20)
-        self._enable_xla, self._average, self._accumulator = False, None, None
-        self._global_step = self.global_step
-        orbit.StandardTrainer.__init__(self, None, options)
-        feed = DatasetBuilder(Task(None), None, training=True, seed=0, service_timeout_seconds=1)
-        self._train_iterator = TrainIterator(feed, self.global_step, on_data_end="error", given=train_dataset)
+        super().__init__(None, options)
+        context = context_of(Task(None), tf.Module(), self.global_step)
+        builder = DatasetBuilder(Task(None), None, training=True, seed=0, service_timeout_seconds=1)
+        iterator = TrainIterator(builder, self.global_step, on_data_end="error", dataset=train_dataset)
+        options = WindowOptions(
+            traces_steps=self._train_options.use_tf_function,
+            traces_loops=self._train_options.use_tf_while_loop,
+            compiles_windows=False,
+        )
+        measured = TrainMetrics(context.task, context.model, trains=False, measures_loss=False)
+        self._windows = WindowRunner(context, self, TrainStep(context, measured, None, options), iterator, options)
+
+    def create_train_loop_fn(self):
+        return self._windows.create_loop()
+
+    def train(self, num_steps):
+        self.train_loop_begin()
+        self._windows.run(int(num_steps))
+        return self.train_loop_end()
 
 
-class OrbitEvaluator(Evaluator):
+class OrbitEvaluator(orbit.StandardEvaluator):
     """orbit's `StandardEvaluator(eval_dataset, options)`: our evaluation around a step that a subclass has."""
 
     def __init__(self, eval_dataset, options=None):
-        self._strategy = tf.distribute.get_strategy()
-        self.stop, self.process_group = StopRequest(), ProcessGroup(self._strategy)
-        self._task, self._model, self._average, self._traces = Task(None), tf.Module(), None, Traces(20)
-        feed = DatasetBuilder(self._task, None, training=False, seed=0, service_timeout_seconds=1)
-        self._own_set = self._set = ValidationSet(self._task, self._model, feed)
-        self._own_set.dataset, self._named_sets = eval_dataset, []
-        self._examples_evaluated, self._held = metrics.example_counter(), []
-        orbit.StandardEvaluator.__init__(self, eval_dataset, options)
+        super().__init__(None, options)
+        context = context_of(Task(None), tf.Module(), None)
+        builder = DatasetBuilder(context.task, None, training=False, seed=0, service_timeout_seconds=1)
+        own = ValidationSet(context.task, context.model, builder)
+        own.dataset = eval_dataset
+        step = EvalStep(context, skips_idle_replicas=True, is_overridden=True)
+        self._evaluation = Evaluation(context, self, [own], step, ReplicaState(context, []), None)
+
+    def weights_averaged(self):
+        return contextlib.nullcontext()
+
+    def create_eval_loop_fn(self, has_state):
+        is_reduced = type(self).eval_reduce is not OrbitEvaluator.eval_reduce
+        return self._evaluation.create_loop(self._eval_options, folds=has_state or is_reduced)
+
+    def evaluate(self, num_steps):
+        return self._evaluation.run(int(num_steps))
