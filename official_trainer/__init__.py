@@ -35,6 +35,23 @@ if TYPE_CHECKING:
     from official_trainer.tasks.registry import register_config_factory, register_task_cls
     from official_trainer.tasks.task import Task
     from official_trainer.tracking import Tracker
+else:
+    __getattr__ = lazy.face(
+        __name__,
+        {
+            "Action": "official_trainer.actions.action",
+            "MultiTask": "official_trainer.tasks.multi_task.task",
+            "Program": "official_trainer.program",
+            "Task": "official_trainer.tasks.task",
+            "Tracker": "official_trainer.tracking",
+            "publish": "official_trainer.tasks.publish",
+            "random_streams": "official_trainer.tasks.random_streams",
+            "register_config_factory": "official_trainer.tasks.registry",
+            "register_task_cls": "official_trainer.tasks.registry",
+            "registry": "official_trainer.tasks.registry",
+            "run_experiment": "official_trainer.runs.run_experiment",
+        },
+    )
 
 __all__ = [
     "Action",
@@ -49,20 +66,3 @@ __all__ = [
     "registry",
     "run_experiment",
 ]
-
-__getattr__ = lazy.face(
-    __name__,
-    {
-        "Action": "official_trainer.actions.action",
-        "MultiTask": "official_trainer.tasks.multi_task.task",
-        "Program": "official_trainer.program",
-        "Task": "official_trainer.tasks.task",
-        "Tracker": "official_trainer.tracking",
-        "publish": "official_trainer.tasks.publish",
-        "random_streams": "official_trainer.tasks.random_streams",
-        "register_config_factory": "official_trainer.tasks.registry",
-        "register_task_cls": "official_trainer.tasks.registry",
-        "registry": "official_trainer.tasks.registry",
-        "run_experiment": "official_trainer.runs.run_experiment",
-    },
-)

@@ -12,17 +12,17 @@ from official_trainer import lazy
 
 if TYPE_CHECKING:
     from official_trainer.actions.action import Action, CallAt, Rollback, Run, Save, Stop
+else:
+    __getattr__ = lazy.face(
+        __name__,
+        {
+            "Action": "official_trainer.actions.action",
+            "CallAt": "official_trainer.actions.action",
+            "Rollback": "official_trainer.actions.action",
+            "Run": "official_trainer.actions.action",
+            "Save": "official_trainer.actions.action",
+            "Stop": "official_trainer.actions.action",
+        },
+    )
 
 __all__ = ["Action", "CallAt", "Rollback", "Run", "Save", "Stop"]
-
-__getattr__ = lazy.face(
-    __name__,
-    {
-        "Action": "official_trainer.actions.action",
-        "CallAt": "official_trainer.actions.action",
-        "Rollback": "official_trainer.actions.action",
-        "Run": "official_trainer.actions.action",
-        "Save": "official_trainer.actions.action",
-        "Stop": "official_trainer.actions.action",
-    },
-)

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from official_trainer.checkpoints.best import BestCheckpoint
     from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
     from official_trainer.checkpoints.store import CheckpointStore, SaveError
+else:
+    __getattr__ = lazy.face(
+        __name__,
+        {
+            "BestCheckpoint": "official_trainer.checkpoints.best",
+            "CheckpointError": "official_trainer.checkpoints.manifest",
+            "CheckpointStore": "official_trainer.checkpoints.store",
+            "SaveError": "official_trainer.checkpoints.store",
+            "committed_steps": "official_trainer.checkpoints.manifest",
+        },
+    )
 
 __all__ = ["BestCheckpoint", "CheckpointError", "CheckpointStore", "SaveError", "committed_steps"]
-
-__getattr__ = lazy.face(
-    __name__,
-    {
-        "BestCheckpoint": "official_trainer.checkpoints.best",
-        "CheckpointError": "official_trainer.checkpoints.manifest",
-        "CheckpointStore": "official_trainer.checkpoints.store",
-        "SaveError": "official_trainer.checkpoints.store",
-        "committed_steps": "official_trainer.checkpoints.manifest",
-    },
-)

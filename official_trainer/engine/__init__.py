@@ -11,13 +11,13 @@ from official_trainer import lazy
 if TYPE_CHECKING:
     from official_trainer.engine.loop import Loop
     from official_trainer.engine.trainer import Trainer
+else:
+    __getattr__ = lazy.face(
+        __name__,
+        {
+            "Loop": "official_trainer.engine.loop",
+            "Trainer": "official_trainer.engine.trainer",
+        },
+    )
 
 __all__ = ["Loop", "Trainer"]
-
-__getattr__ = lazy.face(
-    __name__,
-    {
-        "Loop": "official_trainer.engine.loop",
-        "Trainer": "official_trainer.engine.trainer",
-    },
-)
