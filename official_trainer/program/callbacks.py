@@ -61,7 +61,7 @@ class CallbacksAction(Action):
         return self._calls.callbacks.model
 
     def begin(self) -> int:
-        """Tells callbacks that training begins; returns the step at which they want it to begin.
+        """Calls `on_train_begin` of the callbacks; returns the step at which training begins, which they may change.
 
         To be called before the loop runs.
         """
