@@ -1,7 +1,7 @@
 """Keras callbacks in the engine's loop: each called in Keras's order, with Keras's logs.
 
-Owns: calling callbacks at the steps of a call of `fit`, what they keep across restarts, and turning those that monitor
-a reward. Does not own: what any callback does, or when training stops (`engine/loop.py` does as the action asks).
+Owns: calling callbacks at the steps of a call of `fit`, what they keep across restarts, and the direction of
+those that monitor a reward. Does not own: what a callback does, or stopping (`engine/loop.py`, as the action requests).
 
 Callbacks that do not look at batches cost nothing between epochs: a window ends only where one of them is called.
 """
@@ -61,7 +61,7 @@ class CallbacksAction(Action):
         return self._calls.callbacks.model
 
     def begin(self) -> int:
-        """Tells callbacks that training begins; returns the step at which they want it to begin.
+        """Calls `on_train_begin` of the callbacks; returns the step at which training begins, which they may change.
 
         To be called before the loop runs.
         """
@@ -187,7 +187,7 @@ class _EpochCalls:
 
     Attributes:
       callbacks: a `keras.callbacks.CallbackList`.
-      sees_batches: whether callbacks are called for batches; a progress bar alone is called at times.
+      sees_batches: whether callbacks are called for each batch or execution; a progress bar needs only some of them.
       epoch: number of the epoch that runs, or ran last.
       is_open: whether that epoch has not ended.
       last_ended: the last epoch that has ended; None for none.
@@ -319,7 +319,7 @@ def maximise_rewards(callbacks: Iterable[Any], model: keras.Model) -> None:
             callback.monitor_op = np.greater
             if isinstance(callback, keras.callbacks.EarlyStopping):
                 callback.min_delta *= -1
-            elif callback.best == np.inf:  # no threshold was given
+            elif callback.best == np.inf:  # there is no threshold
                 callback.best = -np.inf
 
 

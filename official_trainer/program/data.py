@@ -10,6 +10,7 @@ epoch exactly as if it had never stopped.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -239,8 +240,7 @@ class Items(Source):
 
     def one_pass(self) -> tf.data.Dataset:
         def items() -> Iterator[Any]:
-            for number in range(len(self._sequence)):
-                yield _as_batch(self._sequence[number])
+            return (_as_batch(self._sequence[number]) for number in range(len(self._sequence)))
 
         return tf.data.Dataset.from_generator(items, output_signature=self._signature)
 
@@ -302,6 +302,7 @@ class Weighted(Source):
         return x, y, of_class if weight is None else of_class * tf.cast(weight, of_class.dtype)
 
 
+@dataclasses.dataclass
 class CallData:
     """The data of the call that runs.
 
@@ -310,9 +311,8 @@ class CallData:
       validation: the data to evaluate on; None for none.
     """
 
-    def __init__(self) -> None:
-        self.training: Source | None = None
-        self.validation: Source | None = None
+    training: Source | None = None
+    validation: Source | None = None
 
     def use_for_training(self, source: Source) -> None:
         """Takes the data to train on."""
@@ -345,8 +345,8 @@ def source_of(
     x, y, sample_weight = data
     if not isinstance(x, tf.data.Dataset | keras.utils.Sequence | Iterator):
         return Arrays(packed(x, y, sample_weight), batch_size=batch_size, shuffle=shuffle, seed=seed)
-    given = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
-    if name := next((name for name, value in given.items() if value is not None), None):
+    others = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
+    if name := next((name for name, value in others.items() if value is not None), None):
         raise ArgumentError(f"{name}: the batches of a {type(x).__name__} already contain it; leave out {name}")
     if isinstance(x, tf.data.Dataset):
         return Batches(x)

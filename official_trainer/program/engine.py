@@ -72,7 +72,7 @@ class Engine:
     @property
     def seed(self) -> int:
         """Seed of the order of examples in the next call; each call has another, so that orders differ."""
-        return self._compiled.settings.runtime.seed + self._num_fits
+        return self._compiled.settings.base.runtime.seed + self._num_fits
 
     def ask_to_stop(self, reason: str) -> None:
         """Ends the `fit` that runs, or is about to run, after its current window; for any thread."""
@@ -192,7 +192,7 @@ class Engine:
         compiled = self._compiled
         with compiled.scope():
             if self._prediction is None or self._prediction.is_traced is compiled.model.run_eagerly:
-                self._prediction = Prediction(compiled.model, compiled.infer, seed=compiled.settings.runtime.seed)
+                self._prediction = Prediction(compiled.model, compiled.infer, seed=compiled.settings.base.runtime.seed)
             with compiled.weights_averaged():
                 return self._prediction.run(data, steps, callbacks, every=compiled.every)
 

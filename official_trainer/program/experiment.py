@@ -109,17 +109,17 @@ class ExperimentModel(CompiledModel):
     def own_validation(self) -> Own | None:
         """Returns the experiment's validation data; None if it has none."""
         section = self._section("validation_data")
-        steps = self.settings.trainer.validation_steps
+        steps = self.settings.base.trainer.validation_steps
         return None if section is None else Own(section, self._inputs.build_own, steps if steps > 0 else None)
 
     @staticmethod
-    def check_arguments(**given: Any) -> None:
+    def check_arguments(**arguments: Any) -> None:
         """Refuses arguments about arrays for the experiment's own data.
 
         Raises:
           ArgumentError: names the first that is not None.
         """
-        if name := next((name for name, value in given.items() if value is not None), None):
+        if name := next((name for name, value in arguments.items() if value is not None), None):
             raise ArgumentError(
                 f"{name} is for data passed to the call; the experiment's own data follows its config: leave out "
                 f"{name}, or use from_experiment(params_override='task.train_data…')"

@@ -68,9 +68,6 @@ class Program:
       model_dir: the run directory; empty for none.
     """
 
-    model: Any
-    model_dir: str
-
     def __init__(
         self,
         model: keras.Model | Callable[[], keras.Model],
@@ -436,7 +433,7 @@ class Program:
           sample_weight: weights of the examples.
 
         Raises:
-          ArgumentError: `compile` was given no reward.
+          ArgumentError: there is no reward.
         """
         if (rewards := rewards_of(self.model)) is None:
             raise ArgumentError("compute_reward: the program has no reward; use compile(reward=…)")
@@ -463,10 +460,10 @@ class Program:
         """Returns the data of `fit`: the experiment's own if none is passed."""
         if data[0] is not None or self._experiment is None:
             return source_of(data, seed=self._engine.seed, **settings)
-        given = {"y": data[1], "sample_weight": data[2], **settings, **others}
-        if given["shuffle"] is True:
-            del given["shuffle"]  # the default
-        self._experiment.check_arguments(**given)
+        arguments = {"y": data[1], "sample_weight": data[2], **settings, **others}
+        if arguments["shuffle"] is True:
+            del arguments["shuffle"]  # the default
+        self._experiment.check_arguments(**arguments)
         return self._experiment.own_training(steps_per_epoch)
 
     def _read_validation(self, data: Any, training: Source, batch_size: int | None) -> Any:
@@ -491,11 +488,11 @@ class Program:
         return source
 
 
-def _steps_per_epoch(source: Source, given: int | None, num_epochs: int) -> int | None:
+def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int | None:
     """Returns the steps of an epoch, and cuts the data to them; None if the end of the data will end the epoch."""
-    if given:
-        source.cut(given, num_epochs)
-        return given
+    if steps:
+        source.cut(steps, num_epochs)
+        return steps
     if num_epochs > 1:
         source.count()
     if source.batches_per_epoch is None and source.is_endless:

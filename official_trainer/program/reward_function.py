@@ -71,20 +71,20 @@ class RewardFunction:
       is_python: whether Python computes it while the step runs.
     """
 
-    def __init__(self, given: Any, place: str) -> None:
+    def __init__(self, reward: Any, place: str) -> None:
         """Takes a function or a name.
 
         Args:
-          given: the function or name.
+          reward: the function or name.
           place: the argument of `compile`, as errors name it.
 
         Raises:
           ArgumentError: it is neither.
         """
-        function = _named(given, place) if isinstance(given, str) else given
+        function = _named(reward, place) if isinstance(reward, str) else reward
         if isinstance(function, keras.losses.Loss | keras.metrics.Metric) or not callable(function):
             raise ArgumentError(
-                f"{place}={given!r}: a reward is a function of (y_true, y_pred) that returns a number for each "
+                f"{place}={reward!r}: a reward is a function of (y_true, y_pred) that returns a number for each "
                 f"example, or one of the names {', '.join(_names())}; give a loss as loss=…, a metric as metrics=…"
             )
         self._function = function.function if isinstance(function, PythonReward) else function

@@ -111,10 +111,10 @@ class Settings:
           ConfigError: values are wrong.
         """
         runtime, usual = runtime or RuntimeConfig(), TrainerConfig()
-        given = {f"runtime.{name}": each for name, each in _changed(runtime, RuntimeConfig())}
-        given |= {f"trainer.{name}": each for name, each in _changed(trainer or usual, usual)}
-        for path, value in given.items():
-            if why := next(_objections(path, has_directory=bool(model_dir), builds=builds), None):
+        changed = {f"runtime.{name}": each for name, each in _changed(runtime, RuntimeConfig())}
+        changed |= {f"trainer.{name}": each for name, each in _changed(trainer or usual, usual)}
+        for path, value in changed.items():
+            if why := _objection(path, has_directory=bool(model_dir), builds=builds):
                 what = path if dataclasses.is_dataclass(value) or isinstance(value, tuple) else f"{path}={value!r}"
                 raise ArgumentError(f"{what}: {why}")
         if runtime.distribution_strategy in ("multi_worker_mirrored", "parameter_server", "tpu"):
@@ -127,24 +127,14 @@ class Settings:
         settings.resolved(base.replace(trainer=trainer.replace(checkpoint_interval=1)) if saves_each_epoch else base)
         return settings
 
-    @property
-    def trainer(self) -> TrainerConfig:
-        """The section of that name."""
-        return self.base.trainer
-
-    @property
-    def runtime(self) -> RuntimeConfig:
-        """The section of that name."""
-        return self.base.runtime
-
-    def check_validation(self, is_given: bool) -> None:
+    def check_validation(self, has_validation: bool) -> None:
         """Refuses a best checkpoint without validation data; an experiment may have one for its other modes.
 
         Raises:
           ArgumentError: there is no validation data.
         """
-        name = self.trainer.best_checkpoint_eval_metric
-        if name and not is_given and self.experiment == EXPERIMENT:
+        name = self.base.trainer.best_checkpoint_eval_metric
+        if name and not has_validation and self.experiment == EXPERIMENT:
             raise ArgumentError(
                 f"trainer.best_checkpoint_eval_metric={name!r}: there is no evaluation with this metric; give "
                 "fit(validation_data=…)"
@@ -156,13 +146,13 @@ class Settings:
         Raises:
           DeviceError: the devices are not there.
         """
-        process.configure_process(self.runtime)
-        with strategy.build_strategy(self.runtime).scope():
+        process.configure_process(self.base.runtime)
+        with strategy.build_strategy(self.base.runtime).scope():
             return make()
 
     def optimizer(self, optimizer: Any) -> Any:
         """Returns an optimizer with the configured loss scale; Keras itself adds a dynamic one."""
-        scale = self.runtime.loss_scale
+        scale = self.base.runtime.loss_scale
         if scale in (None, "dynamic"):
             return optimizer
         inner = keras.optimizers.get(optimizer)
@@ -186,19 +176,19 @@ class Settings:
             "train_epochs": None,
             "summary_interval": NEVER,
             "validation_interval": NEVER,
-            "validation_steps": validation_steps or self.trainer.validation_steps,
+            "validation_steps": validation_steps or self.base.trainer.validation_steps,
             **dict.fromkeys(_TRACING, not model.run_eagerly),
         }
-        if self.trainer.steps_per_loop == TrainerConfig().steps_per_loop:
+        if self.base.trainer.steps_per_loop == TrainerConfig().steps_per_loop:
             fields["steps_per_loop"] = NEVER
         if self.saves_each_epoch:
             fields["checkpoint_interval"] = 1 if epochs is None else epochs.steps
-        runtime = self.runtime.replace(enable_xla=self._is_compiled(model))
-        return self.resolved(self.base.replace(trainer=self.trainer.replace(**fields), runtime=runtime)).config
+        runtime = self.base.runtime.replace(enable_xla=self._is_compiled(model))
+        return self.resolved(self.base.replace(trainer=self.base.trainer.replace(**fields), runtime=runtime)).config
 
     def _is_compiled(self, model: keras.Model) -> bool:
         """Whether XLA compiles training steps."""
-        return self.runtime.enable_xla or bool(model.jit_compile)
+        return self.base.runtime.enable_xla or bool(model.jit_compile)
 
     def check_micro_batches(self, model: keras.Model, data: Source) -> None:
         """Refuses batches that the micro-batches of a step cannot share, as far as their sizes are known.
@@ -206,7 +196,7 @@ class Settings:
         Raises:
           ArgumentError: names the batch.
         """
-        if (micro_batches := self.trainer.gradient_accumulation_steps) == 1:
+        if (micro_batches := self.base.trainer.gradient_accumulation_steps) == 1:
             return
         replicas = model.distribute_strategy.num_replicas_in_sync
         count, sizes = micro_batches * replicas, data.batch_sizes()
@@ -244,14 +234,14 @@ def _changed(section: Any, default: Any) -> Iterator[tuple[str, Any]]:
             yield field.name, value
 
 
-def _objections(path: str, *, has_directory: bool, builds: bool) -> Iterator[str]:
-    """Yields the reasons to refuse a field, the most important first."""
+def _objection(path: str, *, has_directory: bool, builds: bool) -> str | None:
+    """Returns the reason to refuse a field; None to take it."""
     section, _, name = path.partition(".")
-    yield from (instead for instead, paths in _INSTEAD.items() if path in paths)
+    for instead, paths in _INSTEAD.items():
+        if path in paths:
+            return instead
     if section == "runtime" and name in _OF_BUILDING:
-        if not builds:
-            yield _BUILDS
-        return
+        return None if builds else _BUILDS
     free = path in _WITHOUT_DIRECTORY or (section == "trainer" and name.partition(".")[0] in _WITHOUT_DIRECTORY)
-    if not has_directory and (not free or name == "export"):
-        yield "it needs a run directory; give Program(model_dir=…)"
+    is_taken = has_directory or (free and name != "export")
+    return None if is_taken else "it needs a run directory; give Program(model_dir=…)"
