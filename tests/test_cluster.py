@@ -288,7 +288,10 @@ def test_malformed_roles_of_slurm_are_refused(environ, said):
         (slurm(SLURM_PROCID="x"), r"SLURM_PROCID='x': expected a number from 0; srun sets it"),
         (slurm(SLURM_JOB_ID=None), r"SLURM_JOB_ID is not set.*srun"),
         (slurm(SLURM_STEP_NODELIST=None), r"SLURM_JOB_NODELIST is not set"),
-        (slurm(SLURM_STEP_TASKS_PER_NODE="3"), r"TASKS_PER_NODE='3' does not distribute 3 tasks over the 2 nodes n2,n10"),
+        (
+            slurm(SLURM_STEP_TASKS_PER_NODE="3"),
+            r"TASKS_PER_NODE='3' does not distribute 3 tasks over the 2 nodes n2,n10",
+        ),
         (slurm(SLURM_STEP_TASKS_PER_NODE="2;1"), r"expected such as 2\(x3\),1"),
         (slurm(3), r"the index of this worker is 3, but there is 0 to 2"),
         (slurm(1, SLURM_NODEID="1"), r"task 1 of 3 belongs on node 0 of n\[2,10\]; .*srun --distribution=block"),

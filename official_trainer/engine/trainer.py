@@ -114,7 +114,7 @@ class Trainer(AsyncStepper, Evaluator):
 
     def _create_waiting_variables(self, training: bool, *given: Any) -> None:
         if not isinstance(self._task, MultiTask):
-            variables.create_waiting(self._model, self._task, lambda: self._spec_of_batch(training, *given))
+            variables.build_all_layers(self._model, self._task, lambda: self._spec_of_batch(training, *given))
 
     def _spec_of_batch(self, training: bool, *given: Any) -> Any:
         """Returns what a batch looks like, of the data given by the caller or of the task's."""
