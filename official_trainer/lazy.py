@@ -55,7 +55,7 @@ def face(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 def load(name: str) -> types.ModuleType:
     """Imports `name` (a module of TensorFlow or Keras) after selecting Keras 2."""
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error about the driver.
+    # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
     if not tpu_devices() or os.environ.get("TPU_NAME") not in (None, "", "local"):
         # TensorFlow with TPU support searches for a TPU of this machine while it is imported: without one, for more than

@@ -108,7 +108,7 @@ class CsvTracker(Tracker):
         return self._columns
 
     def _rows(self) -> Iterator[dict[str, str]]:
-        """Yields the complete rows of the file, and removes all other lines, such as half a line of a killed process."""
+        """Yields the complete rows of the file, and removes other lines, such as half a line of a killed process."""
         text = files.read_text(self.path) if files.exists(self.path) else ""
         whole = text[: text.rfind("\n") + 1]
         head, *lines = list(csv.reader(io.StringIO(whole))) or [[]]
