@@ -55,11 +55,11 @@ def face(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 def load(name: str) -> types.ModuleType:
     """Imports `name` (a module of TensorFlow or Keras) after selecting Keras 2."""
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error.
+    # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error about that.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
     if not tpu_devices() or os.environ.get("TPU_NAME") not in (None, "", "local"):
-        # TensorFlow with TPU support searches for a TPU of this machine while it is imported: without one, for more than
-        # a minute. Where the TPU has several hosts, it would reserve a part of it.
+        # TensorFlow with TPU support searches for a TPU of this machine while it is imported: without one, for more
+        # than a minute. Where the TPU has several hosts, it would reserve a part of it.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     if name not in sys.modules:
         with _without_collector():
