@@ -1,10 +1,10 @@
-"""Imports at first use: TensorFlow, Keras, and the names that a package offers; the one place that chooses Keras 2.
+"""Imports at first use: TensorFlow, Keras, and the names that a package exports; the only place that selects Keras 2.
 
 Owns: the names `tf` and `keras` for modules that must stay importable in milliseconds (configs, tasks, inputs); `face`.
 Does not own: any setting of the runtime; `engine/process.py` does that.
 
 `keras` is tf_keras: TPUStrategy, ParameterServerStrategy, orbit and every Model Garden model need Keras 2. With
-`TF_USE_LEGACY_KERAS` set before the first import, TensorFlow does not load Keras 3 beside it, which saves seconds.
+`TF_USE_LEGACY_KERAS` set before the first import, TensorFlow does not load Keras 3 too, which saves seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LazyModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(load(self.__name__), name)
-        setattr(self, name, value)  # the next access does not come here
+        setattr(self, name, value)  # later accesses do not call this method
         return value
 
     def __dir__(self) -> list[str]:
@@ -34,11 +34,11 @@ class LazyModule(types.ModuleType):
 
 
 def face(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns `__getattr__` of a package that offers names of its modules, each imported at first use.
+    """Returns `__getattr__` of a package that exports names of its modules, each imported at first use.
 
     Args:
       package: its `__name__`.
-      names: each name with the module that defines it; a module offers itself under its own name.
+      names: each name with the module that defines it; a module is exported under its own name.
     """
 
     def get(name: str) -> Any:
@@ -53,30 +53,30 @@ def face(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def load(name: str) -> types.ModuleType:
-    """Imports `name` (a TensorFlow-family module) with Keras 2 chosen first."""
+    """Imports `name` (a module of TensorFlow or Keras) after selecting Keras 2."""
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error that there is none.
+    # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error about that.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
     if not tpu_devices() or os.environ.get("TPU_NAME") not in (None, "", "local"):
-        # TensorFlow with TPU support would look for a TPU of this machine while it is imported: where there is none,
-        # for more than a minute. Where the TPU is one of several hosts, it would take a part of it for itself.
+        # TensorFlow with TPU support searches for a TPU of this machine while it is imported: without one, for more
+        # than a minute. Where the TPU has several hosts, it would reserve a part of it.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     if name not in sys.modules:
-        with _collector_at_rest():
+        with _without_collector():
             importlib.import_module(name)
     if "tensorflow" in sys.modules:
-        _heed_log_level()
-    return importlib.import_module(name)  # it is there, but another thread may not have imported all of it yet
+        _apply_log_level()
+    return importlib.import_module(name)  # another thread may still be importing it
 
 
 @functools.cache
-def _heed_log_level() -> None:
-    """Has all of TensorFlow's C++ heed `TF_CPP_MIN_LOG_LEVEL`.
+def _apply_log_level() -> None:
+    """Applies `TF_CPP_MIN_LOG_LEVEL` to all of TensorFlow's C++ code.
 
-    Much of it logs by Abseil, which does not know of that variable: pages of a server's settings, for example, when it
-    starts. There is no public way; without the symbol of this release, nothing changes.
+    Much of it logs with Abseil, which ignores that variable: pages of a server's settings, for example, when it starts.
+    There is no public way; if the library lacks the symbol of this release, nothing changes.
     """
-    import ctypes  # costs milliseconds, which commands without TensorFlow save
+    import ctypes  # takes milliseconds, which commands without TensorFlow need not spend
 
     module = sys.modules["tensorflow"].__file__ or ""
     path = os.path.join(os.path.dirname(module), "libtensorflow_framework.so.2")
@@ -97,11 +97,11 @@ def tpu_devices() -> list[str]:
 
 
 @contextlib.contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Keeps Python's cycle collector from what is imported meanwhile.
+def _without_collector() -> Iterator[None]:
+    """Excludes the objects that are created in a `with` block from Python's cycle collector.
 
-    TensorFlow brings half a million objects that live as long as the process. Walking them again and again, while they
-    are imported and later, takes more than a second of a short run.
+    TensorFlow creates half a million objects that live as long as the process. Visiting them repeatedly, during the
+    import and later, takes more than a second of a short run.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -210,7 +210,7 @@ class Sparse(Plain):
     [
         (TwoUpdates, "off", "train_step called optimizer.apply_gradients 2 times"),
         (NoUpdate, "off", "train_step called optimizer.apply_gradients 0 times"),
-        (Synchronized, "mirrored2", "replicas talk to each other within the task's step"),
+        (Synchronized, "mirrored2", "replicas communicate within the task's step"),
         (Sparse, "off", "sparse tensors cannot be cut"),
     ],
 )
@@ -229,7 +229,9 @@ def test_gradients_of_other_variables_are_refused():
             optimizer.apply_gradients([(tf.constant(1.0), other)])
             return {self.loss: tf.constant(0.0)}
 
-    with pytest.raises(AccumulationError, match=r"a gradient of other:0, which is none of model.trainable_variables"):
+    with pytest.raises(
+        AccumulationError, match=r"a gradient of other:0, which is not one of model.trainable_variables"
+    ):
         trainer_of(2, task_cls=Elsewhere).train(1)
 
 
@@ -243,7 +245,7 @@ def test_a_trainer_that_steps_by_itself_is_refused():
             self.global_step.assign_add(1)
 
     config = experiment(gradient_accumulation_steps=2)
-    with pytest.raises(AccumulationError, match=r"Own.train_step does not call the one that it overrides"):
+    with pytest.raises(AccumulationError, match=r"Own.train_step does not call the method that it overrides"):
         build(config, task_cls=Plain, trainer_cls=Own).train(1)
 
 

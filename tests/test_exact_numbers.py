@@ -140,7 +140,7 @@ def test_sums_that_are_exact_give_the_same_bits_on_two_replicas():
         ("off", ["CPU:0"], {"all_reduce_alg": "nccl"}, "all_reduce_alg: nccl has no effect on one device"),
         ("mirrored", ["CPU:0"], {"all_reduce_alg": "nccl"}, "nccl sums on GPUs, and there are none"),
         ("mirrored", ["GPU:0", "GPU:1"], {"all_reduce_alg": "ring"}, "ring is for multi_worker_mirrored"),
-        ("mirrored", ["GPU:0"], {"num_logical_cpus": 2}, "num_logical_cpus: has no effect beside GPUs"),
+        ("mirrored", ["GPU:0"], {"num_logical_cpus": 2}, "num_logical_cpus: has no effect with GPUs"),
         ("off", ["GPU:0", "GPU:1"], {"num_gpus": 2}, "num_gpus: strategy off uses one of 2"),
     ],
 )

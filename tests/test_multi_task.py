@@ -245,9 +245,9 @@ def test_each_set_has_its_own_number_of_steps():
         seen[name] += 1
 
     class Counting(Several):
-        def _set_parts(self, parts):
-            super()._set_parts(parts)
-            for part in parts:
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            for part in self.parts.values():
                 part.task.aggregate_logs = functools.partial(count, part.name)
 
     trainer = several.build(several.experiment(POINTS.replace(eval_steps=2), SUMS_ROUTINE), task_cls=Counting)
@@ -457,7 +457,7 @@ def test_parts_made_in_python_are_checked_too():
 
     class InPython(Several):
         def __init__(self, parts):
-            self._set_parts(parts)
+            super().__init__(None, parts=parts)
 
     part = Part(name="points", task=None)
     with pytest.raises(ConfigError, match=r"task.task_routines: names no task; add at least one TaskRoutine"):
@@ -491,8 +491,8 @@ def test_what_cannot_be_left_empty_is_refused_when_interleaved():
     """T21: sparse and ragged batches go with joint training."""
 
     class Ragged(Several):
-        def _set_parts(self, parts):
-            super()._set_parts(parts)
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
             points = self.parts["points"].task
             build = points.build_inputs
             points.build_inputs = lambda params, input_context=None: build(params, input_context).map(
@@ -508,5 +508,7 @@ def test_what_cannot_be_left_empty_is_refused_when_interleaved():
 def test_a_dataset_given_for_an_evaluation_is_refused():
     """T21: nothing says which task's it would be."""
     trainer = several.build(validation_dataset=toy.examples(40).batch(10))
-    with pytest.raises(NotImplementedError, match=r"validation_dataset: a dataset cannot be given to several tasks"):
+    with pytest.raises(
+        NotImplementedError, match=r"validation_dataset: several tasks cannot be evaluated on one dataset"
+    ):
         trainer.evaluate(-1)

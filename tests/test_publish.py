@@ -213,7 +213,7 @@ def test_what_cannot_leave_is_refused_in_steps_that_are_not_traced():
         (lambda x: publish.scalar("x", x), r"publish.scalar\('x', …\) got the shape \[10, 6\], .* tf.reduce_mean"),
         (lambda x: publish.image("x", x), r"publish.image\('x', …\) got the shape \(10, 6\).*\[None, :, :, None\]"),
         (lambda x: publish.image("x", tf.zeros([1, 2, 2, 5])), r"got the shape \(1, 2, 2, 5\).* one to four channels"),
-        (lambda x: publish.image("x", tf.zeros([1, 2, 2, 1], tf.int32)), r"got int32; pictures are uint8, or floats"),
+        (lambda x: publish.image("x", tf.zeros([1, 2, 2, 1], tf.int32)), r"got int32; images are uint8, or floats"),
         (lambda x: publish.histogram("x", tf.constant(["a"])), r"publish.histogram\('x', …\) got string; numbers can"),
         (lambda x: publish.scalar("x", of_unknown_shape(x)), r"publish.scalar\('x', …\) got the shape \[2\]"),
     ],

@@ -162,7 +162,9 @@ def test_results_are_compared_by_one_number():
 
 def test_parts_of_two_kinds_are_not_merged():
     """B2: message."""
-    with pytest.raises(TypeError, match="'a' is Mean and SampledSet; parts of one name must be of one kind"):
+    with pytest.raises(
+        TypeError, match="'a' is Mean and SampledSet; parts with the same name must have the same class"
+    ):
         Results({"a": Mean()}).merge(Results({"a": SampledSet(1)}))
 
 

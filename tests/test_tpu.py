@@ -125,7 +125,7 @@ def test_an_address_where_nobody_listens():
     """T16: at once; a TPU that was preempted may be back when the run is started again."""
     port = free_port()
     error = refused(f"grpc://127.0.0.1:{port}")
-    assert f"nobody listens at 127.0.0.1:{port} (Connection refused). Either the TPU was preempted or" in str(error)
+    assert f"no process listens at 127.0.0.1:{port} (Connection refused). Either the TPU was preempted or" in str(error)
     assert error.exit_code == ExitCode.RETRY
 
 

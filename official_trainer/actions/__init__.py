@@ -1,9 +1,9 @@
-"""What can happen at a step, one file each; the file's name is the `type` in YAML.
+"""Code that is called at chosen steps: one file for each action, whose name is the `type` in YAML.
 
-Owns: the actions. Does not own: their contract (`action.py`), when they are called (`schedule.py`).
+Owns: the actions, their contract (`action.py`), calling them (`schedule.py`). Does not own: triggers, the loop.
 
-Each file has an `ActionConfig` with the fields of the section and the `Action` that it builds. Nothing here is imported
-until a config names it, and no file imports TensorFlow when it is. A workspace's own `actions/` is looked at too.
+Each file has an `ActionConfig` with the fields of the section and the `Action` that it builds. A file is imported when
+a config names it, and importing it does not import TensorFlow. A workspace's own `actions/` are found too.
 """
 
 from typing import TYPE_CHECKING

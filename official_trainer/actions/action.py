@@ -1,8 +1,8 @@
-"""Action: something that happens at a step. The contract between actions and the loop.
+"""Action: code that is called at chosen steps. The contract between actions and the loop.
 
-Owns: what an action may do (`Action`), see (`Run`) and ask for (`Stop`, `Save`, `Rollback`, `CallAt`).
-Does not own: when and in which order actions are called (`schedule.py`), doing what they ask for (`engine/loop.py`),
-any action (`actions/`), or triggers (`triggers.py`).
+Owns: the hooks of an action (`Action`), its view of the run (`Run`) and its requests (`Stop`, `Save`, `Rollback`,
+`CallAt`). Does not own: when and in which order actions are called (`schedule.py`), executing requests
+(`engine/loop.py`), any action (`actions/`), or triggers (`triggers.py`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, ClassVar, Literal, Protocol
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Span, Trigger
 
 KEEPERS = "keepers of checkpoints"
-"""Where actions that keep checkpoints leave themselves for others, in `LoopState.shared`."""
+"""Key in `LoopState.shared` of the list of actions that keep checkpoints."""
 
 
 @dataclasses.dataclass
 class LoopState:
-    """Where a run stands.
+    """The position of a run.
 
     Attributes:
       step: global step.
       start_step: step at which this process started.
       end_step: step at which training ends; None until the first epoch of data of unknown size has ended.
-      epoch: passes over the data so far; None if the data does not say.
-      shared: a place for actions to leave things for each other; not saved.
-      step_seconds: how long a step took, of the last windows.
-      stop_reason: why training ends before its last step, if an action has asked for that.
+      epoch: passes over the data so far; None if the size of the data is unknown.
+      shared: values that actions share with each other; not saved.
+      step_seconds: duration of a step in each of the last windows.
+      stop_reason: why training ends before its last step, if an action has requested that.
     """
 
     step: int = 0
@@ -48,12 +48,12 @@ class LoopState:
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Median over the last windows of the seconds a step took; None before the first window."""
+        """Median of `step_seconds`; None before the first window."""
         return statistics.median(self.step_seconds) if self.step_seconds else None
 
 
 class MetricWriter(Protocol):
-    """What actions need of the trackers."""
+    """The methods of trackers that actions use."""
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Records numbers of `split` at `step`."""
@@ -64,17 +64,18 @@ class MetricWriter(Protocol):
 
 @dataclasses.dataclass(kw_only=True)
 class Run:
-    """What an action may see of a run.
+    """An action's view of a run.
 
     Attributes:
-      state: where it stands.
+      state: its position.
       trainer: has `model`, `optimizer`, `task`, `config`, `strategy`, `global_step`.
       model_dir: the run directory.
-      tracker: where numbers and pictures go.
-      train_logs: the newest summary of training, flat, and the step of it.
+      tracker: records numbers and media.
+      train_logs: the newest summary of training, flat.
+      summary_step: the step of that summary.
       outputs: what the trainer returned for the newest summary or evaluation, nested, as tensors; the flat numbers if
-        an earlier process made it.
-      saved_steps: waits until no checkpoint is being written, and returns the steps of those that are there.
+        an earlier process computed it.
+      saved_steps: waits until no checkpoint is being written, and returns the steps of the saved ones.
     """
 
     state: LoopState
@@ -93,17 +94,17 @@ class Run:
 
     @property
     def model(self) -> Any:
-        """The model; to be looked at."""
+        """The model; actions must not change it."""
         return self.trainer.model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Asks that training ends at this step, as if it were the last one: saved, evaluated, exported.
+    """Requests that training ends at this step, as if it were the last one: saved, evaluated, exported.
 
     Attributes:
       reason: why, for the console and the record.
-      weights: directory and step of a checkpoint whose weights are exported at the end, in place of the last ones.
+      weights: directory and step of a checkpoint whose weights are exported at the end, instead of the last ones.
     """
 
     reason: str
@@ -112,15 +113,15 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Save:
-    """Asks for a checkpoint of this step."""
+    """Requests a checkpoint of this step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rollback:
-    """Asks that the run goes back to an earlier checkpoint, as `trainer.recovery_…` says, or fails.
+    """Requests that the run goes back to an earlier checkpoint, as `trainer.recovery_…` configures, or fails.
 
     Attributes:
-      reason: what is wrong with this state.
+      reason: the problem of the current state.
     """
 
     reason: str
@@ -128,10 +129,10 @@ class Rollback:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallAt:
-    """Asks for a call of `on_step` at one more step, in this process.
+    """Requests a call of `on_step` at one more step, in this process.
 
     Attributes:
-      step: which, after this one.
+      step: a later step.
     """
 
     step: int
@@ -141,17 +142,17 @@ Request = Stop | Save | Rollback | CallAt
 
 
 class Action:
-    """Something that happens at a step. Subclasses override the hooks they need; the others are never called.
+    """Code that is called at chosen steps. Subclasses override the hooks they need; the others are never called.
 
-    A hook returns what it asks for: a request, several, or None. Nothing else may change the run: weights and
-    optimizer are only looked at.
+    A hook returns a request, several, or None. An action changes the run only by requests: it reads weights and
+    optimizer, and does not assign them.
 
     Attributes:
-      name: tells it apart from others, in messages and in checkpoints; unset means the class's name.
-      priority: the lowest is called first; of equal ones the one that was given first.
+      name: unique among the actions of a run, for messages and checkpoints; unset means the class's name.
+      priority: the lowest is called first; of equal ones the first in the list.
       when: when it is due: at these steps `on_step` is called, and `on_eval` after evaluations of these steps. By
         default with every summary of training and after every evaluation.
-      on_error: what an exception in a hook means: `fail` ends the run, `warn` and `disable` go on.
+      on_error: the effect of an exception in a hook: `fail` ends the run, `warn` and `disable` continue it.
     """
 
     name: str = ""
@@ -160,7 +161,7 @@ class Action:
     on_error: Literal["fail", "warn", "disable"] = "fail"
 
     publishes: ClassVar[bool] = False
-    """Whether what the model publishes from inside a step is wanted at the steps at which this is due."""
+    """Whether the values that the model publishes inside a step are requested at the steps of `when`."""
 
     def monitored(self) -> tuple[str, ...]:
         """Returns the names of the evaluation's metrics that this needs; a run without them is refused at its start."""
@@ -169,11 +170,11 @@ class Action:
     def needed_checkpoints(self, planned: Sequence[int]) -> Sequence[int]:
         """Returns those of the run's checkpoints that `trainer.max_to_keep` must not delete yet.
 
-        Asked whenever checkpoints are deleted, also before `on_start`, by another thread: it has to follow from
-        `planned` alone.
+        Called whenever checkpoints are deleted, also before `on_start`, in another thread: the result may only depend
+        on `planned`.
 
         Args:
-          planned: steps of the checkpoints that are there, rising, at multiples of `trainer.checkpoint_interval`.
+          planned: rising steps of the saved checkpoints, at multiples of `trainer.checkpoint_interval`.
         """
         return ()
 
@@ -184,7 +185,7 @@ class Action:
         """Called when due, after the summary of that step and before its checkpoint."""
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Any:
-        """Called when due, after an evaluation; after a restart again, if no later checkpoint knows of it.
+        """Called when due, after an evaluation; again after a restart, unless a later checkpoint includes the call.
 
         Args:
           run: the run.
@@ -195,21 +196,21 @@ class Action:
         """Called after a function was traced (`traces.Trace`), once the window or the evaluation has ended."""
 
     def on_end(self, run: Run, failure: BaseException | None) -> Any:
-        """Called when the run ends, after everything is saved; `failure` is what ended it, if something did."""
+        """Called when the run ends, after everything is saved; `failure` is the exception that ended it, or None."""
 
     def state(self) -> Mapping[str, Any]:
-        """Returns what has to survive a restart, as JSON takes it; it is saved in each checkpoint."""
+        """Returns the state that a restart needs, in types that JSON supports; it is saved in each checkpoint."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state` returned; `{}` for a run that begins, also when a run is rolled back to there."""
+        """Restores the result of `state`; `{}` for a run that begins, or is rolled back to its beginning."""
 
 
 class Callback(Action):
     """A plain callable as an action, such as those in `orbit.actions`.
 
     After an evaluation (`on="eval"`), or with each summary of training (`on="train"`), it gets the results as a flat
-    dictionary. What it returns is not looked at.
+    dictionary. Its return value is ignored.
     """
 
     def __init__(self, function: Callable[[Any], Any], *, on: Literal["eval", "train"] = "eval") -> None:

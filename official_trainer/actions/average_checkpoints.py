@@ -1,13 +1,13 @@
-"""The mean of the weights of the last checkpoints, evaluated and kept beside the run.
+"""The mean of the weights of the last checkpoints, evaluated and saved without changing the run.
 
-Owns: which checkpoints count, their mean, and that the run's own weights are as they were afterwards. Does not own:
-batch-norm statistics (`batch_norm.py`), moving averages of every step (`tasks/optimization.py`).
+Owns: which checkpoints are averaged, their mean, and restoring the run's own weights. Does not own: batch-norm
+statistics (`batch_norm.py`), moving averages of every step (`tasks/optimization.py`).
 
-What counts has to be the same after any restart. Where this is due, the checkpoint of that step is not saved yet, so
-the model itself stands for the newest one. The others are those at the multiples of `trainer.checkpoint_interval`
-before; they may still be on their way to the disk, and are waited for. Checkpoints at other steps, which are there
-because the run was stopped or an action asked for one, do not count. Those that do are kept until they are not needed
-any more, whatever `trainer.max_to_keep` says.
+The choice of checkpoints must not depend on restarts. When this is due, the checkpoint of that step is not saved yet,
+so the model itself is used as the newest one. The others are those at the multiples of `trainer.checkpoint_interval`
+before it; they may still be being written, and are waited for. Checkpoints at other steps, which exist because the run
+was stopped or an action requested one, are not averaged. Those that are needed are kept regardless of
+`trainer.max_to_keep`.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class AverageCheckpointsConfig(ActionConfig):
     max_to_keep: Positive = 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if said := folder_problem(self.directory):
-            yield "directory", said
+        if problem := folder_problem(self.directory):
+            yield "directory", problem
         if self.last == 1 and self.recalibrate_batch_norm is None:
             yield "last", "is 1, the model as it is; average more, or set recalibrate_batch_norm"
 
@@ -76,7 +76,7 @@ class AverageCheckpointsConfig(ActionConfig):
 
 
 class AverageCheckpoints(Action):
-    """Puts the mean into the model for a moment, does what the config says with it, and takes it out again."""
+    """Puts the mean into the model, evaluates and saves it as configured, and restores the model."""
 
     def __init__(self, config: AverageCheckpointsConfig) -> None:
         self._config = config
@@ -89,7 +89,7 @@ class AverageCheckpoints(Action):
         self._prepare(run.trainer)
 
     def _prepare(self, trainer: Any) -> None:
-        """Refuses what cannot be done; asked again when it is due, as an error at the start may not end the run."""
+        """Refuses what is not possible; repeated when it is due, because an error at the start may not end the run."""
         if trainer.context.average is not None:
             raise AverageError(
                 "trainer.optimizer_config.ema averages the weights already, and evaluation uses that average; "
@@ -117,7 +117,7 @@ class AverageCheckpoints(Action):
         run.tracker.log(config.directory, run.step, {**logs, "averaged_checkpoints": len(steps)})
 
     def _put_in_mean(self, run: Run) -> list[int]:
-        """Gives the model the mean; returns the steps it is of."""
+        """Assigns the mean to the model; returns the steps that it averages."""
         interval = run.trainer.config.trainer.checkpoint_interval
         earlier = range(run.step - (run.step % interval or interval), 0, -interval)
         wanted = list(itertools.islice(earlier, self._config.last - 1))
@@ -151,7 +151,7 @@ class AverageCheckpoints(Action):
         metadata = {} if newest is None else manifest.read(run.model_dir, newest).metadata
         store = CheckpointStore(directory, checkpoint, max_to_keep=self._config.max_to_keep, metadata=metadata)
         for step in store.steps():
-            if step > run.step:  # the run went back; an older one would be given up in place of these
+            if step > run.step:  # the run went back; otherwise an older one would be deleted instead of these
                 store.delete(step)
         store.save(run.step, extra={"averaged_steps": list(steps)}, overwrite=True)
 
@@ -160,14 +160,14 @@ class _Mean:
     """The mean of a model's floating variables, in float64; the others stay as the model has them."""
 
     def __init__(self, model: Any) -> None:
-        """Begins with what the model holds now."""
+        """Begins with the current weights."""
         self._model = model
         self._variables = [variable for variable in model.variables if variable.dtype.is_floating]
         self._sums = [variable.numpy().astype("float64") for variable in self._variables]
         self._count = 1
 
     def add(self, directory: str, step: int) -> bool:
-        """Adds a checkpoint; returns whether it is whole and of this model."""
+        """Adds a checkpoint; returns whether it is complete and of this model."""
         if damage := manifest.damage(directory, step):
             _logger.warning("ckpt-%d is damaged and left out: %s", step, damage)
             return False

@@ -1,7 +1,7 @@
-"""Batch-norm statistics computed anew, over whole batches, with weights that stay as they are.
+"""Recalibration of batch-norm statistics over many batches, with weights that do not change.
 
-Owns: which layers have such statistics, and the mean and variance over everything that a layer has seen.
-Does not own: which weights the model holds, or that it gets them back (`average_checkpoints.py`).
+Owns: which layers have such statistics, and the mean and variance over all inputs of a layer.
+Does not own: the weights of the model, or restoring them (`average_checkpoints.py`).
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ class BatchNormError(UserError, ValueError):
 
 
 def trained_layers(model: keras.Model) -> list[Any]:
-    """Returns the batch-norm layers of `model` whose statistics training moves: not those that are frozen."""
+    """Returns the batch-norm layers of `model` whose statistics training changes: all that are not frozen."""
     names = ("moving_mean", "moving_variance", "axis")
     layers = [layer for layer in model.submodules if isinstance(layer, keras.layers.Layer) and layer.trainable]
     return [layer for layer in layers if all(hasattr(layer, name) for name in names)]
 
 
 class BatchNormStatistics:
-    """The statistics that the batch-norm layers of a model would have, had they seen certain batches and no others.
+    """The statistics of the batch-norm layers of a model over given batches.
 
-    Each layer normalises as in training, by the batch (and the replica) it sees. What is computed of its inputs is the
-    mean and the variance over all of them as one: over all batches and replicas, each example weighted alike. So it is
-    no moving average, and no mean of the variances of batches.
+    Each layer normalises as in training, over the batch of its replica. The result is the mean and the variance over
+    all inputs of a layer together: over all batches and replicas, with the same weight for each example. So it is not a
+    moving average, and not a mean of the variances of batches.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy, seed: int) -> None:
-        """Takes the model; the layers are looked at once.
+        """Takes the model; its layers are collected once.
 
         Args:
           model: built under `strategy`.
-          strategy: how a batch is shared out.
+          strategy: distributes a batch.
           seed: of the random streams of the layers that draw (dropout).
 
         Raises:
-          BatchNormError: no layer has statistics that training moves.
+          BatchNormError: no layer has statistics that training changes.
         """
         layers = trained_layers(model)
         if not layers:
@@ -62,34 +62,34 @@ class BatchNormStatistics:
         self._run = tf.function(self._forward)
 
     def measure(self, batches: Iterable[Any], step: int) -> int:
-        """Runs the model over `batches` in training mode; returns how many there were.
+        """Runs the model over `batches` in training mode; returns their number.
 
-        The model is called with the features of a batch and `training=True`, as `Task.train_step` does. It changes what
-        a layer changes by itself in training mode; give that back before `assign`.
+        The model is called with the features of a batch and `training=True`, as in `Task.train_step`. Layers may change
+        their own variables in training mode; restore these before `assign`.
 
         Args:
           batches: distributed.
           step: random layers draw as in the steps after it.
 
         Raises:
-          BatchNormError: no layer has seen anything.
+          BatchNormError: no layer had any input.
         """
         for pool in self._pools:
             pool.reset()
         count = 0
-        with self._listening():
+        with self._recording():
             for batch in batches:
                 self._run(batch, tf.constant(step + count, tf.int64))
                 count += 1
-        if not any(pool.has_seen_something for pool in self._pools):
+        if not any(pool.has_inputs for pool in self._pools):
             cause = "the training data holds no batch" if count == 0 else "none of them ran in training mode"
             raise BatchNormError(f"the statistics of {len(self._pools)} batch-norm layers cannot be computed: {cause}")
         return count
 
     def assign(self) -> None:
-        """Gives the layers what was measured; one that has seen nothing keeps what it has."""
+        """Assigns the results to the layers; a layer without inputs keeps its statistics."""
         for pool in self._pools:
-            if pool.has_seen_something:
+            if pool.has_inputs:
                 pool.assign()
 
     def _forward(self, batch: Any, step: tf.Tensor) -> None:
@@ -101,15 +101,15 @@ class BatchNormStatistics:
         self._model(features, training=True)
 
     @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Has the pools see what their layers see, while a `with` block lasts."""
+    def _recording(self) -> Iterator[None]:
+        """Records the inputs of the layers in their pools during a `with` block."""
         for pool in self._pools:
-            pool.layer.call = _heard(pool.layer.call, pool)
+            pool.layer.call = _recorded(pool.layer.call, pool)
         try:
             yield
         finally:
             for pool in self._pools:
-                del pool.layer.call  # the class's own is there again
+                del pool.layer.call  # the method of the class is visible again
 
 
 class _Pool:
@@ -139,7 +139,7 @@ class _Pool:
             variable.assign_add(tf.reshape(tf.reduce_sum(terms, axes), variable.shape))
 
     @property
-    def has_seen_something(self) -> bool:
+    def has_inputs(self) -> bool:
         return bool(tf.reduce_all(_total(self._count) > 0))
 
     def assign(self) -> None:
@@ -163,14 +163,14 @@ def _total(variable: tf.Variable) -> tf.Tensor:
     return tf.identity(variable.read_value())
 
 
-def _heard(original: Callable[..., Any], pool: _Pool) -> Callable[..., Any]:
-    """Returns a layer's `call` that also shows `pool` what it is given in training mode."""
+def _recorded(original: Callable[..., Any], pool: _Pool) -> Callable[..., Any]:
+    """Returns a layer's `call` that also adds its inputs in training mode to `pool`."""
     signature = inspect.signature(original)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        if given.get("training"):
-            pool.add(next(iter(given.values())), given.get("mask"))
+        arguments = signature.bind(*args, **kwargs).arguments
+        if arguments.get("training"):
+            pool.add(next(iter(arguments.values())), arguments.get("mask"))
         return original(*args, **kwargs)
 
     return call

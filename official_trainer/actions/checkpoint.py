@@ -1,7 +1,7 @@
-"""Checkpoints of what was evaluated, under names of one's own: the best by a metric, or the newest.
+"""Checkpoints of evaluated models, under configurable names: the best by a metric, or the newest.
 
-Owns: the section, and saving one after an evaluation, with a SavedModel beside it if asked. Does not own: which stay
-(`checkpoints/named.py`), names (`checkpoints/name_template.py`), the checkpoints from which a run continues
+Owns: the section, and saving a checkpoint after an evaluation, with a SavedModel if configured. Does not own: which are
+kept (`checkpoints/named.py`), names (`checkpoints/name_template.py`), the checkpoints from which a run continues
 (`checkpoints/store.py`).
 """
 
@@ -53,8 +53,8 @@ class CheckpointConfig(ActionConfig):
     export: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if said := folder_problem(self.directory):
-            yield "directory", said
+        if problem := folder_problem(self.directory):
+            yield "directory", problem
         try:
             NameTemplate(self.template)
         except ValueError as error:
@@ -72,7 +72,7 @@ class CheckpointConfig(ActionConfig):
 
 
 class Checkpoint(Action):
-    """Keeps named checkpoints. What they hold is their own record, so there is no state to save."""
+    """Keeps named checkpoints. Their manifests are the only record, so there is no state to save."""
 
     when = AfterEval()
 

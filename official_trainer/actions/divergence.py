@@ -1,7 +1,7 @@
-"""Training that diverges while its loss is still a number: noticed between summaries, by its moving average.
+"""Training that diverges while its loss is still finite: detected by the moving average of the loss.
 
-Owns: when a loss counts as one that has run away, and what is asked for then. Does not own: going back and its limits
-(`trainer.recovery_…`), a loss that is not finite or above `trainer.loss_upper_bound` (the loop sees to those).
+Owns: when a loss counts as diverged, and the request that follows. Does not own: going back and its limits
+(`trainer.recovery_…`), a loss that is not finite or above `trainer.loss_upper_bound` (handled by the loop).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DivergenceConfig(ActionConfig):
 
 
 class Divergence(Action):
-    """Compares the loss of the last step with its moving average at the last look that was not too much."""
+    """Compares the loss of the last step with its moving average at the last check that found no divergence."""
 
     def __init__(self, config: DivergenceConfig) -> None:
         self._config = config
@@ -61,7 +61,7 @@ class Divergence(Action):
         self._in_a_row, self._usual = self._in_a_row + 1, usual
         if self._in_a_row < config.patience:
             return None
-        self._in_a_row, self._usual = 0, None  # said once; what comes is measured by what is
+        self._in_a_row, self._usual = 0, None  # reported once; later losses are compared with the current average
         times = f", {config.patience} looks in a row" if config.patience > 1 else ""
         reason = (
             f"training diverges: the loss of step {run.step} is {loss:g}, more than {config.factor:g} times its moving "

@@ -1,6 +1,6 @@
 """Early stopping: training ends when a metric of the evaluation no longer improves.
 
-Owns: the section, and counting evaluations without an improvement, which goes on after a restart. Does not own: ending
+Owns: the section, and counting evaluations without an improvement, which a restart continues. Does not own: ending
 a run (`engine/loop.py`), keeping the best checkpoint (`checkpoints/best.py`, `checkpoint.py`).
 """
 
@@ -71,7 +71,7 @@ class EarlyStopping(Action):
         return found if self._best is None else {**found, "best": self._best, "best_step": self._best_step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        known = state if state.get("monitor") == self._config.monitor else {}  # numbers of another metric say nothing
+        known = state if state.get("monitor") == self._config.monitor else {}  # numbers of another metric do not apply
         self._wait = int(known.get("wait", 0))
         self._best: float | None = known.get("best")
         self._best_step = int(known.get("best_step", 0))
@@ -122,7 +122,7 @@ class EarlyStopping(Action):
         """Returns the directory and the step of the best checkpoint; None if there is none yet.
 
         Raises:
-          ConfigError: nobody keeps the best by this metric.
+          ConfigError: the best checkpoint by this metric is not kept.
         """
         monitor, direction = self._config.monitor, self._direction
         for keeper in run.state.shared.get(KEEPERS, ()):

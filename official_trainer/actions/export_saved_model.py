@@ -1,6 +1,6 @@
-"""SavedModels while training goes on, one folder for each step.
+"""SavedModels during training, one folder for each step.
 
-Owns: when and where these are written, and that a restart leaves the same ones. Does not own: how one is written
+Owns: when and where they are written, and that a restart writes the same ones. Does not own: how one is written
 (`tasks/export.py`), the exports of the best model and of the last one (`trainer.export`).
 """
 
@@ -16,7 +16,7 @@ from official_trainer.config import ActionConfig, Positive, When
 from official_trainer.config.components import folder_problem
 from official_trainer.tasks import export
 
-_TAKEN = ("best", "saved_model")
+_RESERVED = ("best", "saved_model")
 """Folders of `trainer.export`."""
 
 
@@ -37,15 +37,15 @@ class ExportSavedModelConfig(ActionConfig):
     max_to_keep: Positive = 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if said := folder_problem(self.directory, reserved=_TAKEN):
-            yield "directory", said
+        if problem := folder_problem(self.directory, reserved=_RESERVED):
+            yield "directory", problem
 
     def build(self) -> ExportSavedModel:
         return ExportSavedModel(self.directory, self.max_to_keep)
 
 
 class ExportSavedModel(Action):
-    """Exports the model when it is due; with the results of the evaluation, if that is what it follows."""
+    """Exports the model when it is due; after an evaluation, with its results."""
 
     def __init__(self, directory: str, max_to_keep: int) -> None:
         self._directory, self._max_to_keep = directory, max_to_keep
@@ -57,7 +57,7 @@ class ExportSavedModel(Action):
         self._export(run, logs)
 
     def on_end(self, run: Run, failure: BaseException | None) -> None:
-        if failure is None:  # the end came before steps that an earlier attempt had exported
+        if failure is None:  # an earlier attempt may have exported later steps
             export.delete_after(self._folder(run), run.step)
 
     def _export(self, run: Run, logs: Mapping[str, float]) -> None:
@@ -69,7 +69,7 @@ class ExportSavedModel(Action):
 
 
 def save_export(folder: str, trainer: Any, step: int, *, metrics: Mapping[str, float], max_to_keep: int) -> None:
-    """Exports the weights that are in the model now to `<folder>/<step>`, unless it holds them already."""
+    """Exports the current weights of the model to `<folder>/<step>`, unless it holds them already."""
     directory = files.join(folder, str(step))
     if not export.holds(directory, trainer.model, step=step):
         export.save(directory, trainer.task, trainer.model, step=step, metrics=metrics)

@@ -1,4 +1,4 @@
-"""The learning rate in a row and a curve of its own, as finely as one likes.
+"""The learning rate as rows and a curve, at configurable steps.
 
 Owns: these rows, of the split `optimizer`. Does not own: the rate in each summary of training
 (`engine/train_steps.py`).

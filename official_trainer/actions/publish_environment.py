@@ -1,7 +1,7 @@
-"""What a run is made of and runs on, said once at its start: as texts in the trackers, and at level DEBUG in the log.
+"""The model, software and hardware of a run, published once at its start: as texts in the trackers, and in the log.
 
-Owns: how it is put in words. Does not own: what is known of it (`tracking/record.py`, `tasks/variables.py`), or that
-every run has this action (`runs/build.py`).
+Owns: the format of these texts. Does not own: their facts (`tracking/record.py`, `tasks/variables.py`), or that every
+run has this action (`runs/build.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PublishEnvironmentConfig(ActionConfig):
 
 
 class PublishEnvironment(Action):
-    """Publishes the texts `environment`, `parameters` and `config` at step 0, once if a restart says the same."""
+    """Publishes the texts `environment`, `parameters` and `config` at step 0; a restart adds only changed ones."""
 
     def on_start(self, run: Run) -> None:
         facts = dict(_facts(run.trainer, record.read_run(run.model_dir) or {}))
@@ -48,7 +48,7 @@ class PublishEnvironment(Action):
 
 
 def _facts(trainer: Any, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields what there is to say, by name: what the trainer says, and what `run.json` does."""
+    """Yields facts by name, from the trainer and from `run.json`."""
     yield "experiment", known.get("experiment", "")
     yield "command", shlex.join(known.get("argv", ()))
     yield "git revision", known.get("git_revision") or ""

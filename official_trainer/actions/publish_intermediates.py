@@ -1,7 +1,7 @@
-"""What the model publishes from inside a step, its gradients and its weights, sent to the trackers.
+"""Values that the model publishes inside a step, its gradients and its weights, sent to the trackers.
 
-Owns: which of it is sent. Does not own: collecting it (`tasks/publish.py`, `engine/train_steps.py`), how it is shown
-(`tracking/`).
+Owns: which of them are sent. Does not own: collecting them (`tasks/publish.py`, `engine/train_steps.py`), how they are
+shown (`tracking/`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PublishIntermediates(Action):
 
     def on_step(self, run: Run) -> CallAt | None:
         if run.trainer.published is None:
-            # Nobody could foresee this step: it is over, and what was in it is gone. The next one will do.
+            # This step could not be foreseen, so its values were not collected. The next step is published instead.
             return CallAt(step=run.step + 1)
         found = {**run.trainer.published, **self._weights(run.trainer)}
         sent = {name: value for name, value in found.items() if self._is_sent(name, value)}

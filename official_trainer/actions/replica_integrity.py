@@ -1,7 +1,7 @@
-"""Whether the replicas still hold the same weights.
+"""A check that all replicas hold the same weights.
 
-Owns: comparing what every replica holds, and what is said when it differs. Does not own: variables that replicas keep
-apart on purpose (`distributed/replicas.py`): batch-norm statistics, metrics.
+Owns: comparing the values of all replicas, and the error when they differ. Does not own: variables that differ between
+replicas on purpose (`distributed/replicas.py`): batch-norm statistics, metrics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ReplicaIntegrityError(UserError, RuntimeError):
-    """Replicas hold different values of a variable that is one."""
+    """Replicas hold different values of a variable that must be equal on all of them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class ReplicaIntegrity(Action):
 
     def on_start(self, run: Run) -> None:
         if not run.trainer.replica_state.mirrored_variables():
-            self.when = triggers.AtSteps(())  # so that no window ends for it
+            self.when = triggers.AtSteps(())  # windows need not end for it
             _logger.info("%s: there is one replica, so there is nothing to compare", self.name)
 
     def on_step(self, run: Run) -> None:
@@ -96,7 +96,7 @@ class ReplicaIntegrity(Action):
 
 
 def _distances(first: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns how far apart values are: 0 where both are the same infinity, or both no numbers; else infinity there."""
+    """Returns the distances of values: 0 for equal infinities and two NaNs; infinity for any other pair with one."""
     import numpy as np
 
     left, right = np.asarray(first, np.float64), np.asarray(other, np.float64)

@@ -1,10 +1,11 @@
-"""Training under a coordinator: the strategy of the chief, and the servers that all others are.
+"""Training under a coordinator: the strategy of the chief, and the servers of all other processes.
 
-Owns: what of a config cannot be had there, connecting to the cluster, the life of a worker's or parameter server's
-process. Does not own: the windows of steps (`engine/coordinator.py`), the workers' data (`engine/worker_streams.py`).
+Owns: which parts of a config are not supported there, connecting to the cluster, the life of a worker's or parameter
+server's process. Does not own: the windows of steps (`engine/coordinator.py`), the workers' data
+(`engine/worker_streams.py`).
 
-Workers and parameter servers run TensorFlow's server and nothing of the trainer: what they do is sent by the chief. So
-they learn of its end from the run directory alone.
+Workers and parameter servers run TensorFlow's server and no part of the trainer: the chief sends them all computations.
+So they detect its end in the run directory.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SERVING = (WORKER, PS)
 """Roles whose processes run a server of TensorFlow."""
 
 POLL_SECONDS = 0.5
-"""How often a server looks whether the chief is still there."""
+"""How often a server checks whether the chief is still alive."""
 
 
 class CoordinatorError(UserError, ValueError):
@@ -42,13 +43,13 @@ class CoordinatorError(UserError, ValueError):
 
 
 class ChiefGoneError(UserError, RuntimeError):
-    """The chief has ended, or does not come; starting again helps once it does."""
+    """The chief has ended, or has not started; starting again helps once it runs."""
 
     exit_code = ExitCode.RETRY
 
 
 def problems(config: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields what of a config cannot be had under a coordinator: its path, why not, and the fix."""
+    """Yields what a config asks for that a coordinator does not support: its path, the reason, and the fix."""
     runtime, trainer = config.runtime, config.trainer
     if runtime.mixed_precision_dtype == "float16":
         why = "is float16, whose loss scale workers that update one after the other cannot agree on"
@@ -77,7 +78,7 @@ ORDER_OF_EXAMPLES = (
     "fast worker had before are read again, and those that a slow one had not are left out; a worker that comes back "
     "goes on from its last finished closure. The number of steps is exact."
 )
-"""What a run under a coordinator has on record."""
+"""Written to `run.json` of a run under a coordinator."""
 
 
 def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
@@ -85,7 +86,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
 
     Raises:
       CoordinatorError: there is no such cluster, this process is not its chief, or a worker has several GPUs.
-      RendezvousError: not all have come in time.
+      RendezvousError: not all of them answered in time.
     """
     _check_cluster(cluster)
     assert cluster is not None
@@ -103,7 +104,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
             f"runtime.num_gpus: each worker has {strategy.num_replicas_in_sync} GPUs, and under a coordinator a worker "
             "uses one; set it to 1, and start a worker for each GPU"
         )
-    # Evaluations run here, on purpose; TensorFlow warns of each call that is not sent to a worker.
+    # Evaluations run here on purpose; TensorFlow warns about each call that is not sent to a worker.
     strategy.extended._allow_run_without_coordinator = True
     counts = ", ".join(f"{len(cluster.addresses[role])} {name}" for role, name in ((WORKER, "workers"), (PS, "ps")))
     _logger.info("strategy parameter_server: %s", counts)
@@ -125,7 +126,7 @@ def _check_cluster(cluster: Cluster | None) -> None:
     strategy = "runtime.distribution_strategy=parameter_server"
     if cluster is None:
         raise CoordinatorError(
-            f"{strategy}: nothing in the environment says who takes part. Set TF_CONFIG to a cluster with the roles "
+            f"{strategy}: the environment describes no cluster. Set TF_CONFIG to a cluster with the roles "
             "chief, worker and ps, or start all processes with `official-trainer launch`"
         )
     if missing := missing_roles(cluster):
@@ -141,7 +142,7 @@ def _servers(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
 
 
 def _cluster_spec(cluster: Cluster) -> tf.train.ClusterSpec:
-    known = (CHIEF, *SERVING)  # an evaluator is nobody's peer
+    known = (CHIEF, *SERVING)  # an evaluator does not communicate with the others
     return tf.train.ClusterSpec({role: list(cluster.addresses[role]) for role in known})
 
 
@@ -149,21 +150,21 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
     """Runs the server of a worker or parameter server until the chief's run is done.
 
     Args:
-      cluster: says which process this is.
+      cluster: with the role and index of this process.
       runtime: the section of the config.
-      model_dir: the run directory, in which the chief shows that it lives and how it ended.
-      sleep: waits; what it raises ends the server.
+      model_dir: the run directory, which shows whether the chief is alive and how it ended.
+      sleep: waits; an exception that it raises ends the server.
 
     Raises:
       PreemptedError: the chief was asked to stop and has saved.
-      ChiefGoneError: the chief has failed, or did not come (again) in time.
-      CoordinatorError: the address of this process is taken.
+      ChiefGoneError: the chief has failed, or did not start (again) in time.
+      CoordinatorError: the address of this process is in use.
     """
     watch = ChiefWatch(model_dir, runtime.rendezvous_timeout_seconds)
     settings = tf.compat.v1.ConfigProto()
     settings.gpu_options.allow_growth = True
     if _cores() == 1:
-        settings.inter_op_parallelism_threads = 2  # a thread that waits for a variable would keep the only one there is
+        settings.inter_op_parallelism_threads = 2  # a thread that waits for a variable would block the only one
     if runtime.num_gpus is not None:
         settings.device_count["GPU"] = runtime.num_gpus
     try:
@@ -184,18 +185,18 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
 
 
 def _cores() -> int:
-    """Returns how many cores this process may use, by which TensorFlow counts out its threads."""
+    """Returns the number of cores that this process may use, from which TensorFlow derives its number of threads."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ChiefWatch:
-    """What the run directory tells others about the chief: that it lives, that it ended, that it may come back.
+    """The state of the chief, as the run directory shows it: alive, ended, or absent and perhaps coming back.
 
     The chief holds the lock on the directory and renews it. A lock that is there but never changes is a dead chief's.
     """
 
     def __init__(self, model_dir: str, timeout_seconds: float) -> None:
-        """Takes the run directory, and how long a chief may be away before nobody waits for it any more."""
+        """Takes the run directory, and how long servers wait for an absent chief."""
         self.reason = ""
         self._lock_path = lock_path(model_dir)
         self._status_path = files.join(model_dir, STATUS_FILE)
@@ -205,7 +206,7 @@ class ChiefWatch:
         self._alive_seconds: float | None = None
 
     def look(self, now: float) -> ExitCode | None:
-        """Returns with which code a server has to end at `now` (in seconds), or None while it is needed."""
+        """Returns the exit code with which a server has to end at `now` (in seconds), or None while it is needed."""
         lock, status = _read(self._lock_path), _read(self._status_path)
         if self._alive_seconds is None:
             self._alive_seconds = now
@@ -228,12 +229,12 @@ class ChiefWatch:
 def _read(path: str) -> bytes | None:
     try:
         return files.read_bytes(path)
-    except Exception:  # TensorFlow's errors of URLs are no OSErrors; what cannot be read now may be at the next look
+    except Exception:  # TensorFlow's errors for URLs are not OSErrors; the next attempt may succeed
         return None
 
 
 def _exit_code(status: bytes | None) -> int | None:
-    """Returns how the last process in the run directory ended; None if it has not, or nobody knows."""
+    """Returns the exit code of the last process in the run directory; None if it has not ended, or it is unknown."""
     try:
         code = json.loads(status or b"null")["exit_code"]
     except (ValueError, TypeError, KeyError):

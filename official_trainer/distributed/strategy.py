@@ -79,7 +79,7 @@ def _check_effects(name: str, devices: list[str], runtime: Any) -> None:
     """Refuses what has no effect on the devices that there are; what never has any, the config has refused."""
     has_gpus = devices[0].startswith("GPU")
     if has_gpus and runtime.num_logical_cpus is not None:
-        raise DeviceError("runtime.num_logical_cpus: has no effect beside GPUs; leave it out, or set num_gpus to 0")
+        raise DeviceError("runtime.num_logical_cpus: has no effect with GPUs; leave it out, or set num_gpus to 0")
     if name != "mirrored" and (runtime.num_gpus or 0) > 1:
         raise DeviceError(f"runtime.num_gpus: strategy {name} uses one of {runtime.num_gpus}; set it to 1, or mirrored")
     if runtime.num_packs > 1 and (name != "mirrored" or not has_gpus):

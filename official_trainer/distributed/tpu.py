@@ -1,9 +1,9 @@
-"""Cloud TPUs: finding the one that is meant, connecting to it, and knowing when it was taken away.
+"""Cloud TPUs: finding the configured one, connecting to it, and detecting that it is lost.
 
-Owns: the TPU's address, TPUStrategy, everything that can be refused before TensorFlow waits for it, and which errors
-mean that it is gone. Does not own: the table of strategies (`strategy.py`), creating TPUs.
+Owns: the TPU's address, TPUStrategy, every check that is possible before TensorFlow waits for it, and which errors mean
+that it is lost. Does not own: the table of strategies (`strategy.py`), creating TPUs.
 
-No TPU has run this. What tests show is shown with TensorFlow servers that have none: addresses, connections, errors.
+This has never run on a TPU. Tests use TensorFlow servers without one: they cover addresses, connections and errors.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from official_trainer.lazy import load, tf, tpu_devices
 _logger = logging.getLogger(__name__)
 
 LOCAL = "local"
-"""The address of the TPU that is part of this machine."""
+"""The address of this machine's own TPU."""
 
 PORT = 8470
-"""Where a TPU host listens if its address does not say."""
+"""The port of a TPU host whose address has none."""
 
 PROBE_SECONDS = 5.0
-"""How long a host may take to answer. TensorFlow itself would wait for minutes, and say nothing."""
+"""How long a host may take to answer. TensorFlow itself would wait for minutes without a message."""
 
-_ENVIRONMENT = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME")  # in the order in which TensorFlow asks them
+_ENVIRONMENT = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME")  # in the order in which TensorFlow reads them
 _METADATA_HOST = "metadata.google.internal"
 
 
 class TPUError(UserError, RuntimeError):
-    """The TPU that is asked for is not there, or cannot be used as asked."""
+    """The configured TPU does not exist, or cannot be used as configured."""
 
     exit_code = ExitCode.CONFIG
 
 
 class TPULostError(UserError, ConnectionError):
-    """The TPU does not answer, or not any more; it may do so when the run is started again."""
+    """The TPU does not answer, or has stopped answering; starting the run again may help."""
 
     exit_code = ExitCode.RETRY
 
 
 def address(runtime: Any, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the TPU that a run is to use, as `runtime.tpu` or the environment names it; None if nobody does.
+    """Returns the TPU that a run is to use, from `runtime.tpu` or the environment; None if neither names one.
 
     Returns:
       `local`, a name, or `grpc://host:port`, several of them with commas between.
@@ -162,7 +162,7 @@ def _connect(host: tuple[str, int], *, speaks_grpc: bool = True) -> tuple[bool, 
     except TimeoutError:
         return False, f"{name} does not answer within {PROBE_SECONDS:g} s"
     except OSError as error:
-        return False, f"nobody listens at {name} ({error.strerror or error})"
+        return False, f"no process listens at {name} ({error.strerror or error})"
     return None
 
 
@@ -193,7 +193,7 @@ def _check_name(name: str) -> None:
         )
 
 
-@functools.cache  # starting a TPU again takes everything away that is on it
+@functools.cache  # initializing a TPU again deletes everything on it
 def _strategy_over(where: str) -> tf.distribute.Strategy:
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(where)
@@ -207,7 +207,7 @@ def _strategy_over(where: str) -> tf.distribute.Strategy:
             f"runtime.tpu: {where}: there is no TPU ({error.message}). Servers that were reached have none that "
             f"TensorFlow {version} can use: their tpu-runtime has to be of the same version"
         ) from error
-    except ValueError as error:  # of the look-up of a name; TensorFlow raises nothing more telling
+    except ValueError as error:  # of the look-up of a name; TensorFlow raises nothing more specific
         raise TPUError(f"runtime.tpu: {where}: {error}") from error
     except Exception as error:
         if (reason := lost(error)) is None:
@@ -218,7 +218,7 @@ def _strategy_over(where: str) -> tf.distribute.Strategy:
 
 
 def _assignment(resolver: Any, topology: Any) -> Any:
-    """Returns which replica runs where, which the newest TPUs want to be told; None lets TensorFlow decide."""
+    """Returns the device of each replica, which the newest TPUs need; None lets TensorFlow decide."""
     if not hasattr(tf.tpu.experimental, "HardwareFeature"):
         return None
     feature = tf.tpu.experimental.HardwareFeature(resolver.tpu_hardware_feature)
@@ -228,7 +228,7 @@ def _assignment(resolver: Any, topology: Any) -> Any:
     return tf.tpu.experimental.DeviceAssignment.build(topology, num_replicas=num_cores)
 
 
-_AGAIN = "The same command, started again, continues from the newest checkpoint once the TPU is back or made anew."
+_AGAIN = "The same command, started again, continues from the newest checkpoint once the TPU is back or created again."
 
 
 def lost(error: BaseException) -> str | None:
@@ -237,17 +237,17 @@ def lost(error: BaseException) -> str | None:
         return None
     text = str(getattr(error, "message", error))
     if "gs://" in text or "storage.googleapis.com" in text:
-        return None  # storage has the same words for its own troubles
-    said = next((line for line in text.splitlines() if line.strip()), "")[:300]
+        return None  # storage errors contain the same words
+    first_line = next((line for line in text.splitlines() if line.strip()), "")[:300]
     if isinstance(error, RuntimeError) and "is not yet ready; state:" in text:
-        return said
+        return first_line
     of_tensorflow = load("tensorflow").errors
     if not isinstance(error, of_tensorflow.OpError):
         return None
     is_gone = isinstance(error, of_tensorflow.UnavailableError | of_tensorflow.AbortedError)
     if not is_gone and not any(sign in text.lower() for sign in _SIGNS):
         return None
-    return f"{type(error).__name__}: {said}"
+    return f"{type(error).__name__}: {first_line}"
 
 
 _SIGNS = (
@@ -260,13 +260,13 @@ _SIGNS = (
     "preempted",
     "heartbeat",
     "incarnation",  # the server is another process than the one that was connected to
-    "unable to find a context_id",  # the same, as that process says it
+    "unable to find a context_id",  # the same, in an error of that process
     "tpu system has been shut down",
 )
 
 
 def is_meant(runtime: Any) -> bool:
-    """Whether a run of one process is to use a TPU."""
+    """Whether a run of one process has to use a TPU."""
     strategy = runtime.distribution_strategy
     return strategy == "tpu" or (strategy == "auto" and address(runtime) is not None)
 
@@ -280,7 +280,7 @@ def as_lost_error(error: BaseException, runtime: Any) -> TPULostError | None:
 
 
 def check_static(dataset: Any, source: str) -> None:
-    """Refuses training batches without a fixed shape, for each size of which a TPU would compile the step anew.
+    """Refuses training batches without a fixed shape, because a TPU would compile the step for each size.
 
     Raises:
       TPUError: names the part of the batch.

@@ -102,7 +102,7 @@ class DatasetBuilder:
             return self._adapt(dataset, context, start_step, window_steps)
 
         if self._is_separate:
-            with random_streams.drawn_apart(self._seed):
+            with random_streams.temporary_seed(self._seed):
                 return self._distribute(self._strategy, build)
         if self._training:
             # A pipeline that shuffles without a seed of its own must do so the same way after every restart.

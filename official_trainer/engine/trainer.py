@@ -106,7 +106,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         global_step = orbit.utils.create_global_step()
         if not isinstance(task, MultiTask):
             given = train_dataset if train_dataset is not None else validation_dataset
-            variables.create_waiting(model, task, lambda: _batch_spec(config, task, given, trains=train))
+            variables.build_all_layers(model, task, lambda: _batch_spec(config, task, given, trains=train))
         ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
         self.context = StepContext(
             strategy=strategy,

@@ -18,7 +18,7 @@ from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import Own, Source, divided
-from official_trainer.tasks.variables import is_waiting_for_a_call
+from official_trainer.tasks.variables import has_unbuilt_layers
 
 
 class Prediction:
@@ -66,7 +66,7 @@ class Prediction:
     def _dataset(self, data: Source, steps: int | None) -> Any:
         section = data.section if isinstance(data, Own) else DataConfig(is_training=False)
         builder = DatasetBuilder(_Data(data, steps), section, training=False, seed=self._seed)
-        if is_waiting_for_a_call(self._model):
+        if has_unbuilt_layers(self._model):
             strategy = tf.distribute.get_strategy()
 
             def step(inputs: Any) -> None:

@@ -1,5 +1,5 @@
-"""What the author of an experiment writes and calls.
+"""The API that the author of an experiment implements and calls.
 
-Owns: the Task contract, the registry of experiments, and what a step may use: random streams, published values,
+Owns: the Task contract, the registry of experiments, and the tools of a step: random streams, published values,
 metrics, optimizers, exports. Does not own: running steps (`engine/`).
 """

@@ -1,11 +1,12 @@
 """Gradient accumulation: a batch in micro-batches, one after another, and one update with their mean gradient.
 
-Owns: cutting a replica's batch, summing what a task's step gives the optimizer, and what cannot be accumulated.
-Does not own: the step (`task.py`), who calls it (`engine/train_steps.py`).
+Owns: cutting a replica's batch, summing the gradients that a task's step passes to the optimizer, and refusing what
+cannot be accumulated. Does not own: the step (`task.py`), calling it (`engine/train_steps.py`).
 
-No task has to know of it. Its step runs once for each micro-batch, and what it hands to `optimizer.apply_gradients` is
-summed; only the last call reaches the optimizer, with the mean. All but the last micro-batch are the body of one loop,
-so that a step needs the memory of one of them and of one sum, and replicas talk to each other once for each update.
+It needs nothing of the task. The task's step runs once for each micro-batch, and the gradients that it passes to
+`optimizer.apply_gradients` are summed; only the last call reaches the optimizer, with the mean. All but the last
+micro-batch are the body of one loop, so a step needs the memory of one of them and of one sum, and replicas communicate
+once for each update.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class AccumulationError(UserError, ValueError):
 
     exit_code = ExitCode.CONFIG
 
-    __init__ = Exception.__init__  # the only one that AutoGraph raises again as it is, with the user's lines on top
+    __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
 
 
 class _Here(threading.local):
@@ -40,10 +41,10 @@ _here = _Here()
 
 
 class _MicroBatch:
-    """Takes what one call of a step gives the optimizer; entered around the call."""
+    """Takes the gradients that one call of a step passes to the optimizer; entered around the call."""
 
     def __init__(self, variables: Sequence[Any], sums: Sequence[tf.Tensor], scale: float | None) -> None:
-        """Adds to `sums`, one for each of `variables`; with a `scale`, applies the sums times it."""
+        """Adds to `sums`, one for each of `variables`; with a `scale`, applies the sums times the scale."""
         self._numbers = {id(variable): number for number, variable in enumerate(variables)}
         self.sums = list(sums)
         self._scale = scale
@@ -62,16 +63,17 @@ class _MicroBatch:
 
     def take(self, apply: Callable[..., Any], gradients: Sequence[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
-        given = [(gradient, variable) for gradient, variable in gradients if gradient is not None]
-        for gradient, variable in given:
+        pairs = [(gradient, variable) for gradient, variable in gradients if gradient is not None]
+        for gradient, variable in pairs:
             if (number := self._numbers.get(id(variable))) is None:
                 raise AccumulationError(
-                    f"{_FIELD}: the step has a gradient of {variable.name}, which is none of model.trainable_variables"
+                    f"{_FIELD}: the step has a gradient of {variable.name}, which is not one of "
+                    "model.trainable_variables"
                 )
             self.sums[number] += tf.cast(tf.convert_to_tensor(gradient), self.sums[number].dtype)
         if self._scale is None:
             return tf.no_op()
-        means = [(self.sums[self._numbers[id(variable)]] * self._scale, variable) for _, variable in given]
+        means = [(self.sums[self._numbers[id(variable)]] * self._scale, variable) for _, variable in pairs]
         return apply(means, *args, **kwargs)
 
 
@@ -82,7 +84,7 @@ class Accumulator:
     """Runs a task's step over micro-batches with one update."""
 
     def __init__(self, optimizer: Any, model: Any, num_micro_batches: int) -> None:
-        """Has `optimizer.apply_gradients` ask, from now on, whether a micro-batch is under way."""
+        """Makes `optimizer.apply_gradients` sum gradients while a micro-batch is being computed."""
         self.num_micro_batches = num_micro_batches
         self.is_used = False
         self._model = model
@@ -94,18 +96,18 @@ class Accumulator:
                 return apply(grads_and_vars, *args, **kwargs)
             return _here.micro_batch.take(apply, list(grads_and_vars), *args, **kwargs)
 
-        # Tasks ask of what class an optimizer is, so it stays the same object; and Keras would track the function.
+        # Tasks check the class of an optimizer, so it stays the same object; and Keras would track the function.
         object.__setattr__(optimizer, "apply_gradients", apply_gradients)
 
     def over(self, step: Step, loss_name: str, entered: Callable[[Any], Any]) -> Step:
-        """Returns `step` over micro-batches, as a function that takes the same and returns the mean loss.
+        """Returns `step` over micro-batches, as a function with the same arguments that returns the mean loss.
 
         Args:
           step: the task's; called in replica context, traced.
-          loss_name: the key of the loss in what it returns.
-          entered: returns a context to call it in, for the number of the micro-batch (scalar int64).
+          loss_name: the key of the loss in its logs.
+          entered: returns the context of a call, for the number of the micro-batch (scalar int64).
         """
-        autograph = tf.__internal__.autograph  # a loop's body is not converted by itself
+        autograph = tf.__internal__.autograph  # AutoGraph does not convert a loop's body by itself
         converted = autograph.tf_convert(step, autograph.control_status_ctx())
 
         @tf.autograph.experimental.do_not_convert
@@ -129,13 +131,13 @@ class Accumulator:
             return micro_batch.sums, tf.reduce_mean(tf.cast(loss, tf.float32))
 
         def body(number: tf.Tensor, total: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
-            with publish.nowhere(), tf.name_scope(""):
+            with publish.discarded(), tf.name_scope(""):
                 added, loss = call(number, sums, None)
             return [number + 1, total + loss, *added]
 
         zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
         first = [tf.constant(0), tf.constant(0.0), *zeros]
-        with _replicas_apart():
+        with _explained_communication():
             last, total, *sums = tf.while_loop(
                 lambda number, *_: number < count - 1, body, first, parallel_iterations=1
             )
@@ -144,40 +146,40 @@ class Accumulator:
 
 
 def accumulator_of(trainer_config: Any, optimizer: Any, model: Any) -> Accumulator | None:
-    """Returns what accumulates as `trainer.gradient_accumulation_steps` says; None if one batch is one update."""
+    """Returns the accumulator of `trainer.gradient_accumulation_steps`; None if one batch is one update."""
     count = getattr(trainer_config, "gradient_accumulation_steps", 1)  # Model Garden's configs have no such field
     return None if count == 1 or optimizer is None else Accumulator(optimizer, model, count)
 
 
 @contextlib.contextmanager
-def _replicas_apart() -> Iterator[None]:
-    """Explains TensorFlow's error about replicas that want to talk to each other in a `with` block."""
+def _explained_communication() -> Iterator[None]:
+    """Explains TensorFlow's error about replicas that communicate in a `with` block."""
     try:
         yield
     except RuntimeError as error:
         if "merge_call" not in str(error):
             raise
         raise AccumulationError(
-            f"{_FIELD}: replicas talk to each other within the task's step, as synchronized batch norm does; they can "
-            "so only once for each update. Use layers that do not, or set it to 1"
+            f"{_FIELD}: replicas communicate within the task's step, as in synchronized batch norm; with accumulation "
+            "they can only do so once for each update. Use other layers, or set it to 1"
         ) from error
 
 
 @do_not_convert
 def is_update() -> bool:
-    """Whether the step that is traced here ends with an update; false for all but the last micro-batch."""
+    """Whether the step that is being traced ends with an update; false for all but the last micro-batch."""
     return _here.micro_batch is None or _here.micro_batch.is_last
 
 
 def check_used(accumulator: Accumulator | None, trainer: Any) -> None:
-    """Refuses a step that was run past the accumulator.
+    """Refuses a step that has bypassed the accumulator.
 
     Raises:
-      AccumulationError: names what overrides the step.
+      AccumulationError: names the class that overrides the step.
     """
     if accumulator is not None and not accumulator.is_used:
         raise AccumulationError(
-            f"{_FIELD}: {type(trainer).__name__}.train_step does not call the one that it overrides, which "
+            f"{_FIELD}: {type(trainer).__name__}.train_step does not call the method that it overrides, which "
             "accumulates; call super().train_step, or set it to 1"
         )
 
@@ -214,7 +216,7 @@ def _does_not_divide(size: Any, count: int) -> str:
 
 def _part(whole: Any, number: Any, size: Any) -> Any:
     """Returns micro-batch `number` of a tensor."""
-    if isinstance(size, int) and isinstance(whole, tf.Tensor):  # XLA wants to know the size before
+    if isinstance(size, int) and isinstance(whole, tf.Tensor):  # XLA needs a static size
         begin = tf.concat([[number * size], tf.zeros([whole.shape.rank - 1], tf.int32)], 0)
         return tf.slice(whole, begin, [size, *(-1 if length is None else length for length in whole.shape[1:])])
     return whole[number * size : (number + 1) * size]

@@ -1,6 +1,6 @@
 """SavedModels: a task's serving functions and the model's weights, written whole or not at all.
 
-Owns: default signatures, the folder protocol (write beside, then rename), retention of exports.
+Owns: default signatures, the folder protocol (write a temporary folder, then rename), retention of exports.
 Does not own: when to export (`engine/loop.py`, `checkpoints/best.py`), which weights are in the model at that moment.
 """
 
@@ -24,15 +24,15 @@ _WRITING = ".writing"
 
 
 class NoSignaturesError(UserError, ValueError):
-    """Nobody says what a SavedModel of this task takes."""
+    """The inputs of a SavedModel of this task are unknown."""
 
 
 def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     """Returns `serving_default`: the model's inputs by name, any batch size, to the model's outputs by name."""
     if not getattr(model, "inputs", None):
         raise NoSignaturesError(
-            f"{type(task).__name__}: the model was not built with tf_keras.Input, so the engine cannot tell what it "
-            "takes; define build_signatures(model)"
+            f"{type(task).__name__}: the model was not built with tf_keras.Input, so the engine does not know its "
+            "inputs; define build_signatures(model)"
         )
     specs = {tensor.name.split(":")[0]: _batch_of(tensor) for tensor in model.inputs}
     names = list(specs)
@@ -46,29 +46,29 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
 
 
 def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float] | None = None) -> list[str]:
-    """Writes a SavedModel to `directory`, replacing an older one there only when the new one is whole.
+    """Writes a SavedModel to `directory`, replacing an older one there only when the new one is complete.
 
-    A task of Model Garden has the signatures of its own export module. Returns the names of the signatures.
-    `export.json` in it says which step and results it stands for.
+    A task of Model Garden has the signatures of its own export module. `export.json` in the directory holds the step
+    and the results. Returns the names of the signatures.
     """
-    beside = f"{directory.rstrip('/')}{_WRITING}"
-    files.remove(beside)  # left by a process that died
+    temporary = f"{directory.rstrip('/')}{_WRITING}"
+    files.remove(temporary)  # of a process that was killed
     module = tf.Module()
-    theirs = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
-    if theirs is not None:
-        # Not the model itself: Keras would trace each of its layers as it was called last, which takes most of the
-        # time, and which layers that only training calls, such as samplers of boxes, cannot do.
-        module.model_variables, signatures = list(model.variables), serving.signatures(theirs)
+    garden_module = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
+    if garden_module is not None:
+        # Not the model itself: Keras would trace each of its layers with its last inputs, which takes most of the time
+        # and is impossible for layers that only training calls, such as samplers of boxes.
+        module.model_variables, signatures = list(model.variables), serving.signatures(garden_module)
     else:
         module.model = model
         make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
         signatures = make(model)
-    tf.saved_model.save(module, beside, signatures=signatures)
+    tf.saved_model.save(module, temporary, signatures=signatures)
     signature_names = sorted(signatures)
     record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}
-    files.write_text_atomically(files.join(beside, "export.json"), json.dumps(record, indent=1) + "\n")
+    files.write_text_atomically(files.join(temporary, "export.json"), json.dumps(record, indent=1) + "\n")
     files.remove(directory)
-    files.rename(beside, directory)
+    files.rename(temporary, directory)
     _logger.info("exported step %d to %s", step, directory)
     return signature_names
 
@@ -80,24 +80,24 @@ def exported_step(directory: str) -> int | None:
 
 
 def holds(directory: str, model: Any, *, step: int) -> bool:
-    """Whether the SavedModel in `directory` stands for `step` and has the weights that `model` has now."""
+    """Whether the SavedModel in `directory` is of `step` and has the current weights of `model`."""
     path = files.join(directory, "export.json")
     record = json.loads(files.read_text(path)) if files.exists(path) else {}
     return record.get("step") == step and record.get("weights") == _digest(model)
 
 
 def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -> None:
-    """Deletes all but the newest exports among the folders of `directory` that are named by step, and half ones.
+    """Deletes all but the newest exports among the folders of `directory` that are named by step, and incomplete ones.
 
     Args:
       directory: where the folders are.
-      max_to_keep: how many stay.
-      until: the step of the run; exports after it neither count nor go, because the run may come to them again.
+      max_to_keep: how many are kept.
+      until: the step of the run; later exports neither count nor are deleted, because the run may reach them again.
     """
     names = files.list_dir(directory)
     steps = sorted(int(name) for name in names if name.isdigit() and (until is None or int(name) <= until))
-    half = [name for name in names if name.removesuffix(_WRITING).isdigit() and name.endswith(_WRITING)]
-    for name in [*map(str, steps[:-max_to_keep]), *half]:
+    incomplete = [name for name in names if name.removesuffix(_WRITING).isdigit() and name.endswith(_WRITING)]
+    for name in [*map(str, steps[:-max_to_keep]), *incomplete]:
         files.remove(files.join(directory, name))
 
 
@@ -121,9 +121,9 @@ def _batch_of(tensor: Any) -> tf.TensorSpec:
 
 
 def by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:
-    """Returns outputs as a flat dict: by their names in a dict of the model, `a/b` inside of another, else by layer.
+    """Returns outputs as a flat dict: by their keys if they are a dict, nested ones as `a/b`, else by layer.
 
-    What is `None` is left out.
+    Outputs that are `None` are left out.
     """
     if isinstance(outputs, Mapping):
         return dict(_leaves(outputs, ""))

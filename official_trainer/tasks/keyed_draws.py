@@ -1,12 +1,11 @@
-"""TensorFlow's stateful random operations, drawn from a key instead of hidden state.
+"""TensorFlow's stateful random operations, computed from a key instead of hidden state.
 
-Owns: which operations, what stands for each of them, and the same for the functions of an input pipeline.
-Does not own: where keys come from in a step (`random_streams.py`), seeds of whole pipelines
-(`engine/train_iterator.py`).
+Owns: the list of operations, the stateless replacement of each, and the same for the functions of an input pipeline.
+Does not own: the keys of a step (`random_streams.py`), seeds of whole pipelines (`engine/train_iterator.py`).
 
-`tf.random.uniform` and its like count up a state inside the running program, which no checkpoint holds, and in a
-parallel `Dataset.map` whoever comes first draws first. Model Garden draws like that in its augmentations, stochastic
-depth and samplers of boxes. Inside `keyed`, such a draw is a function of a key and of its place in the code.
+`tf.random.uniform` and similar functions advance a state inside the running program, which no checkpoint holds, and in
+a parallel `Dataset.map` the order of draws depends on timing. Model Garden draws like that in its augmentations,
+stochastic depth and samplers of boxes. Inside `keyed`, such a draw is a function of a key and of its place in the code.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _here = _Here()
 
 
 class _Keys:
-    """The keys of one trace: a new one for each draw, in the order of the code."""
+    """The keys of one trace: one for each draw, in the order of the code."""
 
     def __init__(self, key_of: Callable[[int], tf.Tensor]) -> None:
         self._key_of = key_of
         self._graph = _graph()
-        self._drawn = 0
+        self._num_drawn = 0
 
-    def reach_here(self) -> bool:
-        """Whether a draw here happens once for each key: not in a loop of its own, nor in a function used elsewhere."""
+    def apply_here(self) -> bool:
+        """Whether a draw here happens once for each key: not in a loop, nor in a function with other callers."""
         branch = load("tensorflow.python.ops.control_flow_v2_func_graphs").CondBranchFuncGraph
         graph = _graph()
         while graph is not self._graph and isinstance(graph, branch):
@@ -46,8 +45,8 @@ class _Keys:
         return graph is self._graph
 
     def next(self) -> tf.Tensor:
-        self._drawn += 1
-        return self._key_of(self._drawn - 1)
+        self._num_drawn += 1
+        return self._key_of(self._num_drawn - 1)
 
 
 def _graph() -> Any:
@@ -56,10 +55,10 @@ def _graph() -> Any:
 
 @contextlib.contextmanager
 def keyed(key_of: Callable[[int], tf.Tensor]) -> Iterator[None]:
-    """Draws from keys what is traced in a `with` block, in this thread.
+    """Makes random operations that are traced in a `with` block, in this thread, draw from keys.
 
     Args:
-      key_of: gives the key, int64 [2], of the draw with a number, counted from 0 in the order of the code.
+      key_of: returns the key, int64 [2], of a draw by its number, from 0 in the order of the code.
     """
     _install()
     outer, _here.keys = _here.keys, _Keys(key_of)
@@ -71,11 +70,11 @@ def keyed(key_of: Callable[[int], tf.Tensor]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_pipeline(seed: int) -> Iterator[None]:
-    """For a `with` block that builds a pipeline: it gives the same elements whenever it is built again.
+    """Makes a pipeline that is built in a `with` block return the same elements whenever it is built again.
 
-    A parallel `Dataset.map` whose function draws gets a map before it that draws a key for each element, in their
-    order, and draws from that; it stays parallel. One that cannot, because it draws in a loop, runs in order. Python's
-    `random`, from which Model Garden takes the order of files, starts from `seed`, and goes on as before afterwards.
+    A parallel `Dataset.map` whose function draws gets a map before it that draws a key for each element, in order, and
+    draws from that key; it stays parallel. A map that draws in a loop cannot do that, and runs in order. Python's
+    `random`, which Model Garden uses for the order of files, starts from `seed`, and gets its state back afterwards.
     """
     before, original = random.getstate(), tf.data.Dataset.map
     random.seed(seed)
@@ -103,11 +102,11 @@ def _map(self: Any, original: Any, map_func: Any, num_parallel_calls: Any = None
     return original(self, map_func) if _draws(mapped) else mapped
 
 
-_STRIDE = 1_000_003  # far apart, so that keys which a stateless operation makes of these differ as well
+_STRIDE = 1_000_003  # distant, so that keys that a stateless operation computes from these differ as well
 
 
 def _draws(mapped: Any) -> bool:
-    """Whether the function of a mapped dataset draws from state; operations that do have two seeds."""
+    """Whether the function of a mapped dataset has stateful random operations, which have two seeds."""
     definitions = [function.function.graph.as_graph_def() for function in mapped._functions()]
     nodes = [node for graph in definitions for node in graph.node]
     nodes += [node for graph in definitions for function in graph.library.function for node in function.node_def]
@@ -119,14 +118,14 @@ def _uniform_int(key: Any, shape: Any, minval: Any, maxval: Any) -> Any:
 
 
 def _shuffle(key: Any, value: Any) -> Any:
-    """Orders rows by a number for each; XLA does not know TensorFlow's own stateless shuffle."""
+    """Orders rows by a random number for each; XLA does not support TensorFlow's own stateless shuffle."""
     value = tf.convert_to_tensor(value)
     numbers = tf.random.stateless_uniform(tf.shape(value)[:1], key, minval=None, maxval=None, dtype=tf.int32)
     return tf.ensure_shape(tf.gather(value, tf.argsort(numbers)), value.shape)
 
 
 def _category(key: Any, logits: Any, num_samples: Any, output_dtype: Any = None) -> Any:
-    """Takes the largest logit plus Gumbel noise; XLA does not know TensorFlow's own stateless categories."""
+    """Takes the largest logit plus Gumbel noise; XLA does not support TensorFlow's own stateless categories."""
     logits = tf.cast(logits, tf.float32)
     shape = [tf.shape(logits)[0], num_samples, tf.shape(logits)[1]]
     noise = -tf.math.log(-tf.math.log(tf.random.stateless_uniform(shape, key, minval=1e-37)))
@@ -135,7 +134,7 @@ def _category(key: Any, logits: Any, num_samples: Any, output_dtype: Any = None)
 
 _RANDOM, _IMAGE = "tensorflow.python.ops.gen_random_ops", "tensorflow.python.ops.gen_image_ops"
 
-_TWINS: Mapping[tuple[str, str], Callable[..., Any]] = {
+_REPLACEMENTS: Mapping[tuple[str, str], Callable[..., Any]] = {
     (_RANDOM, "random_uniform"): lambda key, shape, dtype: tf.random.stateless_uniform(shape, key, dtype=dtype),
     (_RANDOM, "random_uniform_int"): _uniform_int,
     (_RANDOM, "random_standard_normal"): lambda key, shape, dtype: tf.random.stateless_normal(shape, key, dtype=dtype),
@@ -148,27 +147,27 @@ _TWINS: Mapping[tuple[str, str], Callable[..., Any]] = {
         tf.image.stateless_sample_distorted_bounding_box(seed=key, **arguments)
     ),
 }
-"""What stands for each operation: takes a key, then what the operation takes except for its seeds and name."""
+"""The replacement of each operation: takes a key, then the operation's arguments without its seeds and name."""
 
 
 @functools.cache
 def _install() -> None:
-    """Puts the twins where TensorFlow's public functions call the operations; outside of `keyed` they do nothing."""
-    for (module, name), twin in _TWINS.items():
+    """Replaces the operations that TensorFlow's public functions call; outside of `keyed` nothing changes."""
+    for (module, name), replacement in _REPLACEMENTS.items():
         operations = load(module)
-        setattr(operations, name, _or_twin(getattr(operations, name), twin))
+        setattr(operations, name, _with_replacement(getattr(operations, name), replacement))
 
 
-def _or_twin(original: Any, twin: Callable[..., Any]) -> Any:
+def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
         keys = _here.keys
-        if keys is None or not keys.reach_here():
+        if keys is None or not keys.apply_here():
             return original(*args, **kwargs)
         arguments = signature.bind(*args, **kwargs).arguments
-        given = {name: value for name, value in arguments.items() if name not in ("seed", "seed2", "name")}
-        return twin(keys.next(), **given)
+        values = {name: value for name, value in arguments.items() if name not in ("seed", "seed2", "name")}
+        return replacement(keys.next(), **values)
 
     return draw

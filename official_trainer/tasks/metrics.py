@@ -1,7 +1,7 @@
-"""Metrics the engine keeps without being asked: loss of the last step, its moving average, examples evaluated.
+"""Metrics that the engine always computes: loss of the last step, its moving average, number of evaluated examples.
 
-Owns: these variables, a task's metrics among those of several, the rule that names differ, and which values of a metric
-are better. Does not own: a task's metrics, names of results (`tracking/monitored.py`), where numbers go (`tracking/`).
+Owns: these variables, the metrics of one of several tasks, the rule that names differ, and which values of a metric are
+better. Does not own: a task's metrics, names of results (`tracking/monitored.py`), where numbers go (`tracking/`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMOOTHING_WEIGHT = 0.01
 
 
 class MetricDirectionError(UserError, ValueError):
-    """Nobody says which values of a metric are better, or somebody says it in no word there is."""
+    """It is not declared which values of a metric are better, or the declaration is not a known word."""
 
     exit_code = ExitCode.CONFIG
 
@@ -43,33 +43,36 @@ class LossTrace(tf.Module):
     def results(self, num_steps: int) -> dict[str, float]:
         """Returns both by name, after `num_steps` updates.
 
-        The average starts at zero; dividing by the weights that losses have had so far takes that out again
-        (Kingma and Ba, 2014, section 3).
+        The average starts at zero; dividing by the sum of the losses' weights corrects that (Kingma and Ba, 2014,
+        section 3).
         """
-        seen = 1.0 - (1.0 - SMOOTHING_WEIGHT) ** num_steps
-        return {"batch_loss": float(self.last.numpy()), "smoothed_loss": float(self.average.numpy()) / max(seen, 1e-12)}
+        sum_of_weights = 1.0 - (1.0 - SMOOTHING_WEIGHT) ** num_steps
+        return {
+            "batch_loss": float(self.last.numpy()),
+            "smoothed_loss": float(self.average.numpy()) / max(sum_of_weights, 1e-12),
+        }
 
 
 class TaskMetrics(tf.Module):
-    """What is measured of one of several tasks while they train; stands for a metric in the engine.
+    """The training metrics of one of several tasks; the engine uses it like one metric.
 
     Attributes:
       loss: mean over the steps of the task.
-      metrics: the task's own.
+      metrics: of the task itself.
     """
 
     def __init__(self, name: str, metrics: Sequence[Any]) -> None:
         """Takes the task's name and its metrics.
 
         Raises:
-          ValueError: two of them share a name.
+          ValueError: two of them have the same name.
         """
         super().__init__()
         self._task_name = name  # a module's own name must be an identifier
         self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         self.metrics = list(metrics)
-        self._measures = [*self.metrics, self.loss]
-        check_names(self._measures, f"training ({name})")
+        self._all = [*self.metrics, self.loss]
+        check_names(self._all, f"training ({name})")
 
     @property
     def name(self) -> str:
@@ -78,18 +81,18 @@ class TaskMetrics(tf.Module):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What the metrics add up."""
-        return variables_of(self._measures)
+        """The variables of all metrics."""
+        return variables_of(self._all)
 
     def result(self) -> dict[str, Any]:
-        """Returns the results by name; none if there was no step of the task since the last reset."""
+        """Returns the results by name; empty if the task has had no step since the last reset."""
         if self.loss.count.numpy() == 0:
             return {}
-        return {metric.name: metric.result() for metric in self._measures}
+        return {metric.name: metric.result() for metric in self._all}
 
     def reset_states(self) -> None:
-        """Starts again."""
-        for metric in self._measures:
+        """Resets all metrics."""
+        for metric in self._all:
             metric.reset_states()
 
 
@@ -106,12 +109,12 @@ def example_counter() -> tf.Variable:
 
 
 def variables_of(metrics: Sequence[Any]) -> list[tf.Variable]:
-    """Returns what metrics add up, of those that do so in variables."""
+    """Returns the variables of metrics, of those that have any."""
     return [variable for metric in metrics for variable in getattr(metric, "variables", ())]
 
 
 def check_names(metrics: Sequence[Any], split: str) -> None:
-    """Refuses two metrics of one split with the same name: one would hide the other.
+    """Refuses two metrics of a split with the same name: one would hide the other.
 
     Raises:
       ValueError: names the metric and the classes that use it.
@@ -127,12 +130,12 @@ def check_names(metrics: Sequence[Any], split: str) -> None:
 
 
 def direction_of(metric: Any) -> Direction | None:
-    """Returns which values of a metric are better, as it declares or as its class is known for; None if neither.
+    """Returns which values of a metric are better, by its declaration or its class; None if neither is known.
 
     A metric declares it by an attribute `direction`: `"max"` or `"up"`, `"min"` or `"down"`.
 
     Raises:
-      MetricDirectionError: it declares something else.
+      MetricDirectionError: the declaration has another value.
     """
     declared = getattr(metric, "direction", None)
     if declared is not None:
@@ -146,9 +149,9 @@ def direction_of(metric: Any) -> Direction | None:
 
 
 def _measures(metric: Any, classes: Sequence[str]) -> bool:
-    """Whether a metric is the mean of a function of Keras's that one of these classes stands for.
+    """Whether a metric is the mean of the Keras function that corresponds to one of these classes.
 
-    `compile` makes such a metric of the names `"accuracy"` and `"mae"`.
+    `compile` makes such metrics for the names `"accuracy"` and `"mae"`.
     """
     function = getattr(metric, "_fn", None) if isinstance(metric, keras.metrics.MeanMetricWrapper) else None
     name = getattr(function, "__name__", "")
@@ -159,10 +162,10 @@ def _measures(metric: Any, classes: Sequence[str]) -> bool:
 
 
 def checked_direction(declared: Any, place: str) -> Direction:
-    """Returns a declared direction, spelled either way; `place` is where it is declared.
+    """Returns a declared direction in its first spelling; `place` names the declaration in the error.
 
     Raises:
-      MetricDirectionError: it is none.
+      MetricDirectionError: it is not a known word.
     """
     spellings: dict[Any, Direction] = {"max": "max", "up": "max", "min": "min", "down": "min"}
     if declared not in spellings:

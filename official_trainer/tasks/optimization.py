@@ -1,7 +1,7 @@
 """Optimizers, schedules and weight averages, built from `trainer.optimizer_config`.
 
-Owns: building the optimizer with Model Garden's own factory, its slots, what is put around an update, a scale of its
-learning rate, and `WeightAverage`, the moving average of weights. Does not own: the section's fields
+Owns: building the optimizer with Model Garden's own factory, its slots, applying gradients in a traced step, a scale of
+its learning rate, and `WeightAverage`, the moving average of weights. Does not own: the section's fields
 (`config/optimization.py`), when averages are swapped in (`engine/evaluation.py`).
 """
 
@@ -21,8 +21,8 @@ from official_trainer.tasks.autograph import convert, do_not_convert
 def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.optimizers.Optimizer:
     """Returns the optimizer with its learning-rate schedule, wrapped for loss scaling under float16.
 
-    The factory is Model Garden's, so an experiment moved from there trains with the same optimizer classes. Its EMA
-    wrapper is not used: `WeightAverage` takes its place.
+    The factory is Model Garden's, so an experiment from there trains with the same optimizer classes. Its EMA wrapper
+    is not used: `WeightAverage` replaces it.
     """
     factory = garden_optimization.OptimizerFactory(optimizer_config.replace(ema=None))
     optimizer = factory.build_optimizer(factory.build_learning_rate())
@@ -35,25 +35,27 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.
 
 
 def without_averaging(optimizer: Any) -> Any:
-    """Returns the optimizer inside Model Garden's EMA wrapper, which starts averages from zero; others as they are."""
+    """Returns the optimizer inside Model Garden's EMA wrapper, which starts averages from zero; others unchanged."""
     if isinstance(optimizer, garden_optimization.ExponentialMovingAverage):
         return optimizer._optimizer  # it has no public name
     return optimizer
 
 
 def build_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
-    """Creates the optimizer's slot variables now, so that a checkpoint can be matched against all of them."""
+    """Creates the optimizer's slot variables now, so that a checkpoint can be matched with all of them."""
     if hasattr(optimizer, "build"):
         optimizer.build(variables)
-    elif hasattr(optimizer, "_create_all_weights"):  # legacy optimizers create slots lazily, with no public way to ask
+    elif hasattr(
+        optimizer, "_create_all_weights"
+    ):  # legacy optimizers create slots lazily; there is no public way to do it
         optimizer._create_all_weights(variables)
 
 
 def hyperparameters(optimizer: Any) -> list[tf.Variable]:
-    """Returns the variables in which an optimizer keeps its settings: learning rate, decay, momentum."""
+    """Returns the variables that hold an optimizer's settings: learning rate, decay, momentum."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
-        settings = list(optimizer._hyper.values())  # there is no public way to ask
+        settings = list(optimizer._hyper.values())  # there is no public way to read them
     else:
         settings = [getattr(optimizer, "_learning_rate", None)]
     return [value for value in settings if isinstance(value, tf.Variable)]
@@ -64,11 +66,12 @@ _SMALL_MODEL = 10_000  # weights
 
 @do_not_convert
 def apply_gradients(optimizer: Any, grads_and_vars: Iterable[tuple[Any, tf.Variable]], *, after: tf.Tensor) -> None:
-    """Updates weights in a traced step; an update does not count before `after`, scalar, is there.
+    """Updates weights in a traced step; an update is not counted before `after`, scalar, is computed.
 
-    Keras's optimizers would count a step whose data never came. And they sum the gradients of one replica, too, which
-    hands out none before all are there. That takes a twentieth of a small model's step; a large one's is faster so,
-    because updates do not get in the way of the gradients that are left.
+    Without that, Keras's optimizers would count a step whose data never arrived. They also sum the gradients of a
+    single replica, which delays all updates until the last gradient is computed. That takes a twentieth of a small
+    model's step, so it is left out there; a large model's step is faster with it, because updates do not compete with
+    the remaining gradients.
     """
     pairs = list(grads_and_vars)
     strategy = tf.distribute.get_strategy()
@@ -80,7 +83,7 @@ def apply_gradients(optimizer: Any, grads_and_vars: Iterable[tuple[Any, tf.Varia
 
 
 def minimize(optimizer: Any, loss: tf.Tensor, weights: Sequence[tf.Variable], tape: tf.GradientTape) -> None:
-    """Updates weights by the gradients of a loss, as the method of the optimizer does, by way of `apply_gradients`."""
+    """Updates weights by the gradients of a loss, like `optimizer.minimize`, through `apply_gradients`."""
     if _is_keras_own(optimizer) and hasattr(optimizer, "compute_gradients"):
         apply_gradients(optimizer, optimizer.compute_gradients(loss, weights, tape), after=loss)
     else:
@@ -89,30 +92,30 @@ def minimize(optimizer: Any, loss: tf.Tensor, weights: Sequence[tf.Variable], ta
 
 
 def _is_keras_own(optimizer: Any) -> bool:
-    """Whether nobody has changed what an optimizer does with gradients."""
+    """Whether an optimizer applies and aggregates gradients with Keras's own code."""
     kind = type(optimizer)
     parts = (kind, getattr(optimizer, "gradient_aggregator", kind))
     return all(part.__module__.startswith("tf_keras.") for part in parts)
 
 
 def _counting_after(tensor: tf.Tensor, optimizer: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context for an update, which counts once a tensor is there."""
+    """Returns a context in which an update is counted after `tensor` is computed."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if _is_keras_own(inner):
         if isinstance(inner, keras.optimizers.legacy.Optimizer):
-            return contextlib.nullcontext()  # counts when it has updated the weights
-        read_often = [inner.iterations, *hyperparameters(inner)]
-        is_plain = all("_cached_value" in vars(variable) for variable in read_often)  # of one replica
+            return contextlib.nullcontext()  # counts after it has updated the weights
+        repeated = [inner.iterations, *hyperparameters(inner)]
+        is_plain = all("_cached_value" in vars(variable) for variable in repeated)  # of one replica
         if is_plain and not inner.jit_compile:
-            return _read_once(read_often, after=tensor)
+            return _read_once(repeated, after=tensor)
     return tf.control_dependencies([tensor])
 
 
 @contextlib.contextmanager
 def _read_once(variables: Sequence[tf.Variable], *, after: tf.Tensor) -> Iterator[None]:
-    """Has variables read now, and assignments to them wait for that.
+    """Reads variables once, after a tensor is computed; in the `with` block, reading them returns that value.
 
-    Keras's optimizers read their counter and rate anew for each weight, so TensorFlow computes anew what they make of
+    Keras's optimizers read their counter and rate again for each weight, so TensorFlow repeats the computations with
     both. That takes a tenth of a small model's step.
     """
     with tf.control_dependencies([after]):
@@ -140,16 +143,16 @@ class FixedRateError(UserError, TypeError):
 
 
 class RateScale:
-    """Multiplies the learning rate of an optimizer by a number, without a variable more in a checkpoint.
+    """Multiplies the learning rate of an optimizer by a number, without a further variable in checkpoints.
 
-    A rate that is a variable of the optimizer is set to the product. A schedule is put into another one.
+    A rate that is a variable of the optimizer is set to the product. A schedule is wrapped in another one.
     """
 
     def __init__(self, optimizer: Any) -> None:
         """Takes the optimizer, before it is traced.
 
         Raises:
-          FixedRateError: it has neither.
+          FixedRateError: its rate is neither a variable nor a schedule.
         """
         holder = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
         is_legacy = isinstance(holder, keras.optimizers.legacy.Optimizer)
@@ -167,7 +170,7 @@ class RateScale:
             )
 
     def set(self, scale: float) -> None:
-        """Makes the rate `scale` times what was configured, from the next step on."""
+        """Sets the rate to `scale` times the configured one, from the next step on."""
         if self._rate is None:
             self._scale.assign(scale)
         else:
@@ -175,7 +178,7 @@ class RateScale:
 
 
 def _scaled(schedule: Any, scale: tf.Variable) -> Any:
-    """Returns a schedule that is another one, times a variable."""
+    """Returns a schedule times a variable."""
 
     class Scaled(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: tf.Tensor) -> tf.Tensor:
@@ -195,7 +198,7 @@ class WeightAverage:
 
     Attributes:
       values: the averages, one variable for each weight.
-      state: what is saved of it: the averages alone, so that checkpoints keep the model under `model`.
+      state: for checkpoints: the averages alone, so that the model is saved under `model` as always.
     """
 
     def __init__(self, model: keras.Model, config: Any) -> None:
@@ -212,7 +215,7 @@ class WeightAverage:
         self.state = tf.train.Checkpoint(values=self.values)
 
     def reset(self) -> None:
-        """Starts the averages again from the weights as they are."""
+        """Restarts the averages from the current weights."""
         for value, weight in zip(self.values, self._weights, strict=True):
             value.assign(tf.convert_to_tensor(weight))
 
@@ -231,7 +234,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Puts the averages into the model for the length of a `with` block, whatever happens in it."""
+        """Puts the averages into the model for a `with` block; an exception swaps them out too."""
         self._swap()
         self._is_swapped_in = True
         try:
@@ -240,7 +243,7 @@ class WeightAverage:
             self.swap_out()
 
     def swap_out(self) -> None:
-        """Gives the model its weights back, if the averages are in it."""
+        """Restores the model's weights, if the averages are in it."""
         if self._is_swapped_in:
             self._is_swapped_in = False
             self._swap()

@@ -1,21 +1,22 @@
 """Values from inside a traced training step: `publish.scalar`, `publish.histogram`, `publish.image`.
 
-Owns: collecting them at a step of which somebody wants them, and bringing them to the host. An ordinary step collects
-nothing: a call leaves no operation in it.
-Does not own: which step that is (`actions/schedule.py`), where they go (`actions/publish_intermediates.py`).
+Owns: collecting them at the steps at which they are requested, and copying them to the host. Any other step collects
+nothing: a call adds no operation to it.
+Does not own: which steps these are (`actions/schedule.py`), where values go (`actions/publish_intermediates.py`).
 
     def call(self, images, training=None):
         features = self.convolutions(images)
         publish.histogram("features", features)
 
-Call them in a layer, or in what a task's training step calls. Code that only puts layers together is no part of a step,
-and neither is an evaluation: there they do nothing.
+Call them in a layer, or in a function that a task's training step calls. In code that builds a model, and in an
+evaluation, they do nothing.
 
-The step of which they are wanted is traced as a function of its own, which returns them. It computes the same; but
-TensorFlow and XLA fuse operations, and round in another way where a value has to leave. So the last bits of the weights
-may depend on which steps are published (in small dense models they do not); a run that is killed publishes the same.
+The step at which they are requested is traced as a separate function, which returns them. It computes the same; but
+TensorFlow and XLA fuse operations, and round differently where a value has to be returned. So the last bits of the
+weights may depend on which steps are published (in small dense models they do not); a restart publishes the same steps.
 
-A name that is published twice in a step (by a layer that is called twice, say) is numbered: `features`, `features_2`.
+A name that is published twice in a step, for example by a layer that is called twice, is numbered: `features`,
+`features_2`.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking import Histogram, Image
 
 Tensors = dict[str, dict[str, Any]]
-"""What a step published, by its kind and its name."""
+"""The values that a step has published, by kind and name."""
 
 
 class PublishError(UserError, ValueError):
-    """A value that cannot be published, or not from there."""
+    """A value that cannot be published, or a place from which none can."""
 
-    __init__ = Exception.__init__  # the only one that AutoGraph raises again as it is, with the user's lines on top
+    __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
 
 
 class _Here(threading.local):
@@ -48,14 +49,14 @@ class _Here(threading.local):
 _here = _Here()
 
 
-# For whoever writes a model or a task.
+# For authors of models and tasks.
 
 
 def scalar(name: str, value: Any) -> None:
     """Publishes one number; over replicas, its mean.
 
     Raises:
-      PublishError: it is not one number, or what is computed here cannot leave the step.
+      PublishError: it is not one number, or cannot be returned from this part of the step.
     """
     _publish("scalar", name, value, _checked_scalar)
 
@@ -64,21 +65,21 @@ def histogram(name: str, value: Any) -> None:
     """Publishes the distribution of numbers of any shape; over replicas, of all of them together.
 
     Raises:
-      PublishError: it holds no numbers, or what is computed here cannot leave the step.
+      PublishError: it holds no numbers, or cannot be returned from this part of the step.
     """
     _publish("histogram", name, value, _checked_histogram)
 
 
 def image(name: str, value: Any, *, max_images: int = 3) -> None:
-    """Publishes the first pictures of a batch, as `name/0`, `name/1`, …; of the first replica.
+    """Publishes the first images of a batch, as `name/0`, `name/1`, …; of the first replica.
 
     Args:
-      name: what they show.
+      name: of the images.
       value: `[batch, height, width, channels]`, one to four channels; uint8, or floats from 0 (dark) to 1.
       max_images: how many at most.
 
     Raises:
-      PublishError: it is no batch of images, or what is computed here cannot leave the step.
+      PublishError: it is not a batch of images, or cannot be returned from this part of the step.
     """
 
     def check(call: str, tensor: tf.Tensor) -> tf.Tensor:
@@ -89,15 +90,15 @@ def image(name: str, value: Any, *, max_images: int = 3) -> None:
 
 @do_not_convert
 def is_wanted() -> bool:
-    """Whether somebody wants what this step publishes; for what is expensive to compute, and of no other use."""
+    """Whether the published values of this step are requested; for values that are expensive to compute."""
     return _here.collection is not None and _here.collection.is_wanted
 
 
-# For whoever runs steps.
+# For the engine, which runs steps.
 
 
 class Collection:
-    """What one replica publishes in one step; entered around the step, in the thread and the graph that trace it."""
+    """The published values of one replica in a step; entered around the step, in the thread and graph that trace it."""
 
     def __init__(self, *, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
@@ -112,17 +113,17 @@ class Collection:
         _here.collection = self._outer
 
     def check_place(self, call: str, value: Any) -> None:
-        """Refuses what is computed in a graph inside of the step's: it ends there."""
+        """Refuses a value of a graph inside the step's graph, from which it cannot be returned."""
         here = _current_graph()
         if here is not self._graph or (here is not None and getattr(value, "graph", here) is not here):
             raise PublishError(
                 f"{call} is called inside a tf.function, tf.cond or loop (an `if` or `for` over tensors, a recurrent "
-                "layer) within the training step, which what is computed there cannot leave. Have that return the "
-                "tensor, and publish it outside."
+                "layer) within the training step, whose values cannot be published. Return the tensor from there, and "
+                "publish it outside."
             )
 
     def free_name(self, name: str) -> str:
-        """Returns `name`, or with the first number from 2 on that is not taken."""
+        """Returns `name`, with the first unused number from 2 on if it is used already."""
         taken = {name for named in self.tensors.values() for name in named}
         free, number = name, 2
         while free in taken:
@@ -131,8 +132,8 @@ class Collection:
 
 
 @contextlib.contextmanager
-def nowhere() -> Iterator[None]:
-    """For a part of a step that is run several times: what it publishes is left out."""
+def discarded() -> Iterator[None]:
+    """Discards what is published in a `with` block, for a part of a step that is run several times."""
     outer, _here.collection = _here.collection, None
     try:
         yield
@@ -141,7 +142,7 @@ def nowhere() -> Iterator[None]:
 
 
 class Request:
-    """Somebody wants what a step publishes; entered around the step of all replicas, and filled by it."""
+    """Requests the published values of a step; entered around the step of all replicas, which fills it."""
 
     def __init__(self) -> None:
         self.tensors: Tensors = {}
@@ -155,18 +156,18 @@ class Request:
 
 
 def is_requested() -> bool:
-    """Whether the step of all replicas that is traced now has to return what it publishes; see `deliver`."""
+    """Whether the step of all replicas that is being traced has to return its published values; see `deliver`."""
     return _here.request is not None
 
 
 def deliver(tensors: Tensors | None) -> None:
-    """Takes what the replicas have published in this step; None where nothing was wanted."""
+    """Takes the values that the replicas have published in this step; None if they were not requested."""
     if _here.request is not None and tensors is not None:
         _here.request.tensors = tensors
 
 
 def collecting(step: Callable[..., Any], *, is_wanted: bool) -> Callable[..., tuple[Any, Tensors]]:
-    """Returns one replica's `step` as a function that returns what is published in it too, if that is wanted."""
+    """Returns one replica's `step` as a function that also returns its published values, if `is_wanted`."""
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
         with Collection(is_wanted=is_wanted) as collection:
@@ -177,7 +178,7 @@ def collecting(step: Callable[..., Any], *, is_wanted: bool) -> Callable[..., tu
 
 
 def returning(step: Callable[[Any], Any]) -> Callable[[Any], Tensors]:
-    """Returns the `step` of all replicas as a function that returns what they publish."""
+    """Returns the `step` of all replicas as a function that returns their published values."""
 
     def run(inputs: Any) -> Tensors:
         with Request() as request:
@@ -188,10 +189,10 @@ def returning(step: Callable[[Any], Any]) -> Callable[[Any], Tensors]:
 
 
 def on_host(tensors: Tensors, strategy: tf.distribute.Strategy) -> dict[str, float | Histogram | Image]:
-    """Returns what a step has published by its name, in NumPy's types: replicas are put together.
+    """Returns the published values of a step by name, in NumPy's types, over all replicas.
 
     Raises:
-      PublishError: a scalar turned out to be none.
+      PublishError: a scalar is not one number.
     """
     found: dict[str, float | Histogram | Image] = {}
     for kind, named in tensors.items():
@@ -206,7 +207,9 @@ def _publish(kind: str, name: str, value: Any, check: Callable[[str, tf.Tensor],
     if collection is None:
         return
     call = f"publish.{kind}({name!r}, …)"
-    collection.check_place(call, value)  # at every step: that it is wanted one day must not be what stops the run
+    collection.check_place(
+        call, value
+    )  # at every step: otherwise the run would fail late, at the first step that is requested
     if collection.is_wanted:
         tensor = check(call, tf.convert_to_tensor(value))
         collection.tensors[kind][collection.free_name(name)] = tensor
@@ -224,7 +227,7 @@ def _checked_scalar(call: str, tensor: tf.Tensor) -> tf.Tensor:
 
 def _no_scalar(call: str, shape: Any) -> str:
     return (
-        f"{call} got the shape {list(shape)}, and a scalar is one number. Reduce it, by tf.reduce_mean for example, or "
+        f"{call} got the shape {list(shape)}, but a scalar is one number. Reduce it, by tf.reduce_mean for example, or "
         "use publish.histogram."
     )
 
@@ -239,11 +242,11 @@ def _checked_images(call: str, tensor: tf.Tensor) -> tf.Tensor:
     shape = tensor.shape
     if shape.rank != 4 or shape[-1] not in (1, 2, 3, 4, None):
         raise PublishError(
-            f"{call} got the shape {shape}, and pictures are [batch, height, width, channels] with one to four "
+            f"{call} got the shape {shape}, but images are [batch, height, width, channels] with one to four "
             "channels. A matrix becomes one by matrix[None, :, :, None]."
         )
     if not (tensor.dtype.is_floating or tensor.dtype == tf.uint8):
-        raise PublishError(f"{call} got {tensor.dtype.name}; pictures are uint8, or floats between 0 and 1.")
+        raise PublishError(f"{call} got {tensor.dtype.name}; images are uint8, or floats between 0 and 1.")
     return tensor
 
 
@@ -252,7 +255,9 @@ def _numbers(value: Any) -> Any:
 
     array = np.asarray(value)
     is_known = array.dtype.kind in "fiub" and array.dtype != np.float16
-    return array if is_known else array.astype(np.float32)  # NumPy does not know bfloat16, and has float16 overflow
+    return (
+        array if is_known else array.astype(np.float32)
+    )  # NumPy does not support bfloat16, and float16 would overflow
 
 
 def _scalar_of(name: str, parts: list[Any]) -> Mapping[str, float]:
@@ -271,8 +276,8 @@ def _histogram_of(name: str, parts: list[Any]) -> Mapping[str, Histogram]:
 def _images_of(name: str, parts: list[Any]) -> Mapping[str, Image]:
     import numpy as np
 
-    pictures = parts[0] if parts[0].dtype == np.uint8 else np.clip(parts[0], 0.0, 1.0)
-    return {f"{name}/{index}": Image(pixels) for index, pixels in enumerate(pictures)}
+    pixels_of_all = parts[0] if parts[0].dtype == np.uint8 else np.clip(parts[0], 0.0, 1.0)
+    return {f"{name}/{index}": Image(pixels) for index, pixels in enumerate(pixels_of_all)}
 
 
 _BUILDERS: dict[str, Callable[[str, list[Any]], Mapping[str, Any]]] = {

@@ -1,7 +1,7 @@
-"""Random numbers that depend on (seed, step, replica, generator) and on nothing else.
+"""Random numbers that depend only on (seed, step, replica, generator).
 
-Owns: reseeding every generator inside a model at the start of a step, and seeds by name for whoever draws without a
-generator, so that no random state has to be saved and a resumed run draws what an unbroken one would.
+Owns: setting every generator of a model at the start of a step, and named seeds for code that draws without a
+generator, so that no random state has to be saved and a resumed run draws the same numbers as an uninterrupted one.
 Does not own: the order of data (`inputs/order.py`).
 """
 
@@ -22,9 +22,9 @@ from official_trainer.tasks.variables import layers_of
 
 
 def enable(seed: int) -> None:
-    """Seeds Python, NumPy and TensorFlow, and gives Keras layers generators whose state can be set.
+    """Seeds Python, NumPy and TensorFlow, and makes Keras layers use generators whose state can be set.
 
-    Call before any layer is built: layers built earlier draw from op seeds, which no step can set.
+    Call it before any layer is built: layers built earlier draw from op seeds, which a step cannot set.
     """
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(seed % 2**32)
@@ -38,24 +38,24 @@ _here = _Here()
 
 
 class RandomStreamError(UserError, RuntimeError):
-    """A seed was asked for where there is no step that it could be of."""
+    """A seed was requested outside of a step."""
 
-    __init__ = Exception.__init__  # the only one that AutoGraph raises again as it is, with the user's lines on top
+    __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
 
 
 def seed(name: str) -> tf.Tensor:
     """Returns the seed of a stream of random numbers in this step, for `tf.random.stateless_…`: int64 [2].
 
-    For `Task.train_step`, `Task.validation_step` and what they call, also layers:
+    For `Task.train_step`, `Task.validation_step` and functions that they call, including layers:
 
         noise = tf.random.stateless_normal(tf.shape(images), random_streams.seed("noise"))
 
-    In training it depends on `runtime.seed`, the global step, the replica and the name alone: it differs where one of
-    them does, and is the same after a restart. In an evaluation the place in the data stands for the global step, so
-    that all evaluations draw the same. Asked for twice in a step, it is the same: use a name for each purpose.
+    In training it depends only on `runtime.seed`, the global step, the replica and the name: it differs if one of them
+    does, and is the same after a restart. In an evaluation the position in the data replaces the global step, so all
+    evaluations draw the same. Two calls with one name in a step return the same seed: use a name for each purpose.
 
     Raises:
-      RandomStreamError: called outside of a step, where a layer may be while a model is built.
+      RandomStreamError: called outside of a step, as in a layer while a model is built.
     """
     if _here.streams is None:
         raise RandomStreamError(
@@ -67,20 +67,20 @@ def seed(name: str) -> tf.Tensor:
 
 
 def again() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which a step draws what it drew from its start on: the same each time it is entered.
+    """Returns a context that repeats the random numbers of the step from its start, each time it is entered.
 
-    For what is computed several times in one step and may differ by nothing that is drawn, in a loop of its own too.
+    For a computation that is repeated within a step and must draw the same numbers each time, also in a loop.
     """
     return contextlib.nullcontext() if _here.streams is None else copy.copy(_here.streams)
 
 
 @contextlib.contextmanager
-def drawn_apart(seed: int) -> Iterator[None]:
-    """For a `with` block, draws what TensorFlow would after `tf.random.set_seed(seed)`; then it goes on as before.
+def temporary_seed(seed: int) -> Iterator[None]:
+    """Sets TensorFlow's seed for a `with` block, as `tf.random.set_seed(seed)` does; then restores the earlier one.
 
-    Setting a seed would also start every random operation again that draws from one.
+    `tf.random.set_seed` would also restart every random operation that draws from a seed.
     """
-    context = load("tensorflow.python.eager.context").context()  # there is no public way to put a seed back
+    context = load("tensorflow.python.eager.context").context()  # there is no public way to restore a seed
     before = context._seed, context._rng
     context._seed, context._rng = seed, random.Random(seed)
     try:
@@ -93,16 +93,16 @@ _GOLDEN = 0x9E3779B97F4A7C15  # odd, so that no two seeds share a key
 
 
 class RandomStreams:
-    """The generators of one model, one stream each, and streams by name.
+    """The generators of one model, one stream each, and named streams.
 
-    The generators are counters put through a keyed function (Philox; Salmon et al., 2011): streams are apart if their
-    counters are. The key comes from the seed; a counter's high word says step, replica and generator, and draws count
-    up its low word.
+    The generators apply a keyed function to counters (Philox; Salmon et al., 2011): streams are distinct if their
+    counters are. The key is computed from the seed; a counter's high word from step, replica and generator; draws
+    increment its low word.
     """
 
     def __init__(self, model: Any, seed: int) -> None:
         self._seed = seed
-        self._key = (seed * _GOLDEN + 1) % 2**64 - 2**63  # seeds that are near each other have keys that are not
+        self._key = (seed * _GOLDEN + 1) % 2**64 - 2**63  # neighbouring seeds have distant keys
         self._generators = find_generators(model)
 
     def begin_step(self, step: tf.Tensor) -> None:
@@ -118,7 +118,7 @@ class RandomStreams:
             generator.state.assign(tf.stack([tf.constant(0, tf.int64), stream, tf.constant(self._key, tf.int64)]))
 
     def around(self, step: Callable[..., Any], domain: str, place: tf.Variable | tf.Tensor) -> Callable[..., Any]:
-        """Returns `step` with `named` around it, inside of whatever the step is compiled as."""
+        """Returns `step` with `named` around it, inside the function that is compiled."""
 
         def with_streams(*args: Any, **kwargs: Any) -> Any:
             with self.named(domain, place):
@@ -127,14 +127,14 @@ class RandomStreams:
         return with_streams
 
     def named(self, domain: str, place: tf.Variable | tf.Tensor) -> NamedStreams:
-        """Returns a context in which `seed` works, for one replica's step; `place` (int64) says which step it is."""
+        """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""
         return NamedStreams(self._seed, domain, place)
 
 
 class NamedStreams:
-    """Seeds by name for one step of one replica; entered around it, in the thread that traces it.
+    """Named seeds for one step of one replica; entered around the step, in the thread that traces it.
 
-    What the step draws from TensorFlow's stateful operations comes from such seeds too.
+    TensorFlow's stateful random operations in the step draw from such seeds too.
     """
 
     def __init__(self, seed: int, domain: str, place: tf.Variable | tf.Tensor) -> None:
@@ -151,13 +151,13 @@ class NamedStreams:
         _here.streams = self._outer
 
     def seed(self, name: str) -> tf.Tensor:
-        """Returns the seed of a name, int64 [2]. A stateless operation scrambles it, so that it only has to differ."""
+        """Returns the seed of a name, int64 [2]; stateless operations hash it, so seeds only have to be different."""
         digest = hashlib.blake2b(f"{self._words} {name}".encode(), digest_size=16).digest()
         high, low = (int.from_bytes(half, "little") % 2**62 for half in (digest[:8], digest[8:]))
         replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
         value = self._place if isinstance(self._place, tf.Tensor) else self._place.read_value()
         place = tf.cast(value, tf.int64)
-        # Far apart, so that seeds which somebody makes of these, by adding a little, differ as well.
+        # Distant, so that seeds that a caller computes from these, by adding a small number, differ as well.
         return tf.stack([high + place * _STRIDE, low + replica * _STRIDE])
 
 

@@ -4,7 +4,7 @@ Owns: `Mean`, `SampledSet`, and `Results` of named parts. All are immutable, and
 bit for bit. Does not own: evaluating (`engine/evaluation.py`), where numbers go (`tracking/`). Nothing here needs
 TensorFlow.
 
-They serve as the state of a task's `aggregate_logs`:
+Use them as the state of a task's `aggregate_logs`:
 
     def aggregate_logs(self, state, step_logs):
         batch = Results({"error": Mean.of(step_logs["errors"])})
@@ -24,14 +24,14 @@ from typing import Any, Protocol, Self
 from official_trainer.tracking.monitored import Direction, find_metric, is_better
 
 _Number = Fraction | float
-"""A sum: exact while every number in it is finite; else NaN or an infinity."""
+"""A sum: exact if every number in it is finite; else NaN or an infinity."""
 
 
 class Part(Protocol):
-    """What `Results` are made of. One that also has a number `value` is shown by trackers."""
+    """A part of `Results`. Trackers show parts that have a number `value`."""
 
     def merge(self, other: Any) -> Any:
-        """Returns this and `other`, of the same kind, as one."""
+        """Returns this and `other`, of the same class, merged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Mean:
 
         Args:
           values: a number, or arrays, tensors or (nested) sequences of them, of any shapes.
-          weights: as many, not negative; a value of weight 0 does not count, whatever it is. Unset means 1 each.
+          weights: as many, not negative; a value of weight 0 does not count, even NaN. Unset means 1 each.
 
         Raises:
-          ValueError: the weights are not as many as the values, or one is negative or not finite.
+          ValueError: the numbers of weights and values differ, or a weight is negative or not finite.
         """
         numbers = list(_numbers(values))
         of_each = [1.0] * len(numbers) if weights is None else list(_numbers(weights))
@@ -71,7 +71,7 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """The mean, rounded once; NaN of nothing."""
+        """The mean, rounded once; NaN without values."""
         if not isinstance(self.total, Fraction):
             return self.total
         return float(self.total / self.weight) if self.weight else math.nan
@@ -85,12 +85,12 @@ class Mean:
 class SampledSet:
     """A uniform sample of the examples of an evaluation, without replacement.
 
-    The examples with the lowest priorities are kept, and a priority is a hash of seed and key. So the sample is the
-    same whatever the order, the batches or the number of hosts. A key stands for one example and counts once.
+    The examples with the lowest priorities are kept, and a priority is a hash of seed and key. So the sample does not
+    depend on the order, the batches or the number of hosts. A key identifies one example and counts once.
 
     Attributes:
       size: most examples kept.
-      seed: another one samples other examples.
+      seed: another seed samples other examples.
       kept: `(priority, key, value)` of each, by rising priority.
     """
 
@@ -111,12 +111,12 @@ class SampledSet:
         """Returns the sample after more examples.
 
         Args:
-          keys: what names each example for ever, such as its number or its file name; int, str or bytes.
-          values: what is kept of each.
+          keys: the permanent identity of each example, such as its number or its file name; int, str or bytes.
+          values: the value to keep of each.
 
         Raises:
-          ValueError: there are not as many keys as values.
-          TypeError: a key is something else.
+          ValueError: the numbers of keys and values differ.
+          TypeError: a key has another type.
         """
         named = [_key(key) for key in keys]
         if len(named) != len(values):
@@ -132,7 +132,7 @@ class SampledSet:
         """Returns the sample of the examples of both.
 
         Raises:
-          ValueError: they differ in size or seed.
+          ValueError: their sizes or seeds differ.
         """
         if (self.size, self.seed) != (other.size, other.seed):
             raise ValueError(
@@ -151,7 +151,7 @@ class Results:
     """Named parts, which may be `Results` themselves: `Results({"dev": Results({"accuracy": Mean.of(…)})})`.
 
     Attributes:
-      parts: what there is, by name.
+      parts: by name.
     """
 
     parts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -160,22 +160,22 @@ class Results:
         return self.parts[name]
 
     def merge(self, other: Results) -> Results:
-        """Returns the parts of both; those of one name are merged.
+        """Returns the parts of both; parts with the same name are merged.
 
         Raises:
-          TypeError: two parts of one name are not of one kind.
+          TypeError: two parts with the same name have different classes.
         """
         merged = {**self.parts, **other.parts}
         for name in self.parts.keys() & other.parts.keys():
             mine, theirs = self.parts[name], other.parts[name]
             if type(mine) is not type(theirs):
                 kinds = f"{type(mine).__name__} and {type(theirs).__name__}"
-                raise TypeError(f"{name!r} is {kinds}; parts of one name must be of one kind to be merged")
+                raise TypeError(f"{name!r} is {kinds}; parts with the same name must have the same class to be merged")
             merged[name] = mine.merge(theirs)
         return Results(merged)
 
     def as_logs(self) -> dict[str, Any]:
-        """Returns the numbers, nested by name and sorted, as trackers take them; without parts that are no number."""
+        """Returns the numbers for trackers, nested by name and sorted; parts without a number are left out."""
         logs: dict[str, Any] = {}
         for name in sorted(self.parts):
             part = self.parts[name]

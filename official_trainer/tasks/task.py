@@ -38,13 +38,13 @@ class Task:
     metric_directions: ClassVar[Mapping[str, str]] = {}
     """Which values of an evaluation's metrics are better, `max` or `min`, by their names (`accuracy`, `dev|accuracy`).
 
-    The engine needs it where a metric's class does not tell. A name without `|` counts inside named sets too.
+    The engine needs it where a metric's class is not known to it. A name without `|` also applies inside named sets.
     """
 
     gin_modules: ClassVar[Sequence[str]] = ()
-    """Modules with functions that `--gin_file` and `--gin_params` may bind; imported before these are looked up.
+    """Modules with functions that `--gin_file` and `--gin_params` may bind; imported before bindings are resolved.
 
-    For those that the task imports later, inside its methods: gin knows a function once its module is imported.
+    For modules that the task imports later, inside its methods: gin knows a function once its module is imported.
     """
 
     def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None) -> None:
@@ -184,7 +184,7 @@ class Task:
     # What else happens while it is trained.
 
     def build_actions(self, trainer: Any) -> Sequence[Any]:
-        """Returns actions of this task, beside those of `trainer.actions`: `action.Action`s, their configs, callables.
+        """Returns actions of this task, in addition to `trainer.actions`: `action.Action`s, their configs, callables.
 
         Args:
           trainer: has `model`, `optimizer`, `strategy`, `config`.

@@ -1,6 +1,6 @@
-"""What variables a model has: by path, as a table, counted.
+"""The variables of a model: by path, as a table, counted.
 
-Owns: paths that tell variables apart, and the form in which their shapes are shown.
+Owns: unique paths of variables, and how their shapes are shown.
 Does not own: the keys of a checkpoint (`checkpoints/matching.py`). Reads no values.
 """
 
@@ -19,8 +19,8 @@ class Row:
     """One variable in a table of them.
 
     Attributes:
-      path: tells it apart from the others.
-      shape: a size that is not known is None.
+      path: its unique name.
+      shape: an unknown size is None.
       dtype: name of its type.
       size_bytes: memory that its values take.
       is_trainable: whether training changes it by gradients.
@@ -34,13 +34,13 @@ class Row:
 
     @property
     def count(self) -> int:
-        """How many numbers it holds, as far as sizes are known."""
+        """Number of its elements, as far as sizes are known."""
         return _count(self.shape)
 
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """How much a model holds.
+    """The size of a model.
 
     Attributes:
       trainable: numbers in trainable variables.
@@ -56,8 +56,8 @@ class Count:
 def flatten(tree: Any) -> dict[str, Any]:
     """Returns path → variable, in their order.
 
-    A model's variables have the names that Keras gave them, without `:0`: `dense/kernel`. In mappings and sequences,
-    keys and places come before that, joined by `/`. Of paths that would be equal the second ends in `_2`.
+    A model's variables have their Keras names without `:0`: `dense/kernel`. In mappings and sequences, keys and
+    indices come before that, joined by `/`. Of two equal paths the second gets the suffix `_2`.
 
     Args:
       tree: a model, layer, module or optimizer; a variable; or mappings and sequences of these.
@@ -69,7 +69,7 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 
 def table(tree: Any) -> list[Row]:
-    """Returns a row for each variable; of a layer that is not trained, none is trainable."""
+    """Returns a row for each variable; the variables of a frozen layer are not trainable."""
     trained = {id(variable) for variable in _trained(tree)}
     return [
         Row(path, tuple(variable.shape), *_dtype(variable), is_trainable=id(variable) in trained)
@@ -78,7 +78,7 @@ def table(tree: Any) -> list[Row]:
 
 
 def count(tree: Any) -> Count:
-    """Returns how many numbers there are, and the bytes they take."""
+    """Returns the number of elements and their bytes."""
     rows = table(tree)
     return Count(
         trainable=sum(row.count for row in rows if row.is_trainable),
@@ -97,7 +97,7 @@ def summary(tree: Any) -> str:
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = [
         "  ".join(
-            cell.rjust(width) if column == 3 else cell.ljust(width)  # numbers end under each other
+            cell.rjust(width) if column == 3 else cell.ljust(width)  # numbers are aligned to the right
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in cells
@@ -124,7 +124,7 @@ def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(tree, list | tuple):
         for index, value in enumerate(tree):
             if _is_variable(value):
-                yield prefix + _name(value), value  # says more than its place
+                yield prefix + _name(value), value  # its name means more than its index
             else:
                 yield from _leaves(value, f"{prefix}{index}/")
     elif hasattr(tree, "variables"):
@@ -162,7 +162,7 @@ def _trained(tree: Any) -> Iterator[Any]:
 
 
 def _called(variables: Any) -> Iterable[Any]:
-    return variables() if callable(variables) else variables  # of Keras's optimizers it is a method
+    return variables() if callable(variables) else variables  # it is a method of Keras's optimizers
 
 
 def _dtype(variable: Any) -> tuple[str, int]:
@@ -176,7 +176,7 @@ def _count(shape: tuple[int | None, ...]) -> int:
     return math.prod(size or 0 for size in shape)
 
 
-def is_waiting_for_a_call(model: Any) -> bool:
+def has_unbuilt_layers(model: Any) -> bool:
     """Whether a layer of `model` creates its variables only when it is called."""
     layers = model._flatten_layers(include_self=False) if hasattr(model, "_flatten_layers") else ()
     return any(not layer.built and type(layer).build.__module__ not in _BUILDS_NOTHING for layer in layers)
@@ -185,17 +185,17 @@ def is_waiting_for_a_call(model: Any) -> bool:
 _BUILDS_NOTHING = ("tf_keras.src.engine.base_layer", "tf_keras.src.engine.training")
 
 
-def create_waiting(model: Any, task: Any, spec: Callable[[], Any]) -> None:
-    """Creates what layers of a model create when they are called first, so that checkpoints may hold all of it.
+def build_all_layers(model: Any, task: Any, spec: Callable[[], Any]) -> None:
+    """Creates the variables that layers create in their first call, so that checkpoints can hold all of them.
 
-    Traces a step of an evaluation, which never runs; does nothing for a model that was built with all its inputs.
+    Traces an evaluation step, which is never run; does nothing for a model that was built with all its inputs.
 
     Args:
       model: the model.
       task: its task.
-      spec: gives what a batch of the task's data looks like.
+      spec: returns the spec of a batch of the task's data.
     """
-    if not is_waiting_for_a_call(model):
+    if not has_unbuilt_layers(model):
         return
     metrics = task.build_metrics(training=False)
 

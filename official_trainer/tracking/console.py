@@ -1,8 +1,7 @@
-"""What the user sees while a run runs: a progress bar on a terminal, plain lines elsewhere.
+"""The output of a run for the user: a progress bar on a terminal, plain lines elsewhere.
 
-Owns: the wording and the rhythm of this output.
-Does not own: the program's log (`logging`), or when there is something to say. Only this module imports rich, and only
-on a terminal.
+Owns: the wording and the frequency of this output. Does not own: the program's log (`logging`), or when progress is
+reported. Only this module imports rich, and only on a terminal.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class Console(Tracker):
     Args:
       stream: where the text goes.
       end_step: global step at which training ends; None if that is not known.
-      quiet: whether nothing is shown at all.
-      interactive: whether `stream` is a terminal that can redraw a line; None finds out.
+      quiet: whether nothing is shown.
+      interactive: whether `stream` is a terminal that can redraw a line; None detects it.
       clock: tells the time in seconds.
     """
 
@@ -58,8 +57,8 @@ class Console(Tracker):
             self._view = _Lines(stream)
 
     @contextlib.contextmanager
-    def _unless_gone(self) -> Iterator[None]:
-        """Falls silent when nobody reads any more (a closed pipe, a lost terminal): the run is worth more."""
+    def _until_closed(self) -> Iterator[None]:
+        """Stops all output when it cannot be written (a closed pipe, a lost terminal), so that the run continues."""
         try:
             yield
         except OSError as error:
@@ -69,7 +68,7 @@ class Console(Tracker):
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Shows metrics: those of `train` in the progress (a bar has room for the loss only), others in a line.
 
-        Rows of a split that is there for its curve, such as `time`, are left to the trackers that draw it.
+        Rows of splits that only serve for curves, such as `time`, are not shown.
         """
         if split in _CURVES:
             return
@@ -82,9 +81,9 @@ class Console(Tracker):
             self.message(f"{split} @ {step}: {_metrics(values)}")
 
     def progress(self, step: int, *, loss: float, examples_per_second: float) -> None:
-        """Shows how far training is; cheap enough for every window, most calls show nothing.
+        """Shows the progress of training; it is cheap enough for every window, and most calls show nothing.
 
-        The first window's speed is not shown: it is mostly the time that tracing takes.
+        The first window's speed is not shown: most of its time is tracing.
         """
         if self._rate_start is None:
             self._rate_start = (step, self._clock())
@@ -96,29 +95,29 @@ class Console(Tracker):
 
     def message(self, text: str) -> None:
         """Shows a line."""
-        with self._unless_gone():
+        with self._until_closed():
             self._view.line(text)
 
     def rewind(self, step: int) -> None:
-        """Measures the speed afresh from here; what was shown stays."""
+        """Restarts the measurement of the speed; earlier output stays."""
         self._rate_start = None
 
     def flush(self) -> None:
         """Does nothing: every line is flushed."""
 
     def close(self) -> None:
-        """Leaves the terminal as it was."""
-        with self._unless_gone():
+        """Restores the terminal."""
+        with self._until_closed():
             self._view.close()
 
     def _show(self, step: int, metrics: str) -> None:
         self._shown_at = self._clock()
         place = f"step {step}" if self.end_step is None else f"step {step}/{self.end_step}"
-        with self._unless_gone():
+        with self._until_closed():
             self._view.progress(step, self.end_step, (place, metrics, self._speed, self._eta(step)))
 
     def _eta(self, step: int) -> str:
-        """Returns the time that is left as text; empty while unknown."""
+        """Returns the remaining time as text; empty while it is unknown."""
         if self.end_step is None or self._rate_start is None:
             return ""
         start, since = self._rate_start
@@ -184,7 +183,7 @@ class _Bar:
         self._console = console.Console(file=stream, force_terminal=True, highlight=False, markup=False)
 
         def text(number: int, style: str = "none") -> progress.TextColumn:
-            # Metrics give way on a narrow terminal; the other texts are short.
+            # Metrics are shortened on a narrow terminal; the other texts are short.
             column = table.Column(no_wrap=True, overflow="ellipsis" if number == 1 else "fold")
             return progress.TextColumn(
                 f"{{task.fields[texts][{number}]}}", style=style, markup=False, table_column=column

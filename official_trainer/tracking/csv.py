@@ -1,7 +1,7 @@
 """`metrics.csv`: every metric of a run as one table for a spreadsheet, one row for each step and split.
 
-Owns: the table: the columns `step`, `split`, `time` (Unix seconds), and one for each metric, in the order in which they
-came up; a cell is empty where a split has no such metric. Does not own: `metrics.jsonl`, which scripts should read.
+Owns: the table: the columns `step`, `split`, `time` (Unix seconds), and one for each metric, in the order of their
+first row; a cell is empty where a split has no such metric. Does not own: `metrics.jsonl`, which scripts should read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWN = ("step", "split", "time")
 
 
 class TableError(UserError, ValueError):
-    """The file is there, and is no table of this program."""
+    """The file exists, and is not a table of this program."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class CsvConfig(TrackerConfig):
 
 
 class CsvTracker(Tracker):
-    """Keeps one table; a new metric writes it anew with one more column.
+    """Writes one table; a new metric rewrites it with one more column.
 
     Args:
       path: local path or URL.
@@ -59,7 +59,7 @@ class CsvTracker(Tracker):
         self.path = str(path)
         self._clock = clock
         self._file: IO[str] | None = None
-        self._columns: list[str] | None = None  # None until the file was looked at
+        self._columns: list[str] | None = None  # None until the file is read
         self._known: set[tuple[str, str]] = set()  # (step, split) of each row, as written
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class CsvTracker(Tracker):
 
         Raises:
           MetricError: a metric has the name of one of the table's own columns.
-          TableError: the file is somebody else's.
+          TableError: the file was not written by this program.
         """
         for name in _OWN:
             if name in values:
@@ -108,7 +108,7 @@ class CsvTracker(Tracker):
         return self._columns
 
     def _rows(self) -> Iterator[dict[str, str]]:
-        """Yields the whole rows of the file, and leaves nothing else in it; a killed process may leave half a line."""
+        """Yields the complete rows of the file, and removes other lines, such as half a line of a killed process."""
         text = files.read_text(self.path) if files.exists(self.path) else ""
         whole = text[: text.rfind("\n") + 1]
         head, *lines = list(csv.reader(io.StringIO(whole))) or [[]]

@@ -1,6 +1,6 @@
-"""What is recorded beside numbers: histograms, images, texts.
+"""Values that are recorded in addition to numbers: histograms, images, texts.
 
-Owns: these values, and bringing them to the host: NumPy arrays of their own, which nobody changes afterwards.
+Owns: these classes, and copying their values to the host, as NumPy arrays that do not change afterwards.
 Does not own: how a tracker shows them. Importing this imports neither NumPy nor TensorFlow.
 """
 
@@ -16,7 +16,7 @@ HISTOGRAM_BUCKETS = 64
 
 
 class MediaError(UserError, TypeError):
-    """Something that was published and cannot be shown."""
+    """A published value that cannot be shown."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Image:
 
     def png(self) -> bytes:
         """Returns the picture as a PNG file; only for pixels on the host, as trackers get them."""
-        from PIL import Image as pillow  # TensorBoard, which TensorFlow brings, brings it
+        from PIL import Image as pillow  # installed with TensorBoard, which is installed with TensorFlow
 
         pixels = self.pixels[:, :, 0] if self.pixels.shape[2] == 1 else self.pixels
         written = io.BytesIO()
@@ -73,7 +73,7 @@ class Text:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the text takes, about."""
+        """Approximate memory that the text takes."""
         return len(self.markdown)
 
 
@@ -81,10 +81,10 @@ Media = Histogram | Image | Text
 
 
 def on_host(name: str, thing: Any) -> Media:
-    """Returns media with what they hold as NumPy arrays: finite values of a histogram in one row, pixels as uint8.
+    """Returns media with NumPy arrays: the finite values of a histogram as one row, pixels as uint8.
 
     Raises:
-      MediaError: it is none, or cannot be shown; says what it may be.
+      MediaError: it is not media, or cannot be shown; names what is allowed.
     """
     if isinstance(thing, Histogram):
         return Histogram(_finite(name, thing.values))
@@ -107,7 +107,7 @@ def _finite(name: str, values: Any) -> Any:
     array = _array(values).ravel()
     if array.dtype.kind not in "biuf":
         try:
-            array = array.astype(np.float32)  # bfloat16 and the like are strange to NumPy
+            array = array.astype(np.float32)  # NumPy has no bfloat16 and similar types
         except (TypeError, ValueError):
             raise MediaError(f"histogram {name!r} is of {array.dtype}; a histogram is of numbers") from None
     elif array.dtype == np.float16 or array.dtype == np.bool_:

@@ -1,6 +1,6 @@
-"""Monitored metrics: one number out of an evaluation's results by its name, and which of two is better.
+"""Monitored metrics: finding a number in an evaluation's results by its name, and which of two is better.
 
-Owns: names of nested metrics (`a|b`), and the rule that an improvement is strict and that NaN is none.
+Owns: names of nested metrics (`a|b`), and the rule that an improvement is strict and that NaN is never one.
 Does not own: which direction is better for which metric (`tasks/metrics.py`, `engine/evaluation.py`).
 """
 
@@ -16,17 +16,17 @@ Direction = Literal["max", "min"]
 """Whether a higher or a lower value is better."""
 
 COMPARISONS: Mapping[Direction, str] = {"max": "higher", "min": "lower"}
-"""Each direction in the word that `trainer.best_checkpoint_metric_comp` has for it."""
+"""Each direction as a value of `trainer.best_checkpoint_metric_comp`."""
 
 
 class MissingMetricError(UserError, LookupError):
-    """An evaluation has left out a metric that something depends on."""
+    """The results of an evaluation lack a metric that is needed."""
 
 
 def is_better(value: float, than: float | None, direction: Direction, *, min_delta: float = 0.0) -> bool:
     """Whether `value` is better `than` another, by more than `min_delta`.
 
-    NaN is never better; every number is better than NaN, and than None, which stands for nothing yet.
+    NaN is never better; every number is better than NaN, and than None, which means no value yet.
     """
     if math.isnan(value):
         return False
@@ -36,7 +36,7 @@ def is_better(value: float, than: float | None, direction: Direction, *, min_del
 
 
 def find_metric(logs: Mapping[str, Any], name: str) -> float | None:
-    """Returns the number under `name`, where `a|b` is `b` inside `a`; None if it is not there.
+    """Returns the number under `name`, where `a|b` is `b` inside `a`; None if there is none.
 
     In flat logs, as actions get them, `b` inside `a` is `a/b`.
     """
@@ -52,7 +52,7 @@ def required_metric(logs: Mapping[str, Any], name: str) -> float:
     """Returns the number under `name`, as `find_metric` does.
 
     Raises:
-      MissingMetricError: it is not there.
+      MissingMetricError: there is none.
     """
     found = find_metric(logs, name)
     if found is None:

@@ -166,7 +166,7 @@ class RunRecord:
 
     @property
     def last_checkpoint_step(self) -> int | None:
-        """Step of the newest checkpoint that this run has committed, in whichever process."""
+        """Step of the newest checkpoint that any process of this run has committed."""
         return self._run["last_checkpoint_step"]
 
     def describe(

@@ -342,7 +342,7 @@ def test_a_joint_step_of_the_users_own_is_used(tmp_path):
     [
         (("TwoHeadsConfig", "_BUILDER", None), (),
          r"task.model: nothing builds the model of a experiments.two_heads.TwoHeadsConfig; put @base_config.bind\("),
-        (None, ("task.model=null",), r"task.model: is not set, so nobody says which model the tasks share; give it"),
+        (None, ("task.model=null",), r"task.model: is not set, so the model that the tasks share is unknown; give it"),
         (("TwoHeadsConfig", "_BUILDER", lambda self, config: keras.Sequential([keras.layers.Dense(3)])), (JOINT,),
          r"trainer.trainer_type: joint training needs a model with sub_tasks, and a Sequential is one for all tasks"),
     ],

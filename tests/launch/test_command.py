@@ -14,7 +14,7 @@ from official_trainer import cli
 from official_trainer.checkpoints import manifest
 from official_trainer.cli import flags, terminal
 from official_trainer.cli import launch as verb
-from official_trainer.distributed.cluster import cluster_env
+from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 from official_trainer.launch.local import local
 from official_trainer.launch.verdict import End, Outcome

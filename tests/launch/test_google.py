@@ -8,7 +8,7 @@ import yaml
 
 from official_trainer import config
 from official_trainer.config import ConfigError
-from official_trainer.distributed.cluster import cluster_env
+from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import spec, targets
 from official_trainer.launch.target import Submitted
 from official_trainer.launch.targets import vertex

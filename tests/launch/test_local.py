@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from official_trainer.distributed.cluster import cluster_env
+from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import spec
 from official_trainer.launch.local import local
 from tests.launch.jobs import Launched, is_alive, until

@@ -10,7 +10,7 @@ import yaml
 
 from official_trainer import cli, config
 from official_trainer.config import ConfigError
-from official_trainer.distributed.cluster import cluster_env
+from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 from official_trainer.launch.targets.skypilot import FILE, SkyPilot, SkyPilotProfile
 from tests.launch.rendered import SKYPILOT, job_for, profile_of

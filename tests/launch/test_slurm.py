@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from official_trainer import cli
 from official_trainer.config import FrozenDict
-from official_trainer.distributed.cluster import cluster_env
+from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import training_job

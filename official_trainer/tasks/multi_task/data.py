@@ -1,7 +1,7 @@
 """Batches of several tasks in one dataset: one of each task in every element, or one task's at a time.
 
-Owns: their structure, and where each task's data stands when a run goes on. Does not own: a task's own batches (its
-`build_inputs`), which task comes when (`sampler.py`).
+Owns: their structure, and the position of each task's data when a run continues. Does not own: a task's own batches
+(its `build_inputs`), which step is for which task (`sampler.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from official_trainer.lazy import tf
 from official_trainer.tasks.multi_task.sampler import TaskSampler
 
 CHOSEN, BATCHES = "chosen", "batches"
-"""Keys of an element that is one task's: its number, once for each example; batches by name, of the others empty."""
+"""Keys of an element for one task: the task's number, once for each example; batches by name, empty for other tasks."""
 
 _CHOICES_AT_ONCE = 128
 _PREFETCHED = 2
@@ -24,7 +24,7 @@ _PREFETCHED = 2
 
 @dataclasses.dataclass(frozen=True)
 class TrainData:
-    """The data sections of several tasks, where the engine asks for one.
+    """The data sections of several tasks, where the engine expects one section.
 
     Attributes:
       sections: each task's `train_data`, by its name.
@@ -44,19 +44,19 @@ def batches_of(
 ) -> tf.data.Dataset:
     """Returns batches by name, all in each element; or with a sampler, elements with `CHOSEN` and `BATCHES`.
 
-    Every task's data begins where it was: after as many of its batches as there were steps for it. What a task's data
-    ends with is followed by its beginning.
+    Every task's data continues at its own position: after as many batches as the task has had steps. Data that ends
+    is repeated.
 
     Args:
       tasks: Tasks by name.
       params: their data sections.
-      context: where the pipeline stands.
-      sampler: which task each step is for; None if it is for all.
+      context: the position of the pipeline.
+      sampler: chooses the task of each step; None if each step is for all.
     """
     step, seed = context.start_step, context.seed
     starts = [step] * len(tasks) if sampler is None else sampler.counts(seed, step)
     contexts = {name: context.at(start) for name, start in zip(tasks, starts, strict=True)}
-    datasets = {name: _begun(task, params.sections[name], contexts[name]) for name, task in tasks.items()}
+    datasets = {name: _positioned(task, params.sections[name], contexts[name]) for name, task in tasks.items()}
     context.holds_several_batches = True
     context.order_depends_on_pipelines = any(own.order_depends_on_pipelines for own in contexts.values())
     if sampler is None:
@@ -72,8 +72,8 @@ def batches_of(
     return tf.data.Dataset.choose_from_datasets(_labelled(datasets), chosen).prefetch(_PREFETCHED)
 
 
-def _begun(task: Any, section: Any, context: InputContext) -> tf.data.Dataset:
-    """Returns the data of one task from where `context` says."""
+def _positioned(task: Any, section: Any, context: InputContext) -> tf.data.Dataset:
+    """Returns the data of one task from the position of `context`."""
     dataset = inputs.call_build_inputs(task, inputs.with_training_flag(section, True), context)
     if context.starts_at_step:
         return dataset
@@ -82,7 +82,7 @@ def _begun(task: Any, section: Any, context: InputContext) -> tf.data.Dataset:
 
 
 def _labelled(datasets: Mapping[str, tf.data.Dataset]) -> list[tf.data.Dataset]:
-    """Returns datasets whose elements have one structure: whose it is, and batches for all, but for one empty."""
+    """Returns datasets whose elements have one structure: `CHOSEN`, and `BATCHES` that are empty for other tasks."""
     specs = {name: dataset.element_spec for name, dataset in datasets.items()}
     with tf.init_scope(), tf.device("CPU:0"):
         empty = {name: tf.nest.map_structure(_empty, spec) for name, spec in specs.items()}
@@ -99,7 +99,7 @@ def _labelled(datasets: Mapping[str, tf.data.Dataset]) -> list[tf.data.Dataset]:
 
 
 def _empty(spec: Any) -> Any:
-    """Returns what fits a spec and holds no example."""
+    """Returns a value of a spec without examples."""
     if isinstance(spec, tf.TensorSpec):
         return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
     if type(spec).__name__ == "NoneTensorSpec":  # no public name

@@ -1,6 +1,6 @@
 """Model Garden's `MultiTask` as a Task of ours.
 
-Owns: the way from their tasks, weights and model to ours, and who builds these. Does not own: how several tasks are
+Owns: converting its tasks, weights and model, and calling the builders of both. Does not own: how several tasks are
 trained (`task.py`), reading their configs (`garden/`).
 """
 
@@ -11,36 +11,35 @@ from typing import Any
 
 from official_trainer.config import ConfigError, Problem
 from official_trainer.tasks.multi_task.task import MultiTask, Part
-from official_trainer.tasks.task import Task
 
 
 def build(config: Any, logging_dir: str | None = None) -> MultiTask:
     """Returns the Task of a live `MultiTaskConfig` of Model Garden, with its model; in the strategy's scope.
 
-    Its `MultiTask` comes from `MultiTask.from_config`, or from what `base_config.bind` has bound to the config's class.
-    The model comes from what is bound to the class of `config.model`, called with that section.
+    Its `MultiTask` is built by `MultiTask.from_config`, or by the builder that `base_config.bind` has bound to the
+    config's class. The model is built by the builder that is bound to the class of `config.model`, from that section.
 
     Args:
       config: the `task` section.
       logging_dir: for the tasks.
 
     Raises:
-      ConfigError: nothing is bound to the class of `config.model`.
+      ConfigError: no builder is bound to the class of `config.model`.
     """
     from official.modeling.multitask import multitask
 
     section = config.model
     if section is None or section.BUILDER is None:
         raise ConfigError([_no_model(section)])
-    build_theirs = multitask.MultiTask.from_config if config.BUILDER is None else config.BUILDER
-    return from_garden(build_theirs(config, logging_dir=logging_dir), section.BUILDER(section))
+    build_garden_task = multitask.MultiTask.from_config if config.BUILDER is None else config.BUILDER
+    return from_garden(build_garden_task(config, logging_dir=logging_dir), section.BUILDER(section))
 
 
 def _no_model(section: Any) -> Problem:
     page = "docs/model_garden.md has an example"
     if section is None:
         fix = f"give it a section of a class of its own, to which base_config.bind binds the model; {page}"
-        return Problem("is not set, so nobody says which model the tasks share", "task.model", fix=fix)
+        return Problem("is not set, so the model that the tasks share is unknown", "task.model", fix=fix)
     name = type(section).__name__
     fix = f"put @base_config.bind({name}) on the model's class, or on a function that takes the section; {page}"
     return Problem(f"nothing builds the model of a {type(section).__module__}.{name}", "task.model", fix=fix)
@@ -65,15 +64,13 @@ class _GardenMultiTask(MultiTask):
     """Model Garden's tasks and their model."""
 
     def __init__(self, multi_task: Any, model: Any) -> None:
-        Task.__init__(self, None, name=type(multi_task).__name__)
-        self._theirs, self._model = multi_task, model
         weights, eval_steps = multi_task.task_weights, multi_task.task_eval_steps
-        self._set_parts(
-            [
-                Part(name=name, task=task, weight=weights[name], eval_steps=eval_steps.get(name))
-                for name, task in multi_task.tasks.items()
-            ]
-        )
+        parts = [
+            Part(name=name, task=task, weight=weights[name], eval_steps=eval_steps.get(name))
+            for name, task in multi_task.tasks.items()
+        ]
+        super().__init__(None, name=type(multi_task).__name__, parts=parts)
+        self._garden_task, self._model = multi_task, model
         unbuilt = [part for part in getattr(model, "sub_tasks", {}).values() if not getattr(part, "built", True)]
         if unbuilt and all(getattr(part, "inputs", None) is not None for part in unbuilt):
             model.build()
@@ -82,7 +79,7 @@ class _GardenMultiTask(MultiTask):
         super().configure(trainer_config)
         from official.modeling.multitask import multitask
 
-        is_its_own = type(self._theirs).joint_train_step is not multitask.MultiTask.joint_train_step
+        is_its_own = type(self._garden_task).joint_train_step is not multitask.MultiTask.joint_train_step
         if not (self.dispatches or is_its_own or hasattr(self._model, "sub_tasks")):
             name = type(self._model).__name__
             what = f"joint training needs a model with sub_tasks, and a {name} is one for all tasks"
@@ -94,14 +91,14 @@ class _GardenMultiTask(MultiTask):
     def create_optimizer(  # type: ignore[override]
         self, optimizer_config: Any, runtime_config: Any = None, dp_config: Any = None
     ) -> Any:
-        return self._theirs.create_optimizer(optimizer_config, runtime_config, dp_config)
+        return self._garden_task.create_optimizer(optimizer_config, runtime_config, dp_config)
 
     def initialize(self, model: Any) -> None:
         if hasattr(model, "initialize"):
             model.initialize()
 
     def _joint_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        losses = self._theirs.joint_train_step(
+        losses = self._garden_task.joint_train_step(
             inputs,
             multi_task_model=model,
             optimizer=optimizer,

@@ -1,7 +1,7 @@
 """The model of several tasks: one for each, which may share layers.
 
 Owns: `MultiTaskModel`, and finding a task's part in it or in Model Garden's `MultiTaskBaseModel`.
-Does not own: how it is trained (`task.py`).
+Does not own: training it (`task.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SubTasksError(UserError, LookupError):
 
 
 class MultiTaskModel(tf.Module):
-    """Keras models by the names of their tasks. What they share is there once.
+    """Keras models by the names of their tasks; shared layers and variables are contained once.
 
     Attributes:
       sub_tasks: the models.
@@ -37,20 +37,20 @@ class MultiTaskModel(tf.Module):
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
-        """Those that are trained; a layer that is frozen has none."""
+        """The variables that are trained; a frozen layer has none."""
         return _distinct(self.sub_tasks, "trainable_variables")
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """What the models measure themselves."""
+        """The metrics of the models themselves."""
         return _distinct(self.sub_tasks, "metrics")
 
 
 def sub_model(model: Any, name: str) -> Any:
-    """Returns the part of `model` that is for a task: of its `sub_tasks`, if it has any, else the whole.
+    """Returns the part of `model` for a task: one of its `sub_tasks`, or the model itself if it has none.
 
     Raises:
-      SubTasksError: there is none; names those that there are.
+      SubTasksError: the task has no part; names the tasks that have one.
     """
     sub_tasks = getattr(model, "sub_tasks", None)
     if sub_tasks is None:

@@ -1,9 +1,9 @@
-"""Which of several tasks a step is for: a pure function of (seed, step).
+"""The choice of the task that a step is for: a pure function of (seed, step).
 
-Owns: Model Garden's samplers (uniform, proportional, annealing), and how often each task came before a step.
-Does not own: what is done with the choice (`task.py`).
+Owns: Model Garden's samplers (uniform, proportional, annealing), and the number of steps of each task before a step.
+Does not own: the use of the choice (`task.py`).
 
-Nothing of it is saved: a run that goes on draws the same task at the same step, however it is cut into windows.
+No state is saved: a run that continues chooses the same task at the same step, with any windows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _TYPES = ("uniform", "proportional", "annealing")
 
 @dataclasses.dataclass(frozen=True)
 class TaskSampler:
-    """Draws the number of a task for each step.
+    """Chooses the number of a task for each step.
 
     Attributes:
       distributions: the share of each task, in stages of `steps_per_stage` steps; the last one stays.
-      steps_per_stage: how long a stage is.
+      steps_per_stage: length of a stage.
     """
 
     distributions: tuple[tuple[float, ...], ...]
@@ -45,7 +45,7 @@ class TaskSampler:
           weights: of the tasks, in their order.
 
         Raises:
-          ConfigError: the section chooses none of these.
+          ConfigError: the section has another type.
         """
         if config.type not in _TYPES:
             raise ConfigError([not_a_choice(_FIELD, config.type, _TYPES)])
@@ -54,7 +54,7 @@ class TaskSampler:
             return cls((_shares(weights, 0.0),))
         if config.type == "proportional":
             return cls((_shares(weights, chosen.alpha),))
-        # The formula is Model Garden's, which counts epochs from 0 and so begins above 1. There it goes on falling
+        # The formula is Model Garden's, which counts epochs from 0 and so begins above 1. There it continues to fall
         # after the last step, which would make rare tasks the most frequent ones in the end.
         epochs = chosen.total_steps / chosen.steps_per_epoch
         powers = (1.0 - 0.8 * (epoch - 1) / (epochs - 1 + 1e-10) for epoch in itertools.count())
@@ -62,7 +62,7 @@ class TaskSampler:
         return cls(tuple(_shares(weights, power) for power in falling), chosen.steps_per_epoch)
 
     def choose(self, steps: tf.Tensor, seed: int) -> tf.Tensor:
-        """Returns the number of the task at each of `steps`, `[n]` int64; in a pipeline, or outside of one."""
+        """Returns the number of the task at each of `steps`, `[n]` int64; in a pipeline or eagerly."""
         bits = tf.bitwise.right_shift(
             tf.bitcast(epoch_seed(seed, "task_sampler", steps), tf.uint64), tf.constant(11, tf.uint64)
         )
@@ -73,7 +73,7 @@ class TaskSampler:
         return tf.reduce_sum(tf.cast(uniform[:, tf.newaxis] >= limits_of_steps, tf.int64), axis=1)
 
     def counts(self, seed: int, stop: int, start: int = 0) -> list[int]:
-        """Returns how many of the steps from `start` to before `stop` are each task's: milliseconds for a million."""
+        """Returns each task's number of steps in `[start, stop)`; takes milliseconds for a million steps."""
         num_tasks = len(self.distributions[0])
         with tf.init_scope(), tf.device("CPU:0"):
             total = tf.zeros([num_tasks], tf.int64)

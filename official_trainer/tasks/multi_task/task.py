@@ -1,7 +1,7 @@
 """Several tasks as one: trained jointly or interleaved by the same Trainer and loop as any other, evaluated one by one.
 
-Owns: `MultiTask`, its step, what is told of each task. Does not own: its batches (`data.py`), which task
-comes when (`sampler.py`), the model's parts (`model.py`), evaluation (`engine/evaluation.py`).
+Owns: `MultiTask`, its step, its metrics by task. Does not own: its batches (`data.py`), which step is for which task
+(`sampler.py`), the model's parts (`model.py`), evaluation (`engine/evaluation.py`).
 
 Importing this module does not import TensorFlow.
 """
@@ -35,8 +35,8 @@ class Part:
       name: its name in logs and in the model.
       task: a Task, ours or Model Garden's. It builds inputs, metrics and losses, processes metrics and has steps; its
         `build_model` is not called. Its data is in its `task_config`.
-      weight: of its loss, or of its turn.
-      eval_steps: batches of an evaluation, -1 for all; None for as many as the evaluation is told.
+      weight: of its loss, or of its share of the steps.
+      eval_steps: batches of an evaluation, -1 for all; None for the number that `Trainer.evaluate` gets.
     """
 
     name: str
@@ -68,22 +68,27 @@ class MultiTask(Task):
       Model Garden's `MultiTaskBaseModel`.
 
     Joint training (`trainer.trainer_type=joint`) takes a batch of each task in every step and updates once, by the sum
-    of the tasks' losses times their weights. Each loss has what that task's model adds with `add_loss`. Interleaved
-    training has each step be one task's own `train_step`; `trainer.task_sampler` says how often which comes.
+    of the tasks' losses times their weights. Each loss includes what that task's model adds with `add_loss`. In
+    interleaved training each step is one task's own `train_step`; `trainer.task_sampler` configures how often.
 
     Training data that ends is repeated, each task's by itself.
     """
 
-    def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None) -> None:
-        """Builds the tasks of `params.task_routines`.
+    def __init__(
+        self,
+        params: Any,
+        logging_dir: str | None = None,
+        name: str | None = None,
+        *,
+        parts: Sequence[Part] | None = None,
+    ) -> None:
+        """Takes the tasks in `parts`, or builds those of `params.task_routines`.
 
         Raises:
-          ConfigError: there is none, a name is there twice, or a weight is not positive.
+          ConfigError: there is no task, two have the same name, or a weight is not positive.
         """
         super().__init__(params, logging_dir, name)
-        self._set_parts(parts_of(params.task_routines, logging_dir))
-
-    def _set_parts(self, parts: Sequence[Part]) -> None:
+        parts = parts_of(params.task_routines, logging_dir) if parts is None else parts
         _check(parts)
         self.parts = {part.name: part for part in parts}
         self._sampler: TaskSampler | None = None
@@ -92,7 +97,7 @@ class MultiTask(Task):
         """Takes `trainer_type` and `task_sampler` of the `trainer` section; the Trainer calls this first.
 
         Raises:
-          ConfigError: one of them is none that there is.
+          ConfigError: one of them has a value that does not exist.
         """
         kind = getattr(trainer_config, "trainer_type", _TRAINER_TYPES[0])
         if kind not in _TRAINER_TYPES:
@@ -127,8 +132,8 @@ class MultiTask(Task):
     def initialize(self, model: Any) -> None:
         """Gives a fresh run its first weights.
 
-        From `init_checkpoint`, as for any task; then each task's own `initialize` is called with its model, and the
-        model's, if it has one.
+        They come from `init_checkpoint`, as for any task; then each task's own `initialize` is called with its model,
+        and the model's, if it has one.
         """
         from official_trainer.tasks.multi_task.model import sub_model
 
@@ -139,7 +144,7 @@ class MultiTask(Task):
             model.initialize()
 
     def build_metrics(self, training: bool = True) -> list[Any]:
-        """Returns the training metrics of each task, under its name; evaluations ask the tasks themselves."""
+        """Returns the training metrics of each task, under its name; evaluations build those of each task."""
         from official_trainer.tasks.metrics import TaskMetrics
 
         if not training:
@@ -159,7 +164,7 @@ class MultiTask(Task):
             elif isinstance(getattr(own, "inputs", None), list):  # Model Garden's tasks have none
                 signatures = export.default_signatures(part.task, own)
             else:
-                why = "its model was not built with tf_keras.Input, so nobody says what it takes"
+                why = "its model was not built with tf_keras.Input, so its inputs are unknown"
                 _logger.warning("no signature for the task '%s' is exported: %s", name, why)
                 signatures = {}
             for key, function in signatures.items():
@@ -176,7 +181,7 @@ class MultiTask(Task):
     def build_inputs(self, params: TrainData, input_context: Any = None) -> tf.data.Dataset:
         """Returns the batches of all tasks: one of each, by name, in joint training.
 
-        Interleaved, an element says which task it is for, and has empty batches for the others.
+        In interleaved training, an element has the number of its task, and empty batches for the others.
         """
         context = InputContext.adopt(input_context)
         tasks = {name: part.task for name, part in self.parts.items()}
@@ -194,7 +199,7 @@ class MultiTask(Task):
 
     @property
     def dispatches(self) -> bool:
-        """Whether a step is only one task's, which `dispatch` finds."""
+        """Whether a step is for one task only, which `dispatch` finds."""
         return self._sampler is not None
 
     def dispatch(self, strategy: tf.distribute.Strategy, batch: Mapping[str, Any], run: Callable[[Any], Any]) -> Any:
@@ -203,7 +208,7 @@ class MultiTask(Task):
         Not within a replica, because replicas cannot talk to each other inside of a branch.
 
         Args:
-          strategy: how the batch is shared out.
+          strategy: distributes the batch.
           batch: with the batches of all tasks, all but one of them empty.
           run: runs a step over the replicas.
 
@@ -233,10 +238,10 @@ class MultiTask(Task):
           inputs: batches by the tasks' names; or an element of `build_inputs`, if this is not traced.
           model: of all tasks.
           optimizer: of all tasks.
-          metrics: what `build_metrics` returned.
+          metrics: of `build_metrics`.
 
         Returns:
-          Logs; the loss is the weighted sum, or that of the task whose step it is.
+          Logs; the loss is the weighted sum, or the loss of the step's task.
         """
         from official_trainer.tasks.multi_task.model import sub_model
 
@@ -253,9 +258,9 @@ class MultiTask(Task):
         return {self.loss: logs[task.loss]}
 
     def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> dict[str, Any]:
-        """Refuses what no task is asked for: each is evaluated by itself, on its own data."""
+        """Always raises: each task is evaluated by itself, on its own data."""
         raise NotImplementedError(
-            "validation_dataset: a dataset cannot be given to several tasks; each has its own, in its "
+            "validation_dataset: several tasks cannot be evaluated on one dataset; each has its own, in its "
             "task_config.validation_data"
         )
 
@@ -283,12 +288,12 @@ class MultiTask(Task):
 
 
 def parts_in(task: Any) -> list[Part]:
-    """Returns the tasks that `task` is made of; none if it is a single one."""
+    """Returns the parts of a `MultiTask`; an empty list for a single task."""
     return list(task.parts.values()) if isinstance(task, MultiTask) else []
 
 
 def train_section(task: Any, config: Any) -> Any:
-    """Returns what `task.build_inputs` is called with to train: of an experiment's config, or of several tasks'."""
+    """Returns the argument of `task.build_inputs` for training: a section of the config, or those of several tasks."""
     return task.train_data if isinstance(task, MultiTask) else getattr(config.task, "train_data", None)
 
 
@@ -307,10 +312,10 @@ def _check(parts: Sequence[Part]) -> None:
 
 
 def check_sections(config: Any, task: Any, needs_train_data: bool, needs_validation_data: bool) -> None:
-    """Refuses a config without what a Trainer of `task` reads; several tasks have sections of their own.
+    """Refuses a config without the sections that a Trainer of `task` reads; several tasks have their own sections.
 
     Raises:
-      AttributeError: a section is not there; names it.
+      AttributeError: names the missing section.
     """
     for name in ("trainer", "task"):
         if not hasattr(config, name):
