@@ -62,7 +62,7 @@ def _clean_keras():
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch):
     """Leaves the registry, `sys.path` and `experiments` modules as they were."""
-    for name in ("_factories", "_tasks", "_set_aside"):
+    for name in ("_factories", "_tasks", "_other_workspaces"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     own = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "experiments"}
     for name in own:
@@ -248,9 +248,9 @@ def test_unknown_names(tmp_path):
     said = refusal(registry.get_config, "resnet_77", many)
     assert said == "unknown experiment 'resnet_77'; allowed: resnet_17, resnet_7, resnet_0; did you mean 'resnet_17'?"
     assert refusal(registry.get_config, "x", workspace(tmp_path / "empty")) == (
-        "unknown experiment 'x'; 'experiments' registers none"
+        "unknown experiment 'x'; 'experiments' registers no experiment"
     )
-    assert refusal(registry.get_config, "x") == "unknown experiment 'x'; there is no folder 'experiments' here or above"
+    assert refusal(registry.get_config, "x") == "unknown experiment 'x'; no folder 'experiments' here or above"
 
 
 # In-process names.

@@ -1,11 +1,11 @@
 """Names of experiments, and the Task class of each task config.
 
 Owns: `register_config_factory`, `register_task_cls`, finding the workspace, the index of its experiments, imports.
-Does not own: what an experiment says (`experiments/`) or how it is changed (`config/`).
+Does not own: the experiments themselves (`experiments/`), or changing them (`config/`).
 
-Listing never imports: the index reads decorators from the source. Getting one experiment imports its module alone.
-A module may register with Model Garden's `exp_factory` instead, and a factory may return its configuration.
-Modules of a workspace are called `experiments.…`; those of another workspace are set aside while one is in use.
+Listing never imports: the index reads decorators from the source. Getting one experiment imports only its module. A
+module may register with Model Garden's `exp_factory` instead, and a factory may return a configuration of Model Garden.
+Modules of a workspace are called `experiments.…`; those of another workspace leave `sys.modules` while one is in use.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Experiment:
       path: its file.
       line: line of the factory.
       summary: first line of the factory's docstring.
-      is_gardens: whether the module imports Model Garden, and with it TensorFlow.
+      imports_garden: whether the module imports Model Garden, and with it TensorFlow.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Experiment:
     path: Path
     line: int
     summary: str
-    is_gardens: bool = False
+    imports_garden: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Registered:
 
 _factories: dict[tuple[Path | None, str], _Registered] = {}
 _tasks: dict[type[Config], _Registered] = {}
-_set_aside: dict[Path, dict[str, types.ModuleType]] = {}
+_other_workspaces: dict[Path, dict[str, types.ModuleType]] = {}
 
 
 # Registering.
@@ -88,7 +88,7 @@ def register_config_factory(name: str) -> Callable[[F], F]:
         key = _workspace_of(factory), name
         known = _factories.get(key)
         if known is not None and _place(known.value) != _place(factory):
-            raise ConfigError([_twice(f"experiment '{name}'", known.origin, origin)])
+            raise ConfigError([_registered_twice(f"experiment '{name}'", known.origin, origin)])
         _factories[key] = _Registered(factory, factory.__module__, origin)
         return factory
 
@@ -106,7 +106,7 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
         known = _tasks.get(config_cls)
         origin = Origin("file", f"{task_cls.__module__}.{task_cls.__qualname__}")
         if known is not None and _place(known.value) != _place(task_cls):
-            raise ConfigError([_twice(f"the Task of {config_cls.__name__}", known.origin, origin)])
+            raise ConfigError([_registered_twice(f"the Task of {config_cls.__name__}", known.origin, origin)])
         _tasks[config_cls] = _Registered(task_cls, task_cls.__module__, origin)
         return task_cls
 
@@ -116,14 +116,14 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
 def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
     """Returns the Task class registered for the class of `task_config`, or for its nearest base.
 
-    For a task of Model Garden it is what finds the class there.
+    For a task of Model Garden it returns the function that finds the class there.
 
     Args:
       task_config: the section.
-      path: where it is in the config.
+      path: its path in the config.
 
     Raises:
-      ConfigError: there is none; names the config class.
+      ConfigError: no class is registered; names the config class.
     """
     if garden_class(task_config):
         return build_task
@@ -137,24 +137,24 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
 
 
 def gin_modules(task_config: Config) -> Sequence[str]:
-    """Returns the modules to import before gin is asked for what a task calls."""
-    if theirs := garden_class(task_config):
-        return (theirs.partition(":")[0],)  # with it comes the package around it, and so all that the task calls
+    """Returns the modules to import so that gin knows the functions that a task calls."""
+    if name := garden_class(task_config):
+        return (name.partition(":")[0],)  # this imports the package around it, and so all that the task calls
     return getattr(get_task_cls(task_config), "gin_modules", ())
 
 
 def _place(thing: Any) -> tuple[str, str, str]:
-    """Returns what stays the same when a module is imported again."""
+    """Returns an identity of a function or class that is the same after a module is imported again."""
     file = getattr(sys.modules.get(thing.__module__), "__file__", None) or ""
     return file, thing.__module__, thing.__qualname__
 
 
-def _twice(what: str, first: Origin, second: Origin) -> Problem:
+def _registered_twice(what: str, first: Origin, second: Origin) -> Problem:
     return Problem(f"{what} is registered twice, at {first} and at {second}", fix="rename one")
 
 
 def _workspace_of(factory: Callable[[], Any]) -> Path | None:
-    """Returns the workspace whose module defines `factory`, by the module's name and file; reads no file."""
+    """Returns the workspace whose module defines `factory`, from the module's name and file; reads no file."""
     module = sys.modules.get(factory.__module__)
     parts = factory.__module__.split(".")
     file = getattr(module, "__file__", None)
@@ -181,18 +181,18 @@ def experiments(workspace: Path) -> dict[str, Experiment]:
     """
     found, _ = _scan(Path(workspace))
     index: dict[str, Experiment] = {}
-    twice: list[Problem] = []
+    problems: list[Problem] = []
     for experiment in found:
         first = index.setdefault(experiment.name, experiment)
         if first is not experiment:
-            twice.append(_twice(f"experiment '{first.name}'", _origin(first), _origin(experiment)))
-    if twice:
-        raise ConfigError(twice)
+            problems.append(_registered_twice(f"experiment '{first.name}'", _origin(first), _origin(experiment)))
+    if problems:
+        raise ConfigError(problems)
     return dict(sorted(index.items()))
 
 
 def unlisted(workspace: Path) -> list[Problem]:
-    """Returns why the index of a workspace may be incomplete: files that are not Python, names that are not literal."""
+    """Returns why the index of a workspace may be incomplete: syntax errors, and names that are not literal strings."""
     return _scan(Path(workspace))[1]
 
 
@@ -210,11 +210,11 @@ def _scan(workspace: Path) -> tuple[list[Experiment], list[Problem]]:
             where = Origin("file", place, error.lineno or 1)
             problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
             continue
-        is_gardens = any(module.partition(".")[0] == garden.PACKAGE for module in _imported(tree))
+        imports_garden = any(module.partition(".")[0] == garden.PACKAGE for module in _imported(tree))
         for function, name in _decorated(tree):
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 summary, module = (ast.get_docstring(function) or "").partition("\n")[0], _module(path, workspace)
-                found.append(Experiment(name.value, module, path, function.lineno, summary, is_gardens))
+                found.append(Experiment(name.value, module, path, function.lineno, summary, imports_garden))
             else:
                 where = Origin("file", place, function.lineno)
                 what = f"{function.name} is not listed: its name is not a plain string"
@@ -235,7 +235,7 @@ def _decorated(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr | N
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yields what a module imports until its factories have returned; what builds a model may import more."""
+    """Yields what a module imports until its factories have returned; building a model may import more."""
     waiting: list[ast.AST] = [*tree.body, *(node for function, _ in _decorated(tree) for node in function.body)]
     while waiting:
         node = waiting.pop()
@@ -266,24 +266,23 @@ def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
 
     Args:
       name: a name in the workspace, or one that imported code has registered.
-      workspace: the folder that holds `experiments/`; None leaves only registered names.
+      workspace: the folder that contains `experiments/`; None finds only registered names.
 
     Raises:
       ConfigError: no such name, or its module or factory fails.
     """
     index = experiments(workspace) if workspace is not None else {}
-    loose = _factories.get((None, name))
-    theirs = garden.entries().get(name)
-    if theirs is not None and (name in index or loose is not None):
-        own = _origin(index[name]) if name in index else loose.origin  # type: ignore[union-attr]
-        raise ConfigError([_twice(f"experiment '{name}'", own, Origin("file", theirs.path, theirs.line))])
-    if name in index and loose is not None:
-        raise ConfigError([_twice(f"experiment '{name}'", _origin(index[name]), loose.origin)])
-    if name in index:
+    own, registered, theirs = index.get(name), _factories.get((None, name)), garden.entries().get(name)
+    places = [_origin(own)] if own is not None else []
+    places += [registered.origin] if registered is not None else []
+    places += [Origin("file", theirs.path, theirs.line)] if theirs is not None else []
+    if len(places) > 1:
+        raise ConfigError([_registered_twice(f"experiment '{name}'", places[0], places[-1])])
+    if own is not None:
         assert workspace is not None
-        return _from_workspace(index[name], Path(workspace))
-    if loose is not None:
-        return _call(name, loose)
+        return _from_workspace(own, Path(workspace))
+    if registered is not None:
+        return _call(name, registered)
     if theirs is not None:
         return snapshot.experiment(name)
     raise ConfigError([_unknown(name, [*index, *(n for place, n in _factories if place is None)], workspace)])
@@ -291,26 +290,26 @@ def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
 
 def _unknown(name: str, names: list[str], workspace: Path | None) -> Problem:
     near = nearest(name, [*names, *garden.entries()])
-    said = f"unknown experiment '{name}'"
+    what = f"unknown experiment '{name}'"
     known = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
     reasons = [problem.message for problem in unlisted(workspace)] if workspace is not None else []
     if not names and not near:
-        none = f"there is no folder '{_FOLDER}' here or above" if workspace is None else f"'{_FOLDER}' registers none"
-        return Problem(said, fix="; ".join([none, *reasons]))
-    return Problem(said, allowed=known, near=near[0] if near else "", fix="; ".join(reasons))
+        empty = f"no folder '{_FOLDER}' here or above" if workspace is None else f"'{_FOLDER}' registers no experiment"
+        return Problem(what, fix="; ".join([empty, *reasons]))
+    return Problem(what, allowed=known, near=near[0] if near else "", fix="; ".join(reasons))
 
 
 def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig:
     enter(workspace)
     where = _origin(experiment)
-    if experiment.is_gardens:
-        load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
+    if experiment.imports_garden:
+        load("tensorflow")  # before any other import of it, so that it comes without Keras 3
     try:
         importlib.import_module(experiment.module)
     except ConfigError:
         raise
     except Exception as error:
-        what = f"cannot be imported: {_said(error)}"
+        what = f"cannot be imported: {type(error).__name__}: {error}"
         raise ConfigError([Problem(what, origin=_deepest(error, where, workspace))]) from error
     found = [r for (place, name), r in _factories.items() if name == experiment.name and _is_same(place, workspace)]
     theirs = None if found else snapshot.registered(experiment.name, experiment.module)
@@ -318,7 +317,7 @@ def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig
         found = [_Registered(theirs, experiment.module, where)]
     if not found:
         what = f"importing it does not register '{experiment.name}'"
-        raise ConfigError([Problem(what, fix="is the factory inside an 'if'?", origin=where)])
+        raise ConfigError([Problem(what, fix="check whether the factory is inside an 'if'", origin=where)])
     return _call(experiment.name, dataclasses.replace(found[0], origin=where), workspace)
 
 
@@ -327,7 +326,7 @@ def _is_same(place: Path | None, workspace: Path) -> bool:
 
 
 def enter(workspace: Path) -> None:
-    """Makes `experiments`, `actions` and `tracking` mean the folders of this workspace, for imports from now on."""
+    """Makes later imports of `experiments`, `actions` and `tracking` find the folders of this workspace."""
     workspace = workspace.resolve()
     components.use_workspace(workspace)
     folder = workspace / _FOLDER
@@ -336,12 +335,12 @@ def enter(workspace: Path) -> None:
     if folder in current[:1]:
         return
     if current:
-        _set_aside[current[0].parent] = {name: sys.modules.pop(name) for name in _own_modules()}
+        _other_workspaces[current[0].parent] = {name: sys.modules.pop(name) for name in _own_modules()}
         sys.path[:] = [path for path in sys.path if path != str(current[0].parent)]
     sys.path.insert(0, str(workspace))
     importlib.invalidate_caches()
-    if workspace in _set_aside:
-        sys.modules.update(_set_aside.pop(workspace))
+    if workspace in _other_workspaces:
+        sys.modules.update(_other_workspaces.pop(workspace))
         return
     init = folder / "__init__.py"
     spec = importlib.util.spec_from_file_location(_FOLDER, init, submodule_search_locations=[str(folder)])
@@ -364,7 +363,7 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
     except ConfigError:
         raise
     except Exception as error:
-        what = f"the factory of experiment '{name}' failed: {_said(error)}"
+        what = f"the factory of experiment '{name}' failed: {type(error).__name__}: {error}"
         raise ConfigError([Problem(what, origin=_deepest(error, registered.origin, workspace))]) from error
     if snapshot.is_experiment(config):
         config = snapshot.from_object(config, registered.module)
@@ -373,16 +372,12 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
         raise ConfigError([Problem(what, got=f"a {type(config).__name__}", origin=registered.origin)])
     for _, part in fields.walk(config):
         if fields.is_section(part):
-            fields.hints(type(part))  # now, while the names in its annotations mean this workspace's modules
+            fields.hints(type(part))  # cached now, while names in annotations are looked up in this workspace's modules
     return config
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 def _deepest(error: Exception, origin: Origin, workspace: Path | None) -> Origin:
-    """Returns the innermost line of the workspace that the error came through."""
+    """Returns the innermost line of the workspace in the traceback of the error."""
     frames = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 1))
