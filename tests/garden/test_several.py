@@ -116,7 +116,7 @@ def test_one_item_of_a_list_is_set_by_its_number():
         ("two_heads", ["task.task_routines.1.task_config.name=null"], r"\[1\].task_name: is not set; name the task"),
         ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; add the section"),
         ("two_heads", ["task.task_routines.1.task_name=points"], r"\[1\].task_name: 'points' is the name of task_r"),
-        ("two_heads", ["task.task_routines.1.task_name='a|b'"], r"\[1\].task_name: 'a\|b' holds '\|' or '/'"),
+        ("two_heads", ["task.task_routines.1.task_name='a|b'"], r"\[1\].task_name: 'a\|b' contains '\|' or '/'"),
         ("two_heads", ["task.task_routines.0.eval_steps=0"], r"\[0\].eval_steps: must be -1 \(all data\) or at"),
         ("two_heads", ["task.task_routines=[]"], r"task.task_routines: names no task; add at least one TaskRoutine"),
         ("two_heads", ["task.task_routines.0.task_config.train_data.enable_tf_data_service=true"],
@@ -180,7 +180,7 @@ def test_the_command_line_knows_them(tmp_path):
     for said in (
         "drawn with runtime.seed; in Model Garden the seed is always 0",
         "until rare tasks are the most frequent",
-        "there several tasks, and several sets, have no recovery",
+        "Model Garden has no recovery for several tasks or sets",
         "no evaluation uses them",
         "there it is always validation",
         "SavedModel with points, sums",
