@@ -322,7 +322,7 @@ def test_a_service_that_does_not_deliver_is_reported_once(caplog):
                 "trainer.recovery_max_trials=1",
                 "trainer.recovery_data=skip_batch",
             ],
-            "skip_batch needs batches that come again in the same order",
+            "skip_batch needs batches in a fixed order",
         ),
     ],
 )

@@ -387,7 +387,10 @@ def test_routines_that_cannot_be(changes, said):
             ["trainer.task_sampler=annealing", "trainer.task_sampler.annealing.total_steps=5"],
             r"annealing.total_steps: must be more than steps_per_epoch=5: there is one epoch only",
         ),
-        (["trainer.train_steps=0", "trainer.train_epochs=2"], r"trainer.train_epochs: means nothing for several tasks"),
+        (
+            ["trainer.train_steps=0", "trainer.train_epochs=2"],
+            r"trainer.train_epochs: is undefined for several tasks",
+        ),
         (["runtime.distribution_strategy=tpu"], r"trainer_type: interleaving has batches of several shapes.*joint"),
         (
             [

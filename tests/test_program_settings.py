@@ -276,7 +276,7 @@ def test_wrong_values_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="must be at least 1"):
         Program(build, trainer=TrainerConfig(gradient_accumulation_steps=0))
     owner = program(str(tmp_path), trainer=TrainerConfig(keep_checkpoint_every_n_steps=5))
-    with pytest.raises(ConfigError, match="no multiple of checkpoint_interval=3"):
+    with pytest.raises(ConfigError, match="not a multiple of checkpoint_interval=3"):
         fit(owner)
 
 

@@ -62,7 +62,7 @@ def _clean_keras():
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch):
     """Leaves the registry, `sys.path` and `experiments` modules as they were."""
-    for name in ("_factories", "_tasks", "_set_aside"):
+    for name in ("_factories", "_tasks", "_other_workspaces"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     own = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "experiments"}
     for name in own:
@@ -218,7 +218,10 @@ def test_two_workspaces_are_not_confused(tmp_path):
         (factory("a", "return {}"), "ExperimentConfig, got a dict"),
         (factory("a", "return None"), "must return an ExperimentConfig, got a NoneType"),
         (factory("a", "return 1 / 0"), "experiments/a.py:8: the factory of experiment 'a' failed: ZeroDivisionError"),
-        (factory("a").replace("@", "if 0:\n  @").replace("def", "  def"), "importing it does not register 'a'; is the"),
+        (
+            factory("a").replace("@", "if 0:\n  @").replace("def", "  def"),
+            "does not register 'a'; check whether",
+        ),
     ],
 )
 def test_broken_experiments_name_file_line_and_cause(tmp_path, text, said):

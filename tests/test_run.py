@@ -344,7 +344,9 @@ def test_some_checkpoints_are_kept_for_ever(model_dir):
 
 def test_checkpoints_that_never_come_cannot_be_kept():
     """C6, N7: refused with the nearest interval that works."""
-    message = r"keep_checkpoint_every_n_steps: is 30, which is no multiple of checkpoint_interval=20: .* for example 40"
+    message = (
+        r"keep_checkpoint_every_n_steps: is 30, which is not a multiple of checkpoint_interval=20, .* for example 40"
+    )
     with pytest.raises(configuration.ConfigError, match=message):
         resolve("trainer.keep_checkpoint_every_n_steps=30")
 

@@ -1,4 +1,4 @@
-"""The configuration: typed, layered, frozen, and able to say where each value comes from. No TensorFlow here.
+"""The configuration: typed, layered, frozen, with the origin of each value. Does not import TensorFlow.
 
 Owns: everything between what a user writes (YAML, flags, an experiment's Python) and one `ExperimentConfig`.
 Does not own: which experiments there are (`tasks/registry.py`), or what the fields do.

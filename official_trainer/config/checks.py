@@ -1,6 +1,6 @@
-"""What decoding cannot see: rules across fields, settings without effect.
+"""Checks of a whole configuration: rules across fields, settings without effect.
 
-Owns: checking a whole configuration, whatever set it.
+Owns: these checks, for values from files, flags and Python alike.
 Does not own: single values; `decode.py` has refused wrong text, `values.py` wrong Python values.
 """
 
@@ -16,22 +16,22 @@ from official_trainer.config.provenance import Trail, is_inside
 
 
 def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Problem]:
-    """Yields what the `problems()` of every section in force say, except about fields already in `known`."""
+    """Yields the `problems()` of every section in force, except for fields that are already in `known`."""
     bad = {problem.path for problem in known}
     bad |= {_sibling(problem.path, problem.near) for problem in known if problem.near}
     for path, section in in_force(config):
-        for name, said in section.problems():
+        for name, text in section.problems():
             place = f"{path}.{name}" if path else name
-            if place in bad or any(_sibling(place, word) in bad for word in _words(said)):
+            if place in bad or any(_sibling(place, word) in bad for word in _words(text)):
                 continue  # follows from a value that could not be read
-            yield Problem(said, place, **_cause(section, path, place, said, trail))
+            yield Problem(text, place, **_cause(section, path, place, text, trail))
 
 
 def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bool = False) -> Iterator[Problem]:
     """Yields a problem for each branch of a one-of that a file or a flag has set and `type` does not select.
 
-    Says nothing where `type` itself could not be read, which `known` tells. One-ofs that are lenient about it are left
-    out, or with `is_lenient` all others.
+    Skips one-ofs whose `type` could not be read, which is in `known`. With `is_lenient`, only lenient one-ofs are
+    checked, otherwise only the others.
     """
     bad = {problem.path for problem in known}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
@@ -55,31 +55,31 @@ def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bo
 
 
 def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
-    """Yields what a file or a flag has set and may, but to no effect, or against what is declared."""
+    """Yields settings by files and flags that are allowed but have no effect, or not the declared type."""
     yield from unused(config, trail, [], is_lenient=True)
     for path, section in in_force(config):
-        for name, said in section.ignored():
+        for name, text in section.ignored():
             place = fields.join(path, name)
             for inside in [touched for touched in trail.touched() if is_inside(touched, place)][:1]:
                 if trail.origin(inside).by_user:
-                    yield Problem(said, place, **_spot(trail.origin(inside)))
+                    yield Problem(text, place, **_spot(trail.origin(inside)))
     yield from _undeclared(config, trail)
 
 
 def _undeclared(config: Config, trail: Trail) -> Iterator[Problem]:
-    """Yields what a file or a flag has put against the declared type, which only sections of Model Garden take."""
+    """Yields values from files and flags that are not of the declared type; only Model Garden's sections allow them."""
     found: list[Problem] = []
     values.normalise(config, type(config), "", found.append)
     for problem in found:
         origin = trail.origin(problem.path)
         if origin.by_user:
-            said = f"Model Garden's class says that it {problem.what}, and its code gets {problem.got}"
+            what = f"in Model Garden's class it {problem.what}, and its code receives {problem.got}"
             fix = "" if problem.got == "null" else f"write [{problem.got}], or each letter counts as an item"
-            yield Problem(said, problem.path, fix=fix, **_spot(origin))
+            yield Problem(what, problem.path, fix=fix, **_spot(origin))
 
 
 def in_force(config: Any, path: str = "") -> Iterator[tuple[str, Config]]:
-    """Yields every section that counts, with its path: all but the branches that a one-of does not select."""
+    """Yields every section in force, with its path: all except the branches that a one-of does not select."""
     if fields.is_section(config):
         yield path, config
     for key, part in fields.children(config):
@@ -87,10 +87,10 @@ def in_force(config: Any, path: str = "") -> Iterator[tuple[str, Config]]:
             yield from in_force(part, fields.join(path, key))
 
 
-def _cause(section: Config, path: str, place: str, said: str, trail: Trail) -> dict[str, Any]:
-    """Returns the origin of the field, or of another one the rule names when only that was set by the user."""
+def _cause(section: Config, path: str, place: str, text: str, trail: Trail) -> dict[str, Any]:
+    """Returns the origin of the field, or of another field that the message names if only that was set by the user."""
     origin = trail.origin(place)
-    names = [word.rpartition(".")[2] for word in _words(said)]
+    names = [word.rpartition(".")[2] for word in _words(text)]
     others = [fields.join(path, name) for name in names if name in fields.hints(type(section))]
     for other in [] if origin.by_user else others:
         if trail.origin(other).by_user:
@@ -99,7 +99,7 @@ def _cause(section: Config, path: str, place: str, said: str, trail: Trail) -> d
 
 
 def _spot(origin: Origin) -> dict[str, Any]:
-    """Returns the place of a problem with its underlined length: the word that stands there."""
+    """Returns the origin of a problem and the length to underline: the word at that place."""
     lines = origin.text.splitlines()
     if not 0 < origin.line <= len(lines):
         return {"origin": origin}
@@ -108,8 +108,8 @@ def _spot(origin: Origin) -> dict[str, Any]:
     return {"origin": origin, "length": max(1, stop)}
 
 
-def _words(said: str) -> list[str]:
-    return [word.strip(".,;:()'`=").partition("=")[0] for word in said.split()]
+def _words(text: str) -> list[str]:
+    return [word.strip(".,;:()'`=").partition("=")[0] for word in text.split()]
 
 
 def _sibling(path: str, name: str) -> str:

@@ -1,11 +1,11 @@
-"""What differs between a configuration written down earlier and one in force, field by field.
+"""Compares an earlier configuration with the one in force, field by field.
 
-Owns: which fields differ, who set the new value, and which overrides bring the old one back.
-Does not own: what a difference means for a run (`runs/resume/config_changes.py` of the engine), or where the earlier
-one is kept.
+Owns: which fields differ, what set the new value, and which overrides restore the old one.
+Does not own: what a difference means for a run (`runs/resume/config_changes.py`), or where the earlier configuration is
+stored.
 
-The earlier one is plain: nested dicts, lists and scalars, as any YAML reader gives what `dump` wrote. A field that it
-lacks counts as the default of its class, so that a field added since is no difference.
+The earlier configuration is plain: nested dicts, lists and scalars, as a YAML reader returns the output of `dump`. A
+field that it lacks counts as the default of its class, so that a field added since then is not a difference.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from official_trainer.config.text import parts
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A field with another value than before.
+    """A field whose value has changed.
 
     Attributes:
       path: the field, such as `trainer.train_steps`; a list or a free mapping is one field, as in the layers.
       before: the value then, plain (lists and dicts, no sections); Ellipsis if there was none and the class has no
         default.
       after: the value now, plain; Ellipsis if there is no such field any more.
-      origin: who set the value now; None if there is no such field any more.
-      undo: overrides that, put after all others, bring the old value back; empty if none can, and for the fields of a
-        one-of's branch that the `undo` of its `type` takes out of force.
+      origin: what set the value now; None if there is no such field any more.
+      undo: overrides that restore the old value if they come after all others; empty if that is impossible, and for the
+        fields of a one-of's branch that the `undo` of its `type` deselects.
     """
 
     path: str
@@ -47,15 +47,15 @@ def differences(before: Mapping[str, Any], resolved: Resolved) -> list[Differenc
     """Returns what differs, by path.
 
     Args:
-      before: a configuration as plain data.
-      resolved: the one in force.
+      before: the earlier configuration as plain data.
+      resolved: the configuration in force.
     """
     found = _Comparison(resolved).value(dict(before), resolved.config, "")
     return sorted(found, key=lambda difference: difference.path)
 
 
 class _Comparison:
-    """Walks both configurations side by side; only branches of a one-of that are selected count."""
+    """Walks both configurations together; of a one-of, only selected branches count."""
 
     def __init__(self, resolved: Resolved) -> None:
         self._trail = resolved.trail
@@ -80,7 +80,7 @@ class _Comparison:
             yield Difference(path=fields.join(path, str(key)), before=before[key], after=Ellipsis)
 
     def _choice(self, before: dict[Any, Any], now: OneOf, path: str) -> Iterator[Difference]:
-        """Yields the change of `type`, and what the branch in force now has beside its defaults."""
+        """Yields the change of `type`, and the values of the branch in force that are not defaults."""
         type_path, chosen = fields.join(path, "type"), before.get("type")
         undo = tuple(self._choice_undone(before, now, path))
         yield Difference(path=type_path, before=chosen, after=now.type, origin=self._trail.origin(type_path), undo=undo)
@@ -97,7 +97,7 @@ class _Comparison:
             for old in self.value(before.get(chosen, {}), branches[chosen], fields.join(path, chosen)):
                 yield from old.undo
         if now.type is not None and self._is_set_by_user(branch := fields.join(path, now.type)):
-            yield f"~{branch}"  # or it would be refused as without effect
+            yield f"~{branch}"  # otherwise it is refused because it has no effect
 
     def _origin(self, path: str, now: Any) -> Origin:
         if not fields.is_section(now):
@@ -111,7 +111,7 @@ class _Comparison:
 
 
 def _default(section: Config, key: str) -> Any:
-    """Returns what the class of `section` says about a field, plain; Ellipsis if it has no default."""
+    """Returns the default of a field in the class of `section`, plain; Ellipsis if it has none."""
     key = str(fields.field_name(key))
     part, default = getattr(section, key), values.class_default(type(section))
     if fields.is_section(part):
@@ -120,7 +120,7 @@ def _default(section: Config, key: str) -> Any:
 
 
 def _has_matching_sections(before: Any, now: Any) -> bool:
-    """Whether `now` is a list or mapping of sections of which `before` has as many, so that each has its partner."""
+    """Whether `now` and `before` are lists or mappings of equally many sections, which can be compared in pairs."""
     if not any(fields.is_section(part) for _, part in fields.children(now)):
         return False
     if isinstance(now, dict):

@@ -51,23 +51,23 @@ class Config:
     """
 
     WORDS: ClassVar[tuple[str, ...]] = ()
-    """Fields that are true or false of which one alone, as a word, stands for the section."""
+    """Boolean fields whose name alone, as a word, abbreviates the section with that field set to true."""
     IS_WHOLE: ClassVar[bool] = False
-    """Whether a mapping replaces the section that is there instead of being merged into it."""
+    """Whether a mapping replaces the present section instead of being merged into it."""
     OURS: ClassVar[frozenset[str]] = frozenset()
-    """Fields that Model Garden's class of this name lacks, where a section stands for one."""
+    """Fields that Model Garden's class lacks, in a section for one of its classes."""
     READS_AS_GARDEN: ClassVar[bool] = False
-    """Whether fields are read by Model Garden's rules where ours differ: null may stand in each and one text for a list
-    of texts, both with a warning; mappings are merged, and so are the items of a list of sections with as many."""
+    """Whether fields are read by Model Garden's rules: every field accepts null, and a list of texts accepts one text,
+    both with a warning; mappings are merged, and so are lists of sections of the same length, item by item."""
     READ_AS_GARDEN: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are read so in a section whose others are not."""
+    """Fields that are read by these rules in a section whose other fields are not."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields `(field, what is wrong and how to mend it)` for rules that one field's type cannot say."""
+        """Yields `(field, what is wrong and how to correct it)` for rules that a type cannot express."""
         yield from ()
 
     def ignored(self) -> Iterator[tuple[str, str]]:
-        """Yields fields that may be set and that nothing here reads, each with what is to be known; for warnings."""
+        """Yields `(field, message)` for fields that may be set but have no effect; for warnings."""
         yield from ()
 
     def replace(self, **changes: Any) -> Self:
@@ -81,13 +81,13 @@ class Config:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneOf(Config):
-    """A section in which `type` names the one sub-section that counts (Model Garden's `OneOfConfig`).
+    """A section in which `type` selects the one subsection that is in force (Model Garden's `OneOfConfig`).
 
     Subclasses declare `type: Literal[…] | None` and one `Config` field for each choice.
     """
 
     IS_LENIENT: ClassVar[bool] = False
-    """Whether values below a choice that is not selected are only warned of."""
+    """Whether values of a choice that is not selected cause warnings instead of errors."""
 
     type: str | None = None
 
@@ -133,7 +133,7 @@ class Between:
         return "any number" if self.high is None else f"at most {self.high:g}"
 
     def problem(self, value: float) -> str | None:
-        """Says what is allowed when `value` is outside, else None."""
+        """Returns what is allowed if `value` is outside, else None."""
         inside = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
         return None if inside else f"must be {self.allowed}"
 
@@ -150,7 +150,7 @@ class Above:
         return f"greater than {self.low:g}"
 
     def problem(self, value: float) -> str | None:
-        """Says what is allowed when `value` is not above the bound, else None."""
+        """Returns what is allowed if `value` is not above the bound, else None."""
         return None if value > self.low else f"must be {self.allowed}"
 
 

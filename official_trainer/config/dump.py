@@ -1,4 +1,4 @@
-"""Configurations as text: YAML that every reader takes the same way, and a digest.
+"""Configurations as text: YAML that every reader reads in the same way, and a digest.
 
 Owns: writing whole configurations; `flat`; `digest`.
 Does not own: writing single values (`text.py`), reading any of it back (`layers.py`).
@@ -26,13 +26,13 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
 
     Args:
       config: a configuration, or what `resolve` returned.
-      origins: whether the first line names the experiment, and each value that is not a class default says in a
-        comment who set it; needs what `resolve` returned.
-      shared: whether an experiment of Model Garden is written so that Model Garden reads it: without what only we have,
-        as far as that is at its default.
+      origins: whether the first line names the experiment, and each value that is not a class default has a comment
+        with its origin; needs the result of `resolve`.
+      shared: whether an experiment of Model Garden is written so that Model Garden can read it: without the fields that
+        only we have, if they have their defaults.
     """
     if not isinstance(config, Resolved):
-        assert not origins, "only a Resolved knows who set what"
+        assert not origins, "only a Resolved has origins"
         return "".join(f"{line}\n" for line in _Writer(lambda path: "", shared=shared).lines(_plain(config), ""))
 
     def comment(path: str) -> str:
@@ -46,7 +46,7 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Returns every value by its path, as trackers take parameters: scalars, and lists of them as one line of YAML."""
+    """Returns every value by its path, in the form of trackers' parameters: scalars, and lists as one line of YAML."""
     return dict(_values(config, ""))
 
 

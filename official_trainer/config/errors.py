@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said so that it can be mended: places and problems.
+"""Problems of a configuration, with their places and with what the user can do about them.
 
 Owns: `Origin` (who set a value), `Problem` and its rendering, `ConfigError`.
 Does not own: finding problems; `nodes.py`, `decode.py`, `checks.py` and `overrides.py` do.
@@ -18,7 +18,7 @@ _SHOWN_COLUMNS = 110
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Who set a value, and where in their text.
+    """What set a value, and the place in its text.
 
     `name` is the class whose default it is, the experiment, the file, or the flag. `line` and `column` count from 1.
     """
@@ -68,7 +68,7 @@ class Problem:
       allowed: what would be right, as a list or in words.
       near: the nearest right spelling.
       fix: what to do.
-      origin: where the text is that caused it.
+      origin: the place of the text that caused it.
       length: columns to underline there.
     """
 
@@ -87,12 +87,12 @@ class Problem:
     @property
     def message(self) -> str:
         """The problem on one line: place, path, what is wrong, what is allowed, nearest match, fix."""
-        said = self.what + (f", got {self.got}" if self.got else "")
-        said += f"; allowed: {self.allowed}" if self.allowed else ""
-        said += f"; {self.fix}" if self.fix else ""
-        said += f"; did you mean '{self.near}'?" if self.near else ""
+        text = self.what + (f", got {self.got}" if self.got else "")
+        text += f"; allowed: {self.allowed}" if self.allowed else ""
+        text += f"; {self.fix}" if self.fix else ""
+        text += f"; did you mean '{self.near}'?" if self.near else ""
         place = self.origin.brief if self.origin else ""
-        return ": ".join(part for part in (place, self.path, said) if part)
+        return ": ".join(part for part in (place, self.path, text) if part)
 
     def _source(self) -> list[str]:
         """The line of the file or flag, with a caret under the spot."""
@@ -125,12 +125,12 @@ def near_file(name: str) -> str:
 
 
 def not_a_choice(path: str, value: object, choices: Sequence[str]) -> Problem:
-    """Returns the problem that a value which Python code has set is none of the choices."""
+    """Returns the problem that a value set by Python code is not one of the choices."""
     return Problem("not one of the choices", path, repr(value), ", ".join(choices), best_match(str(value), choices))
 
 
 class ConfigError(UserError, ValueError):
-    """Everything that is wrong with a configuration, at once."""
+    """All problems of a configuration."""
 
     exit_code = ExitCode.CONFIG
 

@@ -1,7 +1,7 @@
-"""What one field means and why it has its value, as text for a terminal.
+"""Explains one field for a terminal: its meaning, its value and what set it.
 
-Owns: the wording of `explain`.
-Does not own: who set what (`provenance.py`), the documentation (`fields.py` reads it from docstrings).
+Owns: the text of `explain`.
+Does not own: the origins of values (`provenance.py`), the documentation (`fields.py` reads it from docstrings).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WIDTH = 100
 
 
 def explain(resolved: Resolved, path: str) -> str:
-    """Returns type, documentation, default, value, what is allowed and who set it; for a section, its fields.
+    """Returns type, documentation, default, value, allowed values and origins of a field, or the fields of a section.
 
     Raises:
       ConfigError: there is no such field; names the nearest.

@@ -1,7 +1,6 @@
-"""What a section is made of: its fields, their types in words, their documentation; paths through it.
+"""The fields of a section: their types, types in words, documentation, allowed values; paths to them.
 
-Owns: the four things the decoder needs of a section (`is_section`, `hints`, `rebuild`, `getattr`), so that other kinds
-of section can be added here alone; type helpers; path syntax.
+Owns: access to sections (`is_section`, `hints`, `rebuild`), questions about types, the syntax of paths.
 Does not own: reading (`decode.py`) or checking (`checks.py`) values.
 """
 
@@ -41,7 +40,7 @@ _WORDS: dict[Any, tuple[str, str]] = {
 
 
 def is_section(value: Any) -> TypeGuard[Config]:
-    """Whether `value` is a section, not a plain value."""
+    """Whether `value` is a section."""
     return isinstance(value, Config)
 
 
@@ -95,7 +94,7 @@ def required(cls: type[Config]) -> list[str]:
 
 
 def choices(cls: type[OneOf]) -> list[str]:
-    """Returns what `type` of a one-of may be."""
+    """Returns the choices for the `type` of a one-of."""
     literals = [arm for arm in arms(hints(cls)["type"]) if typing.get_origin(arm) is Literal]
     allowed = [choice for literal in literals for choice in typing.get_args(literal)]
     return allowed or [name for name in hints(cls) if name != "type"]
@@ -145,7 +144,7 @@ def _check_readable(cls: type, name: str, tp: Any) -> None:
             if part is not Ellipsis:
                 _check_readable(cls, name, part)
         return
-    _refuse(cls, f"field {name!r} has type {bare}, which a configuration cannot hold; see config/declaration.py")
+    _refuse(cls, f"field {name!r} has type {bare}, which a configuration cannot contain; see config/declaration.py")
 
 
 # Types.
@@ -186,7 +185,7 @@ def item_types(tp: Any, count: int) -> list[Any] | None:
 
 
 def as_list(text: str, tp: Any, path: str) -> str:
-    """Returns how a text at `path` is written where a list belongs; a list in a list is one of words."""
+    """Returns how a text at `path` is written as a list; inside a list of lists, its words become the items."""
     items = item_types(tp, 1)
     words = ", ".join(text.split())
     if items is not None and typing.get_origin(items[0]) in (list, tuple):
@@ -205,7 +204,7 @@ def value_type(tp: Any) -> Any:
 
 
 def narrowness(tp: Any) -> int:
-    """Returns a number by which the members of a union are tried, low to high."""
+    """Returns a sort key: the members of a union are tried from low to high."""
     order: dict[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
     return order.get(strip(tp)[0], 5)
 

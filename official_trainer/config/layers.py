@@ -1,10 +1,10 @@
-"""From an experiment, files and flags to one configuration.
+"""Combines an experiment, files and flags into one configuration.
 
-Owns: which layers there are and in what order; reporting everything that is wrong in all of them at once.
-Does not own: reading a layer (`nodes.py`, `overrides.py`) or putting it on the layers below (`decode.py`).
+Owns: the layers and their order; reporting the problems of all layers at once.
+Does not own: reading a layer (`nodes.py`, `overrides.py`) or merging it into the layers below (`decode.py`).
 
 Low to high: class defaults, the experiment's factory, files named by `base:`, configuration files in order, dedicated
-flags that were given, `--params_override` in order, `--set` in order.
+flags, `--params_override` in order, `--set` in order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def resolve(
     sets: Sequence[str] = (),
     flags: Sequence[tuple[str, str, str]] = (),
 ) -> Resolved:
-    """Puts all layers together.
+    """Merges all layers into one configuration.
 
     Args:
       base: what the experiment's factory returned.
@@ -41,10 +41,10 @@ def resolve(
       config_files: YAML or JSON files.
       params_overrides: arguments of `--params_override`: items, YAML, or a file.
       sets: arguments of `--set`: one item each.
-      flags: dedicated flags that were given: name of the flag, path of the field, text.
+      flags: dedicated flags on the command line: name of the flag, path of the field, text.
 
     Raises:
-      ConfigError: something is wrong; carries every problem found.
+      ConfigError: with all problems of all layers.
     """
     layers = _Layers(base, experiment)
     for name in _several(config_files):
@@ -126,7 +126,7 @@ class _Layers:
 
 
 def _from_python(problem: Problem, trail: Trail) -> Problem:
-    """Adds whose mistake it is: the experiment's or a class's."""
+    """Adds the origin of the value: the experiment or a class."""
     return dataclasses.replace(problem, origin=trail.origin(problem.path))
 
 

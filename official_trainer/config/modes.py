@@ -1,6 +1,6 @@
-"""The modes of a run, Model Garden's words for them and one more, and when each evaluates.
+"""The modes of a run, Model Garden's and `predict`, and when each evaluates.
 
-Owns: the names and the refusal of others. Does not own: what a mode does (`runs/train.py`, `runs/evaluate.py`,
+Owns: the names, and the error for other names. Does not own: what a mode does (`runs/train.py`, `runs/evaluate.py`,
 `runs/predict.py`).
 """
 
@@ -33,14 +33,14 @@ class ModeError(UserError, ValueError):
 
 
 def check(mode: str) -> None:
-    """Refuses what is not a mode.
+    """Checks the name of a mode.
 
     Raises:
-      ModeError: lists the modes, and the nearest.
+      ModeError: there is no such mode; lists the modes, and the nearest.
     """
     if mode in MODES:
         return
-    from official_trainer.errors import nearest  # only now: `--help` needs the names alone, and at once
+    from official_trainer.errors import nearest  # here, because `--help` needs only the names, and quickly
 
     near = nearest(mode, MODES)
     hint = f"; did you mean {near[0]}?" if near else ""

@@ -1,8 +1,7 @@
-"""The sections of experiments with several tasks: trained together, or evaluated beside the one that is trained.
+"""The sections of experiments with several tasks, trained together, or with several validation sets.
 
-Owns: Model Garden's names for them, and what is wrong with them by themselves.
-Does not own: how tasks are sampled or trained together (`tasks/multi_task/task.py`, `tasks/multi_task/sampler.py` of
-the engine).
+Owns: these sections with Model Garden's names, and the rules for their values.
+Does not own: how tasks are sampled or trained together (`tasks/multi_task/task.py`, `tasks/multi_task/sampler.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class TaskRoutine(Config):
       task_name: its name, in logs, in `best_checkpoint_eval_metric` (`name|metric`) and among the model's `sub_tasks`.
       task_config: the task: data, losses, metrics.
       eval_steps: batches of an evaluation; -1 means all data, unset the same as `trainer.validation_steps`.
-      task_weight: the weight of its loss in joint training; how often it comes when tasks are interleaved, beside the
-        weights of the others, as `trainer.task_sampler` says.
+      task_weight: the weight of its loss in joint training; with interleaving, how often it is sampled relative to the
+        other tasks, as `trainer.task_sampler` configures.
     """
 
     task_name: str = ""
@@ -41,7 +40,7 @@ class TaskRoutine(Config):
         if not self.name:
             yield "task_name", "is not set; name the task"
         if any(mark in self.name for mark in "|/"):
-            yield "task_name", f"{self.name!r} holds '|' or '/', which stand between the name and a metric's"
+            yield "task_name", f"{self.name!r} contains '|' or '/', which separate the names of task and metric"
         if self.eval_steps == 0:
             yield "eval_steps", "must be -1 (all data) or at least 1"
 
@@ -52,7 +51,7 @@ class MultiTaskConfig(Config):
 
     Attributes:
       init_checkpoint: checkpoint (or directory with one) whose model weights a fresh run starts from.
-      init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` need not hold.
+      init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` may lack.
       model: the section of the shared model.
       task_routines: the tasks.
     """
@@ -70,11 +69,11 @@ class MultiTaskConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProportionalSampleConfig(Config):
-    """A task comes as often as its weight to a power says.
+    """Samples a task in proportion to a power of its weight.
 
     Attributes:
-      alpha: the power of `task_weight`; 1 takes weights as they are, 0 makes all tasks equal. With numbers of examples
-        for weights, 0.5 is square-root sampling.
+      alpha: the power of `task_weight`; 1 uses the weights themselves, 0 makes all tasks equal. If the weights are
+        numbers of examples, 0.5 is square-root sampling.
     """
 
     alpha: float = 1.0
@@ -84,11 +83,11 @@ class ProportionalSampleConfig(Config):
 class AnnealingSampleConfig(Config):
     """From proportional sampling towards uniform (Stickland and Murray, 2019, arXiv:1902.02671).
 
-    The power of `task_weight` falls by one equal part from epoch to epoch; it is 0.2 at the end, and stays there.
+    The power of `task_weight` falls by the same amount from epoch to epoch, to 0.2 at the end, and then stays constant.
 
     Attributes:
       steps_per_epoch: steps between two changes.
-      total_steps: steps until it does not change any more.
+      total_steps: steps until the last change.
     """
 
     steps_per_epoch: Positive = 5
@@ -101,13 +100,13 @@ class AnnealingSampleConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskSamplingConfig(OneOf):
-    """Which task comes next, when they are interleaved.
+    """How the task of each step is sampled, with interleaving.
 
     Attributes:
-      type: how it is drawn, anew for each step; the same task comes at the same step after every restart.
+      type: how it is drawn for each step; after a restart, the same task is drawn at the same step.
       uniform: all tasks equally often.
-      proportional: as often as their weights say.
-      annealing: as often as their weights say, at first.
+      proportional: in proportion to a power of their weights.
+      annealing: in proportion to their weights at first, then more and more evenly.
     """
 
     type: Literal["uniform", "proportional", "annealing"] | None = "proportional"
@@ -118,12 +117,12 @@ class TaskSamplingConfig(OneOf):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiTaskTrainerConfig(TrainerConfig):
-    """How several tasks are trained together; all else is as for one.
+    """How several tasks are trained together; all other fields are as for one task.
 
     Attributes:
       trainer_type: `joint` takes a batch of every task in each step and updates by the weighted sum of their losses;
-        `interleaving` has each step be one task's.
-      task_sampler: which task comes next, with `interleaving`.
+        `interleaving` trains one task in each step.
+      task_sampler: which task is trained in a step, with `interleaving`.
     """
 
     trainer_type: Literal["interleaving", "joint"] = "interleaving"
@@ -136,7 +135,7 @@ class MultiTaskTrainerConfig(TrainerConfig):
         if self.trainer_type == "joint" and self.task_sampler != TaskSamplingConfig():
             yield "task_sampler", "has no effect with trainer_type=joint; leave it out, or set that to interleaving"
         if self.train_epochs is not None:
-            yield "train_epochs", "means nothing for several tasks, each with epochs of its own; set train_steps"
+            yield "train_epochs", "is undefined for several tasks, each with its own epochs; set train_steps"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,17 +162,17 @@ class MultiTaskExperimentConfig(ExperimentConfig):
                 what = "batches of several tasks do not come from a tf.data service; leave it out"
                 yield f"{path}.train_data.enable_tf_data_service", what
         if self.runtime.distribution_strategy == "tpu" and self.trainer.trainer_type == "interleaving":
-            what = "interleaving has batches of several shapes, and a TPU takes one; set it to joint"
+            what = "interleaving has batches of several shapes, and a TPU accepts only one; set it to joint"
             yield "trainer.trainer_type", what
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiEvalExperimentConfig(ExperimentConfig):
-    """An experiment that trains one task, and evaluates its weights on named validation sets too.
+    """An experiment that trains one task, and also evaluates its weights on named validation sets.
 
     Attributes:
-      eval_tasks: these sets, each with a Task of its own for its data, losses and metrics. Only what is for evaluation
-        counts of them.
+      eval_tasks: these sets, each with its own Task for data, losses and metrics. Only their fields for evaluation have
+        an effect.
     """
 
     eval_tasks: tuple[TaskRoutine, ...] = ()
@@ -184,7 +183,7 @@ class MultiEvalExperimentConfig(ExperimentConfig):
 
 
 def named_twice(field: str, routines: Sequence[TaskRoutine]) -> Iterator[tuple[str, str]]:
-    """Yields, for each task in a list that has the name of one before it, its field and what is wrong."""
+    """Yields the field and a message for each task in a list that has the name of an earlier one."""
     names = [routine.name for routine in routines]
     for number, name in enumerate(names):
         if name and name in names[:number]:

@@ -242,7 +242,7 @@ class ExponentialLrConfig(ScheduleConfig):
       initial_learning_rate: rate at step 0.
       decay_steps: steps in which the rate falls by one factor.
       decay_rate: the factor.
-      staircase: whether the rate falls in stairs of `decay_steps`.
+      staircase: whether the rate falls in steps of `decay_steps`.
       offset: steps by which the schedule starts later.
     """
 

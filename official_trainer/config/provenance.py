@@ -1,6 +1,6 @@
-"""A resolved configuration: the values, who set each, and who had set it before.
+"""A resolved configuration: the values, what set each of them, and what had set it before.
 
-Owns: `Resolved`; the record that decoding writes (`Trail`) and what is read off it: origin and history of a path.
+Owns: `Resolved`; the record that decoding writes (`Trail`), with the origin and the history of each path.
 Does not own: decoding (`decode.py`), or which layer comes first (`layers.py`).
 """
 
@@ -14,12 +14,12 @@ from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.text import flow
 
-_BASE = Origin("experiment", "what the base says")
+_BASE = Origin("experiment", "the base")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One time a value was set. `time` orders settings; a replaced section starts a new age for all below it."""
+    """One setting of a value. `time` orders settings; those before a section was replaced do not count below it."""
 
     origin: Origin
     value: Any
@@ -27,7 +27,7 @@ class Setting:
 
 
 class Trail:
-    """Every setting by files and flags, on top of the values that `base` brought along."""
+    """Every setting by files and flags, in addition to the values of `base`."""
 
     def __init__(self, base: Config, experiment: str = "") -> None:
         self._base = base
@@ -42,15 +42,15 @@ class Trail:
         self._settings.setdefault(path, []).append(Setting(origin, value, self._time))
 
     def replace(self, path: str, origin: Origin | None = None) -> None:
-        """Records that everything below `path` starts anew; parts not set after this belong to `origin`.
+        """Records that the section or list at `path` was replaced.
 
-        Without an origin they belong to their class.
+        Parts below it that are not set later have this `origin`, or without one the defaults of their class.
         """
         self._time += 1
         self._replaced[path] = self._time, origin
 
     def reset(self, path: str, origin: Origin, value: Any) -> None:
-        """Records that `origin` put back `value`, which the base has at `path`."""
+        """Records that `origin` restored `value`, which the base has at `path`."""
         for place, part in fields.walk(value, path):
             if place != path and not fields.is_section(part):
                 self.note(place, origin, part)
@@ -58,7 +58,7 @@ class Trail:
         self._replaced[path] = self._time, _BASE
 
     def last(self, path: str) -> Origin | None:
-        """Returns the last file or flag that set `path`, if any did."""
+        """Returns the last file or flag that set `path`, or None."""
         found = self._settings.get(path)
         return found[-1].origin if found else None
 
@@ -67,18 +67,18 @@ class Trail:
         return list(self._settings)
 
     def take(self, other: Trail) -> None:
-        """Becomes what `other`, a changed `copy`, has become."""
+        """Takes over the content of `other`, a `copy` that was changed."""
         self._settings, self._replaced, self._time = other._settings, other._replaced, other._time
 
     def copy(self) -> Trail:
-        """Returns a copy with a future of its own."""
+        """Returns an independent copy."""
         twin = Trail(self._base, self._experiment.name)
         twin._settings = {path: list(found) for path, found in self._settings.items()}
         twin._replaced, twin._time = dict(self._replaced), self._time
         return twin
 
     def origin(self, path: str) -> Origin:
-        """Returns who set `path` last."""
+        """Returns what set `path` last."""
         cut, owner = self._cut(path)
         last = self._settings.get(path, [None])[-1]
         if last is not None and last.time > cut:
@@ -88,7 +88,7 @@ class Trail:
         return self._origin_in_base(path)
 
     def history(self, path: str, value: Any) -> list[tuple[Origin, Any]]:
-        """Returns everyone who set `path`, first to last, with what they set; `value` is the one in force."""
+        """Returns all origins that set `path`, first to last, with their values; `value` is the one in force."""
         steps: list[tuple[Origin, Any]] = []
         default = self.default(path)
         if default is not Ellipsis:
@@ -102,12 +102,12 @@ class Trail:
         return steps
 
     def _cut(self, path: str) -> tuple[int, Origin | None]:
-        """Returns the last time that something around `path` was replaced, and by whom."""
+        """Returns the time at which `path`, or something around it, was last replaced, and the origin."""
         times = [found for around, found in self._replaced.items() if is_inside(path, around)]
         return max(times, key=lambda found: found[0], default=(0, None))
 
     def default(self, path: str) -> Any:
-        """Returns what the classes say about `path`, for the classes that the base is made of; Ellipsis if nothing."""
+        """Returns the default of `path` in the classes of the base; Ellipsis if there is none."""
         value: Any = self._base
         default: Any = values.class_default(type(value))
         for key in fields.parse_path(path):
@@ -127,13 +127,13 @@ class Trail:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """A configuration in force, and where its values come from. Paths look like `trainer.train_steps`, `blocks[0].x`.
+    """A configuration in force, and the origins of its values. Paths look like `trainer.train_steps`, `blocks[0].x`.
 
     Attributes:
       config: the configuration, frozen.
       experiment: its name.
-      trail: who set what.
-      warnings: what was set to no effect, where that is allowed.
+      trail: what set each value.
+      warnings: settings without effect, where they are allowed.
     """
 
     config: Any
@@ -142,7 +142,7 @@ class Resolved:
     warnings: tuple[Problem, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     def origin(self, path: str) -> Origin:
-        """Returns who set the value at `path` last.
+        """Returns what set the value at `path` last.
 
         Raises:
           ConfigError: there is no such value.
@@ -153,7 +153,7 @@ class Resolved:
         return self.trail.origin(path)
 
     def history(self, path: str) -> list[tuple[Origin, str]]:
-        """Returns everyone who set the value at `path`, first to last, and the text of what they set.
+        """Returns all origins that set the value at `path`, first to last, each with the text of its value.
 
         Raises:
           ConfigError: there is no such value.

@@ -21,7 +21,7 @@ from official_trainer.config.when import ExponentialWhen, When
 _HEAD = """\
 # Configuration
 
-Generated from the schema by `python -m official_trainer.config.reference`; a test keeps it so.
+Generated from the schema by `python -m official_trainer.config.reference`; a test checks that it is current.
 
 ## Where values come from
 
@@ -40,7 +40,7 @@ before a list or mapping adds to what is there, `!remove` before a list takes it
 starts it from its class defaults. `a.b: 1` is the same as `b: 1` inside `a`. Fields that start with `x-` at the top of
 a file are ignored, for anchors.
 
-`official-trainer show EXPERIMENT --explain PATH` says what a field means and who set it.
+`official-trainer show EXPERIMENT --explain PATH` prints what a field means and what set it.
 
 ## Overrides
 
@@ -55,7 +55,7 @@ may be repeated. `--set` takes one item whose value is the rest of the argument.
 | `task.model.filters+=64` | appends to a list; `+={…}` adds to a mapping |
 | `task.model.filters[0]=8` | sets one item; `[-1]` is the last |
 | `~task.model.filters[0]` | removes one item |
-| `~trainer.train_steps` | puts back what the experiment says |
+| `~trainer.train_steps` | restores the value of the experiment |
 | `trainer.optimizer_config:={learning_rate: constant}` | replaces a section: class defaults, then these fields |
 
 Items are separated by `,`, `;` or a new line. Values with commas, brackets or `=` inside need no quotes
@@ -63,7 +63,7 @@ Items are separated by `,`, `;` or a new line. Values with commas, brackets or `
 
 ## What a value may look like
 
-The type of the field decides, never the look of the text.
+The type of the field decides, never the form of the text.
 
 | type | accepts | refuses |
 |---|---|---|
@@ -97,7 +97,7 @@ def page() -> str:
 _SEVERAL = """\
 ## Several tasks
 
-A `MultiTaskExperimentConfig` has these in place of `task` and beside the rest of `trainer`, and a
+A `MultiTaskExperimentConfig` has these instead of `task`, and in addition to the other fields of `trainer`; a
 `MultiEvalExperimentConfig` has `eval_tasks`: [several.md](several.md)."""
 
 

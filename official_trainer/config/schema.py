@@ -1,9 +1,9 @@
 """The typed sections every experiment has: `ExperimentConfig{task, trainer, runtime}`.
 
 Owns: field names, types, defaults and their documentation; Model Garden's names wherever it has the field.
-Does not own: the optimizer's section (`optimization.py`), a task's own fields (beside the task, in `experiments/`).
+Does not own: the optimizer's section (`optimization.py`), the fields of one task (in its file in `experiments/`).
 
-Every field here is read by the engine. A field that nothing reads is a promise broken: remove it.
+Every field here is read by the engine. Remove a field that nothing reads.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class DataConfig(Config):
     """Where examples come from and how they become batches.
 
     Attributes:
-      input_path: file path or pattern, or several; for file-based pipelines. Not with `tfds_name`.
+      input_path: file path or pattern, or a list of them; for file-based pipelines. Not with `tfds_name`.
       tfds_name: name of a TensorFlow Datasets builder, such as `mnist` or `my_set:1.0.0`. Not with `input_path`.
       tfds_split: split to read, such as `train[:90%]`; needed with `tfds_name`.
-      tfds_data_dir: directory that holds prepared TFDS data; empty means TFDS's own default.
+      tfds_data_dir: directory with prepared TFDS data; empty means TFDS's own default.
       tfds_as_supervised: whether TFDS yields `(input, label)` pairs instead of dictionaries.
-      global_batch_size: examples in a batch over all replicas.
+      global_batch_size: examples in a batch, summed over all replicas.
       is_training: whether the data is repeated, and shuffled by default. Unset means true for `train_data`
         and false for `validation_data`.
       shuffle: whether the order of examples changes from epoch to epoch. Unset means the same as `is_training`.
-      shuffle_buffer_size: examples held while shuffling a stream of files. In-memory data is always shuffled whole.
-      drop_remainder: whether a last, smaller batch is left out. Unset means only while training, so that an
-        evaluation counts every example.
-      cache: whether the serialized examples of files are read into memory at the start, and then shuffled whole.
+      shuffle_buffer_size: examples in the buffer that shuffles a stream of files. Data in memory is shuffled fully.
+      drop_remainder: whether a last, smaller batch is dropped. Unset means only in training, so that an evaluation
+        uses every example.
+      cache: whether the serialized examples of files are read into memory at the start, and then shuffled fully.
       cycle_length: files read at the same time; unset means up to 16.
       block_length: consecutive examples taken from one file before the next.
       prefetch_buffer_size: batches prepared ahead; unset means 2.
       sharding: whether each input pipeline of a multi-host job reads its own part of the files.
       seed: seed of the order of examples; unset means `runtime.seed`.
-      enable_tf_data_service: whether a tf.data service prepares the batches of `train_data`. They come in no fixed
-        order then, so a run that was broken off goes on near where it was, not exactly there.
+      enable_tf_data_service: whether a tf.data service prepares the batches of `train_data`. Their order is then not
+        fixed, so an interrupted run continues near its position in the data, not exactly at it.
       tf_data_service_address: its dispatcher, `grpc://host:port`.
       tf_data_service_job_name: name under which trainers, or the input pipelines of one, share a pass over the data;
         unset gives each its own. Needed with several input pipelines.
@@ -90,8 +90,8 @@ class TaskConfig(Config):
 
     Attributes:
       init_checkpoint: checkpoint (or directory with one) whose model weights a fresh run starts from.
-      init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` need not hold,
-        such as `head/*`. Every other variable must be restored.
+      init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` may lack, such as
+        `head/*`. Every other variable must be restored.
       model: the model's own section.
       train_data: training examples.
       validation_data: examples for evaluation.
@@ -129,16 +129,16 @@ class TrainerConfig(Config):
       train_epochs: passes over the training data, instead of `train_steps`.
       on_data_end: what happens when training data ends early. `error` fails with exit code 3, `stop` ends the run
         there, `repeat` starts the next epoch. Pipelines that repeat by themselves never end.
-      steps_per_loop: most steps run in one traced call. It changes speed, never results: events fire at
-        exactly their steps.
+      steps_per_loop: the largest number of steps in one traced call. It affects speed, never results: every event
+        happens at exactly its step.
       summary_interval: steps between two rows of training metrics.
       checkpoint_interval: steps between two checkpoints.
-      async_checkpoint: whether training goes on while a checkpoint is written. The host needs memory for one more copy
-        of model and optimizer while it is.
-      max_to_keep: newest checkpoints kept; the best ones are kept apart. While a `continuous_eval` lives, those that it
-        has not evaluated yet are kept too.
-      keep_checkpoint_every_n_steps: checkpoints at multiples of this step are kept for ever, whatever `max_to_keep`
-        says; unset for none. A multiple of `checkpoint_interval`.
+      async_checkpoint: whether training continues while a checkpoint is written. During that time the host needs memory
+        for one more copy of model and optimizer.
+      max_to_keep: how many of the newest checkpoints are kept; the best ones are kept separately. While a
+        `continuous_eval` runs, checkpoints that it has not evaluated yet are kept too.
+      keep_checkpoint_every_n_steps: checkpoints at multiples of this step are never deleted, for any `max_to_keep`;
+        unset means none. Must be a multiple of `checkpoint_interval`.
       restore_allow_mismatch: patterns (shell style) of variables that may differ between a checkpoint and the program
         when a run continues, such as `optimizer/*` for another optimizer. They start from fresh values; a variable
         that differs and is not named here is refused.
@@ -150,31 +150,31 @@ class TrainerConfig(Config):
         empty keeps none.
       best_checkpoint_metric_comp: whether a `higher` or a `lower` value is better.
       best_checkpoint_max_to_keep: how many checkpoints are kept as best, by their values; of equal ones the earlier.
-        `best` in a flag means the very best of them, and so does `info.json` beside them.
+        `best` in a flag, and `info.json` in their folder, mean the first of them.
       best_checkpoint_export_subdir: folder in `model_dir` for the best checkpoint.
       validation_summary_subdir: folder in `model_dir` for TensorBoard files of evaluations.
       loss_upper_bound: training stops when its loss, averaged since the last summary, is above this.
       recovery_begin_steps: steps before which `loss_upper_bound` is not enforced.
-      recovery_max_trials: how often a run whose loss is not finite or above the bound goes back to its last
-        checkpoint, before it fails with exit code 4. A negative number turns the bound off; a state that is not finite
-        is never saved.
-      recovery_checkpoints_back: how many checkpoints it goes back; those after are deleted.
-      recovery_data: what it sees then. `skip` goes on past the data of the steps that were lost, `skip_batch` repeats
-        them without the batch that failed, `repeat` repeats them as they were, for failures of the machine.
-      recovery_learning_rate_scale: each recovery multiplies the learning rate by this, from there on; 1 leaves it.
-      gradient_accumulation_steps: micro-batches that a batch is cut into, one after another, for models of which a
-        whole batch does not fit. Their mean gradient makes one update, as that of the whole batch would; steps count
-        updates. Batch norm sees micro-batches.
+      recovery_max_trials: how often a run whose loss is not finite or above the bound returns to its last checkpoint,
+        before it fails with exit code 4. A negative number turns the bound off; a state that is not finite is never
+        saved.
+      recovery_checkpoints_back: how many checkpoints a recovery goes back; later checkpoints are deleted.
+      recovery_data: the training data after a recovery. `skip` continues after the data of the lost steps, `skip_batch`
+        repeats it without the batch that failed, `repeat` repeats all of it, for failures of the machine.
+      recovery_learning_rate_scale: each recovery multiplies the learning rate by this; 1 does not change it.
+      gradient_accumulation_steps: number of micro-batches that a batch is split into, for models for which a batch does
+        not fit into memory. Their mean gradient is applied as one update, like the gradient of the batch; steps count
+        updates. Batch norm uses micro-batches.
       train_tf_function: whether training steps are traced.
       train_tf_while_loop: whether the loop over steps is traced too.
       eval_tf_function: whether evaluation steps are traced.
-      eval_tf_while_loop: whether the loop over evaluation steps is traced too. Where a task aggregates logs, which the
-        host does after each step, steps are traced and the loop is not.
-      max_traces: how often training or evaluation steps may be traced, which batches of ever new shapes cause, before
-        the run fails with exit code 3.
+      eval_tf_while_loop: whether the loop over evaluation steps is traced too. If a task aggregates logs, which is done
+        on the host after each step, only the steps are traced.
+      max_traces: how often training or evaluation steps may be traced before the run fails with exit code 3. Batches
+        with new shapes cause a new trace.
       export: SavedModel exports.
-      actions: what else happens at a step, in the order of their priorities; each has a `type`.
-      trackers: where numbers go beside the console, `metrics.jsonl` and TensorBoard; each has a `type`.
+      actions: what is done at chosen steps, in the order of their priorities; each has a `type`.
+      trackers: where metrics are written besides the console, `metrics.jsonl` and TensorBoard; each has a `type`.
     """
 
     optimizer_config: OptimizationConfig = OptimizationConfig()
@@ -224,8 +224,8 @@ class TrainerConfig(Config):
             near = interval * max(1, round(forever / interval))
             yield (
                 "keep_checkpoint_every_n_steps",
-                f"is {forever}, which is no multiple of checkpoint_interval={interval}: there is no checkpoint at most "
-                f"of these steps; for example {near}",
+                f"is {forever}, which is not a multiple of checkpoint_interval={interval}, so most of these steps have "
+                f"no checkpoint; for example {near}",
             )
         if self.train_tf_while_loop and not self.train_tf_function:
             yield "train_tf_while_loop", "needs train_tf_function; set train_tf_while_loop=false too"
@@ -247,10 +247,10 @@ class TrainerConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuntimeConfig(Config):
-    """What the experiment runs on: devices, precision, compiler, seed. Results round differently.
+    """What the experiment runs on: devices, precision, compiler, seed.
 
     Attributes:
-      distribution_strategy: `auto` takes what there is: a cluster or TPU that the environment tells of, else all GPUs
+      distribution_strategy: `auto` uses a cluster or TPU that the environment describes, else all GPUs
         of the machine (one device: no strategy at all). `off` takes none, `one_device` OneDeviceStrategy, `mirrored`
         all GPUs or logical CPUs of this machine (one of them: the same as `off`), `multi_worker_mirrored` those of all
         workers, `parameter_server` workers under a coordinator, `tpu` a Cloud TPU.
@@ -259,31 +259,31 @@ class RuntimeConfig(Config):
       all_reduce_alg: how gradients are summed: `nccl` or `hierarchical_copy` for `mirrored`, `nccl` or `ring` for
         `multi_worker_mirrored`; unset lets TensorFlow choose.
       num_packs: packs of gradients in one all-reduce of `mirrored`.
-      worker_hosts: `host:port` of all workers, with commas between, where nothing in the environment tells them.
-      task_index: which of `worker_hosts` this process is, from 0.
-      rendezvous_timeout_seconds: how long a process waits for the others at the start; then it says who is missing and
-        ends with exit code 75.
+      worker_hosts: `host:port` of all workers, separated by commas, if the environment does not describe them.
+      task_index: the index of this process in `worker_hosts`, from 0.
+      rendezvous_timeout_seconds: how long a process waits for the others at the start; then it names the missing ones
+        and ends with exit code 75.
       collective_timeout_seconds: how long a worker waits for the others within a step; then it ends with exit code 75.
-        Workers that have died are noticed within seconds, whatever this says.
+        Workers that have died are noticed within seconds, for any value.
       mixed_precision_dtype: compute precision; variables stay float32.
       loss_scale: `dynamic` or a fixed factor, for float16 only.
-      enable_xla: whether the training window is compiled by XLA, which rounds and draws dropout in its own way. On a
-        CPU, for small dense models only: its convolutions are many times slower there.
-      enable_op_determinism: whether TensorFlow's operations give the same bits each time on GPUs too, some of them
-        slower; an operation that cannot is refused. On a CPU they do anyway.
-      run_eagerly: whether nothing is traced, for debugging.
+      enable_xla: whether the training window is compiled by XLA, which rounds differently and draws different dropout
+        masks. On a CPU, use it for small dense models only: its convolutions are many times slower there.
+      enable_op_determinism: whether TensorFlow's operations give the same bits each time on GPUs too; some are slower,
+        and operations that cannot are refused. On a CPU they always do.
+      run_eagerly: whether all steps run without tracing, for debugging.
       seed: seed of weights, data order and every random stream.
       stop_grace_seconds: seconds from SIGTERM, SIGINT or the end of `max_wall_seconds` within which the process ends,
-        whatever it is doing. A step that is not done by then is lost, with exit code 75. Set it below the grace
-        period of the scheduler, which kills after that.
+        in every phase. A step that is not finished by then is lost, with exit code 75. Set it below the grace period
+        of the scheduler, which kills the process after that.
       max_wall_seconds: seconds after which the run saves and ends with exit code 143, as if preempted; unset means no
         limit. Set it below the scheduler's time limit.
-      stall_floor_seconds: no gap without progress that is shorter than this counts as a stall, which ends the process
-        with exit code 5 and the stacks of all threads. Longer ones do if they are ten times as long as the longest
-        before. Unset never ends it.
-      stall_startup_seconds: the same for what the process does for the first time: tracing, compiling, filling buffers.
+      stall_floor_seconds: a time without progress that is longer than this, and ten times as long as the longest one
+        before, is a stall: the process ends with exit code 5 and prints the stacks of all threads. Unset means never.
+      stall_startup_seconds: the same for work that the process does for the first time: tracing, compiling, filling
+        buffers.
       tpu: the Cloud TPU of strategy `tpu`: its name, `local` for the one of this machine, or `grpc://host:8470`,
-        several of them with commas between. Unset takes the environment's `TPU_NAME`.
+        or several separated by commas. Unset means the environment variable `TPU_NAME`.
     """
 
     distribution_strategy: Literal[
@@ -332,7 +332,7 @@ class RuntimeConfig(Config):
             yield "run_eagerly", "TPUs run traced steps only; set it to false, or debug on a CPU"
 
     def idle(self) -> Iterator[tuple[str, str]]:
-        """Yields what does nothing beside the other values; in an experiment of Model Garden that is no problem."""
+        """Yields fields that have no effect with the other values; warnings in Model Garden's experiments."""
         if self.loss_scale is not None and self.mixed_precision_dtype != "float16":
             yield "loss_scale", "has no effect unless mixed_precision_dtype is float16"
         here = "has no effect with distribution_strategy=tpu"
@@ -368,7 +368,7 @@ class ExperimentConfig(Config):
 
     def tasks(self) -> Iterator[tuple[str, TaskConfig]]:
         """Yields each task that is trained, with its path."""
-        if isinstance(self.task, TaskConfig):  # or else that is said elsewhere
+        if isinstance(self.task, TaskConfig):  # another class is reported elsewhere
             yield "task", self.task
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -384,13 +384,13 @@ class ExperimentConfig(Config):
         accumulates = self.trainer.gradient_accumulation_steps > 1
         if partial and (accumulates or self.runtime.distribution_strategy == "tpu"):
             why = "trainer.gradient_accumulation_steps" if accumulates else "runtime.distribution_strategy=tpu"
-            yield f"{path}.train_data.drop_remainder", f"{why} needs batches that are all of one size; leave it out"
+            yield f"{path}.train_data.drop_remainder", f"{why} needs batches that are all of one size; remove it"
         service = "enable_tf_data_service"
         if task.validation_data.enable_tf_data_service:
-            what = "is for training data only: a service may lose examples of an evaluation; leave it out here"
+            what = "is for training data only: a service may lose examples of an evaluation; remove it here"
             yield f"{path}.validation_data.{service}", what
         trainer = self.trainer
         is_repeated = trainer.recovery_max_trials > 0 and trainer.recovery_data == "skip_batch"
         if task.train_data.enable_tf_data_service and is_repeated:
-            what = "skip_batch needs batches that come again in the same order"
-            yield "trainer.recovery_data", f"{what}, with {path}.train_data.{service} none do; set it to skip"
+            what = f"skip_batch needs batches in a fixed order, which {path}.train_data.{service} does not have"
+            yield "trainer.recovery_data", f"{what}; set it to skip"

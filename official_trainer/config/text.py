@@ -1,6 +1,6 @@
-"""Values as text: one line of YAML that every reader takes the same way.
+"""Values as text: one line of YAML that every reader reads in the same way.
 
-Owns: how a value of a configuration is written, and what has to be quoted.
+Owns: how a value of a configuration is written, and which text is quoted.
 Does not own: whole configurations (`dump.py`).
 """
 
@@ -15,7 +15,7 @@ from official_trainer.config.declaration import OneOf
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@-]*(?:://[A-Za-z0-9_./+@-]+)?")
 _WORDS = frozenset(["null", "true", "false", "yes", "no", "on", "off", "y", "n", "none", "inf", "nan", "infinity"])
-"""Words that some reader of YAML takes for something else than text."""
+"""Words that some YAML readers do not read as text."""
 _UNSAFE = re.compile("[^\x20-\x7e\xa1-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -55,7 +55,7 @@ def _float(value: float) -> str:
 
 
 def quoted(text: str) -> str:
-    """Returns text, quoted wherever some reader of YAML would take it for something else."""
+    """Returns text, in quotes if some YAML reader would not read it as text without them."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     if not _UNSAFE.search(text):

@@ -1,6 +1,6 @@
 """The `when` of an action: a trigger, as it is written in YAML.
 
-Owns: the names and the spelling of triggers. Does not own: their meaning (`triggers.py`).
+Owns: the names and the syntax of triggers. Does not own: their meaning (`triggers.py`).
 
     when: {every: 100}
     when: after_eval
@@ -19,11 +19,11 @@ from official_trainer.config.declaration import Above, Config, Positive, Positiv
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExponentialWhen(Config):
-    """Steps that lie further and further apart.
+    """Steps at growing distances.
 
     Attributes:
-      start: the first of them, and the first distance.
-      factor: each distance is this many times the one before, and at least one step more.
+      start: the first step, and the first distance.
+      factor: each distance is this many times the previous one, and at least one step more.
     """
 
     start: Positive = 100
@@ -32,7 +32,7 @@ class ExponentialWhen(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class When(Config):
-    """When an action is due. Exactly one of these, and with some of them what says how.
+    """When an action is due: exactly one trigger, and the options that some triggers have.
 
     Steps are global steps: they do not depend on restarts or on `steps_per_loop`, and a window ends at each of them.
 
@@ -42,16 +42,16 @@ class When(Config):
       first_steps: at this many steps from the beginning of the run.
       first_steps_of_process: at this many steps after each start.
       n_times: this many times, evenly over the run, the last time at its last step.
-      exponential: at steps that lie further and further apart.
+      exponential: at steps with growing distances.
       every_seconds: when this many seconds have passed, at the end of the window; counted from the first step.
-      measure_from: whether `every_seconds` counts from the `end` of what the action did last, or from its `start`.
-      call_on_end: with `exponential` or `every_seconds`: whether the last step counts too.
+      measure_from: whether `every_seconds` counts from the `end` of the action's last call, or from its `start`.
+      call_on_end: with `exponential` or `every_seconds`: whether the action is also due at the last step.
       after_eval: after each evaluation.
       after_summary: with each summary of training.
-      at_end: at the last step, wherever training ends.
+      at_end: at the last step, also when training ends early.
       any: at the steps of any of these.
-      all: at the steps that all of these have in common.
-      not_: at the steps that this does not have; written `not`.
+      all: at the steps at which all of these are due.
+      not_: at the steps at which this is not due; written `not`.
     """
 
     WORDS: ClassVar[tuple[str, ...]] = ("after_eval", "after_summary", "at_end")

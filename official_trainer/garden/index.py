@@ -22,7 +22,7 @@ from official_trainer import files
 from official_trainer.garden.spec import FORMAT
 
 PACKAGE = "official"
-_DECORATOR = b"register_config_factory"
+DECORATOR = "register_config_factory"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,24 +113,26 @@ class Cache:
 def _scan(root: Path) -> Iterator[Entry]:
     for path in sorted(root.rglob("*.py")):
         source = path.read_bytes()
-        if _DECORATOR not in source or path.name.endswith("_test.py"):
+        if DECORATOR.encode() not in source or path.name.endswith("_test.py"):
             continue
-        for node in ast.walk(ast.parse(source)):
-            for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-                name = _registered(decorator)
-                if name is not None:
-                    assert isinstance(node, ast.FunctionDef)
-                    module = ".".join((PACKAGE, *path.relative_to(root).with_suffix("").parts))
-                    summary = (ast.get_docstring(node) or "").partition("\n")[0]
-                    yield Entry(name, module, str(path), node.lineno, summary)
+        for function, name in registered_factories(ast.parse(source)):
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                module = ".".join((PACKAGE, *path.relative_to(root).with_suffix("").parts))
+                yield Entry(name.value, module, str(path), function.lineno, first_line(function))
 
 
-def _registered(decorator: ast.expr) -> str | None:
-    """Returns the name that a decorator registers, or None for any other decorator."""
-    if not isinstance(decorator, ast.Call) or not decorator.args:
-        return None
-    called = getattr(decorator.func, "attr", getattr(decorator.func, "id", ""))
-    name = decorator.args[0]
-    if called != _DECORATOR.decode() or not isinstance(name, ast.Constant):
-        return None
-    return name.value if isinstance(name.value, str) else None
+def registered_factories(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr | None]]:
+    """Yields the functions that `register_config_factory` decorates, each with the expression of its name."""
+    for node in ast.walk(tree):
+        for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            called = decorator.func if isinstance(decorator, ast.Call) else None
+            if getattr(called, "attr", getattr(called, "id", "")) == DECORATOR:
+                assert isinstance(node, ast.FunctionDef)
+                assert isinstance(decorator, ast.Call)
+                arguments = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
+                yield node, arguments[0] if arguments else None
+
+
+def first_line(function: ast.FunctionDef) -> str:
+    """Returns the first line of a function's docstring."""
+    return (ast.get_docstring(function) or "").partition("\n")[0]

@@ -31,7 +31,6 @@ from official_trainer.garden.to_garden import build_task
 from official_trainer.lazy import load
 
 _FOLDER = "experiments"
-_DECORATOR = "register_config_factory"
 
 Factory = Callable[[], ExperimentConfig]
 F = TypeVar("F", bound=Callable[[], Any])
@@ -202,7 +201,7 @@ def _scan(workspace: Path) -> tuple[list[Experiment], list[Problem]]:
     for path in sorted((workspace / _FOLDER).rglob("*.py")):
         source = path.read_bytes()
         place = str(path.relative_to(workspace))
-        if _DECORATOR.encode() not in source or "/." in place:
+        if garden.DECORATOR.encode() not in source or "/." in place:
             continue
         try:
             tree = ast.parse(source)
@@ -211,32 +210,21 @@ def _scan(workspace: Path) -> tuple[list[Experiment], list[Problem]]:
             problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
             continue
         imports_garden = any(module.partition(".")[0] == garden.PACKAGE for module in _imported(tree))
-        for function, name in _decorated(tree):
+        for function, name in garden.registered_factories(tree):
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                summary, module = (ast.get_docstring(function) or "").partition("\n")[0], _module(path, workspace)
+                module, summary = _module(path, workspace), garden.first_line(function)
                 found.append(Experiment(name.value, module, path, function.lineno, summary, imports_garden))
             else:
                 where = Origin("file", place, function.lineno)
                 what = f"{function.name} is not listed: its name is not a plain string"
-                problems.append(Problem(what, fix=f'write @{_DECORATOR}("name")', origin=where))
+                problems.append(Problem(what, fix=f'write @{garden.DECORATOR}("name")', origin=where))
     return found, problems
-
-
-def _decorated(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr | None]]:
-    """Yields registered functions with the expression of their name."""
-    for node in ast.walk(tree):
-        for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            called = decorator.func if isinstance(decorator, ast.Call) else None
-            if getattr(called, "attr", getattr(called, "id", "")) == _DECORATOR:
-                assert isinstance(node, ast.FunctionDef)
-                assert isinstance(decorator, ast.Call)
-                named = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
-                yield node, named[0] if named else None
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
     """Yields what a module imports until its factories have returned; building a model may import more."""
-    waiting: list[ast.AST] = [*tree.body, *(node for function, _ in _decorated(tree) for node in function.body)]
+    factories = [function for function, _ in garden.registered_factories(tree)]
+    waiting: list[ast.AST] = [*tree.body, *(node for factory in factories for node in factory.body)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):

@@ -84,7 +84,7 @@ def test_explain_knows_the_field():
     """N8: also the one whose name is a keyword."""
     found = resolved("[{type: learning_rate, when: {not: {every: 3}}}]")
     assert "at the multiples of this step" in explain(found, "trainer.actions[0].when.not.every")
-    assert "the steps that this does not have" in explain(found, "trainer.actions[0].when")
+    assert "the steps at which this is not due" in explain(found, "trainer.actions[0].when")
 
 
 def test_a_changed_trigger_is_one_change():

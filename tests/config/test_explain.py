@@ -51,7 +51,7 @@ def test_a_section():
 def test_long_meanings_are_wrapped_under_themselves():
     lines = explain(resolved(), "runtime").splitlines()
     assert all(len(line) <= 100 for line in lines)
-    assert any(re.match(r"  distribution_strategy +auto +`auto` takes", line) for line in lines)
+    assert any(re.match(r"  distribution_strategy +auto +`auto` uses", line) for line in lines)
 
 
 @pytest.mark.parametrize(

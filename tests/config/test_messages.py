@@ -308,7 +308,7 @@ class NeedsValue(Config):
     ("section", "said"),
     [
         (Undecorated(), "Undecorated: 'extra' is not a field; put @dataclasses.dataclass(frozen=True, kw_only=True)"),
-        (Unreadable(), "Unreadable: field 'items' has type set[int], which a configuration cannot hold"),
+        (Unreadable(), "Unreadable: field 'items' has type set[int], which a configuration cannot contain"),
         (Unknown(), "Unknown: the type 'Nowhere' cannot be found; define or import it at the top of the module"),
         (Shadowing(), "Shadowing: a field must not be called 'replace', which is a method of every section"),
     ],

@@ -178,16 +178,20 @@ AS_THERE = (
     (
         "resnet_imagenet",
         ["task: {losses: {one_hot: null}}"],
-        "one_hot: .*must be true or false, and its code gets null",
+        "one_hot: .*must be true or false, and its code receives null",
     ),
-    ("resnet_imagenet", ["task: {init_checkpoint_modules: ~}"], "modules: .*it must be text, and its code gets null"),
+    (
+        "resnet_imagenet",
+        ["task: {init_checkpoint_modules: ~}"],
+        "modules: .*it must be text, and its code receives null",
+    ),
     ("resnet_imagenet", ["task: {model: {input_size: [Null, 9, 3]}}"], r"input_size\[0\]: .*it must be an integer"),
     ("resnet_imagenet", ["task: {model: {backbone: null}}"], r"backbone: .*it must be a section \(Backbone\), and"),
     ("resnet_imagenet", ["trainer: {optimizer_config: {ema: null, warmup: {type: null}}}"], None),
     (
         "vit_imagenet_finetune",
         ["trainer: {optimizer_config: {optimizer: {type: adamw, adamw: {include_in_weight_decay: kernel}}}}"],
-        r"decay: .*a list of texts or null, and its code gets 'kernel'; write \['kernel'\], or each letter counts",
+        r"decay: .*a list of texts or null, and its code receives 'kernel'; write \['kernel'\], or each letter counts",
     ),
     (
         "resnet_imagenet",

@@ -105,8 +105,8 @@ def test_one_item_of_a_list_is_set_by_its_number():
          r"annealing.steps_per_epoch: must be at least 1, got 0"),
         ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: null}}"],
          r"annealing.steps_per_epoch: must be at least 1, got null"),
-        ("two_heads", ["trainer.task_sampler.proportional.alpha=null"], r"proportional.alpha: is null; give a value"),
-        ("two_heads", ["trainer.task_sampler.proportional=null"], r"task_sampler.proportional: is null; give a value"),
+        ("two_heads", ["trainer.task_sampler.proportional.alpha=null"], r"proportional.alpha: is null; set a value"),
+        ("two_heads", ["trainer.task_sampler.proportional=null"], r"task_sampler.proportional: is null; set a value"),
         ("two_heads", ["trainer.task_sampler=null"], r"trainer.task_sampler: a section cannot be null"),
         ("two_heads", ["task.task_routines=null"], r"task.task_routines: is null; set a value"),
         ("two_heads", ["task.task_routines.1=null"], r"task.task_routines\[1\]: is null; set a value"),
@@ -114,9 +114,9 @@ def test_one_item_of_a_list_is_set_by_its_number():
         ("two_heads", ["task.task_routines.0.task_weight=-1"], r"\[0\].task_weight: must be greater than 0, got -1.0"),
         ("two_heads", ["task.task_routines.1.task_weight=null"], r"\[1\].task_weight: must be .* 0, got null"),
         ("two_heads", ["task.task_routines.1.task_config.name=null"], r"\[1\].task_name: is not set; name the task"),
-        ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; give the section"),
+        ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; add the section"),
         ("two_heads", ["task.task_routines.1.task_name=points"], r"\[1\].task_name: 'points' is the name of task_r"),
-        ("two_heads", ["task.task_routines.1.task_name='a|b'"], r"\[1\].task_name: 'a\|b' holds '\|' or '/'"),
+        ("two_heads", ["task.task_routines.1.task_name='a|b'"], r"\[1\].task_name: 'a\|b' contains '\|' or '/'"),
         ("two_heads", ["task.task_routines.0.eval_steps=0"], r"\[0\].eval_steps: must be -1 \(all data\) or at"),
         ("two_heads", ["task.task_routines=[]"], r"task.task_routines: names no task; add at least one TaskRoutine"),
         ("two_heads", ["task.task_routines.0.task_config.train_data.enable_tf_data_service=true"],
@@ -162,9 +162,7 @@ def test_what_is_no_experiment_is_refused(tmp_path):
         ConfigError, match=r"factory of experiment 'no_experiment' must return an Exp.*got a TaskConfig"
     ):
         registry.get_config("no_experiment", tmp_path)
-    with pytest.raises(
-        ConfigError, match="importing it does not register 'two_heads'; check whether the factory is inside an 'if'"
-    ):
+    with pytest.raises(ConfigError, match="does not register 'two_heads'; check whether the factory is inside an 'if'"):
         registry.get_config("two_heads", tmp_path)
 
 
@@ -180,9 +178,9 @@ def test_the_command_line_knows_them(tmp_path):
     )
     assert done.code == 0, done.out + done.err
     for said in (
-        "drawn by runtime.seed; there by a seed that is always 0",
+        "drawn with runtime.seed; in Model Garden the seed is always 0",
         "until rare tasks are the most frequent",
-        "there several tasks, and several sets, have no recovery",
+        "Model Garden has no recovery for several tasks or sets",
         "no evaluation uses them",
         "there it is always validation",
         "SavedModel with points, sums",
@@ -416,7 +414,7 @@ def test_an_installed_release_may_have_them_too(tmp_path, monkeypatch):
         monkeypatch.setattr(place, "entries", lambda: {name: entry})
     experiment = registry.get_config(name, tmp_path)
     snapshot.experiment.cache_clear()
-    monkeypatch.setattr(snapshot, "_live", None)  # read from the cache from here on
+    monkeypatch.setattr(snapshot, "_load", None)  # read from the cache from here on
     found = configuration.resolve(registry.get_config(name), experiment=name, sets=[QUIET, "trainer.train_steps=6"])
     assert to_garden.to_object(found.config.task).as_dict() == to_garden.to_object(experiment.task).as_dict()
     monkeypatch.delitem(sys.modules, "their_project")

@@ -85,7 +85,7 @@ def test_a_job_that_is_stopped_reads_on_until_it_has_saved(tmp_path):
         (["--data_workers=1", "--ps=1"], "--data_workers=1 with --ps=1: workers of parameter servers read by"),
         (
             ["--data_workers=1", "trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch"],
-            "skip_batch needs batches that come again in the same order",
+            "skip_batch needs batches in a fixed order",
         ),
     ],
 )
