@@ -32,8 +32,8 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.epilog = ""
-        self.takes_overrides = False
-        self.takes_command = False
+        self._takes_overrides = False
+        self._takes_command = False
         self._value_names: list[str] = []
         self._switch_names: list[str] = []
         self._position_names: list[str] = []
@@ -54,6 +54,14 @@ class Parser(argparse.ArgumentParser):
         """Adds a sentence below the flags of the help."""
         self.epilog = f"{self.epilog} {text}".strip()
 
+    def accept_overrides(self) -> None:
+        """Accepts `PATH=VALUE` and `--PATH=VALUE` as values of `--set`."""
+        self._takes_overrides = True
+
+    def accept_command(self) -> None:
+        """Accepts a `--` before the flags of the command that the verb starts."""
+        self._takes_command = True
+
     def positional(self, name: str, metavar: str, help: str) -> None:
         """Declares a positional argument, None by default."""
         self._position_names.append(name)
@@ -65,16 +73,16 @@ class Parser(argparse.ArgumentParser):
         Raises:
           UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
         """
-        if self.takes_command and "--" in argv:  # it only separates the flags of that command, for readers
+        if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
             argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
-        words = Words(self._value_names, self._switch_names, overrides=self.takes_overrides)
+        words = Words(self._value_names, self._switch_names, overrides=self._takes_overrides)
         words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
         for name, on in words.switches.items():
             setattr(arguments, name, on)
         for name, word in zip(self._position_names, words.positionals, strict=False):
             setattr(arguments, name, word)
-        late = [word for word in words.positionals if self.takes_command and word.startswith("--")]
+        late = [word for word in words.positionals if self._takes_command and word.startswith("--")]
         extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
         problems = words.problems + [self._unexpected(word) for word in extra]
         if late:
@@ -121,7 +129,7 @@ def add_run_flags(parser: Parser) -> None:
 
 def add_config_flags(parser: Parser) -> None:
     """Declares the flags that change a configuration, by precedence; the last one wins."""
-    parser.takes_overrides = True
+    parser.accept_overrides()
     parser.value("config_file", "FILE", "YAML over the experiment's values; may be repeated", repeat=True)
     parser.value("tpu", "ADDRESS", "sets runtime.tpu")
     parser.value("tf_data_service", "ADDRESS", "training data comes through the tf.data service at grpc://HOST:PORT")
