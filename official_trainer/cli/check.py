@@ -1,4 +1,4 @@
-"""Try everything a run will do, in a minute, before it is started.
+"""Try every step of a run in a minute, before it is started.
 
 Owns: `check`: takes train's flags, prints a line for each step.
 Does not own: the steps (`runs/check.py`).

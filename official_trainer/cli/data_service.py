@@ -17,15 +17,15 @@ USAGE = "--role=dispatcher|data_worker [--port=PORT] [flags]"
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `data-service`."""
     parser.value("role", "ROLE", "dispatcher or data_worker")
-    parser.value("port", "PORT", "where it listens; a data worker takes any if it is not given")
-    parser.value("host", "HOST", "name under which trainers reach this machine (default: localhost)")
+    parser.value("port", "PORT", "port to listen on (default for a data worker: any free port)")
+    parser.value("host", "HOST", "name of this machine for trainers (default: localhost)")
     parser.value("dispatcher", "ADDRESS", "grpc://host:port of the dispatcher, for a data worker")
-    parser.value("work_dir", "DIR", "where the dispatcher keeps its journal, to be started again without a loss")
+    parser.value("work_dir", "DIR", "folder for the dispatcher's journal, so that it can restart without losing state")
     parser.note("Ends with SIGTERM. Trainers use it with task.train_data.enable_tf_data_service.")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the process until it is told to stop."""
+    """Runs the process until SIGTERM."""
     port = arguments.port or "0"
     if not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"--port={port}: expected a number from 0 to 65535")

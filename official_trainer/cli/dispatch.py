@@ -1,4 +1,4 @@
-"""From an argument list to an exit code: finds the verb, runs it, and reports what went wrong.
+"""From an argument list to an exit code: finds the verb, runs it, and reports errors.
 
 Owns: the discovery of verbs, and the one place where errors become messages and exit codes.
 Does not own: any verb. A verb is a module beside this one with a docstring, whose first line is its help, and
@@ -42,11 +42,10 @@ def main(
 
     Args:
       argv: the words after the program's name; those of this process when None.
-      prog: `official-trainer`, or the script that stands for `official-trainer train`.
-      home: workspace for when the current directory is in none.
-      is_process: whether the process has nothing else to do. A run that was stopped then ends it here: Python's own end
-        waits for threads of TensorFlow, and a pipeline that gives no data would keep it for ever. None means yes if
-        there is no `argv`.
+      prog: `official-trainer`, or the script that replaces `official-trainer train`.
+      home: the workspace if the current directory is not in one.
+      is_process: whether the process exists for this command alone. A stopped run then ends it here: Python's normal
+        exit waits for threads of TensorFlow, and one that waits for data would block it. None means yes without `argv`.
     """
     try:
         code = _command(list(sys.argv[1:] if argv is None else argv), prog, home)
@@ -81,7 +80,7 @@ def verbs() -> dict[str, types.ModuleType]:
 
 
 def help_line(module: types.ModuleType) -> str:
-    """Returns what a verb does, in a line."""
+    """Returns the help line of a verb."""
     return (module.__doc__ or "").partition("\n")[0]
 
 
@@ -113,7 +112,7 @@ def _command(argv: list[str], prog: str, home: str | None) -> int:
 
 
 def _verb(name: str) -> types.ModuleType:
-    """Imports the one verb that is called, so that the others cost nothing."""
+    """Imports the called verb alone, to start fast."""
     if (file := name.replace("-", "_")) in _module_names():
         module = importlib.import_module(f"{__package__}.{file}")
         if hasattr(module, "add_flags"):
@@ -137,13 +136,13 @@ def _module_names() -> tuple[str, ...]:
 
 
 def _reader_is_gone() -> bool:
-    """Tells whether whoever read our output (`| head`) has gone, and if so keeps the exit from failing once more."""
+    """Returns whether the reader of our output (`| head`) is gone; if so, the flush at exit writes to /dev/null."""
     import io
     import select
 
     poll = select.poll()
     try:
-        poll.register(sys.stdout.fileno(), 0)  # no events asked for: only errors are told
+        poll.register(sys.stdout.fileno(), 0)  # without requested events, poll reports errors only
     except io.UnsupportedOperation:
         return False
     if not poll.poll(0):

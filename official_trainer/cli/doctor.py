@@ -1,4 +1,4 @@
-"""Find out what is missing on this machine, and the command that mends it.
+"""Find out what is missing on this machine, and the command that fixes it.
 
 Owns: `doctor`: versions, the choice of Keras, the workspace, devices, Model Garden's experiments read in advance.
 Does not own: whether an experiment works (`check`). TensorFlow is imported in a process of its own, if at all.
@@ -32,7 +32,7 @@ REQUIREMENTS = (
     "rich>=13.7,<16",
     "scikit-learn>=1.5,<2",
 )
-"""What pyproject.toml asks for, known here too because a checkout need not be installed."""
+"""The dependencies of pyproject.toml, repeated here because a checkout may not be installed."""
 
 _DEVICES_TIMEOUT_SECONDS = 180
 _LIST_DEVICES = """
@@ -53,10 +53,10 @@ class Finding:
     """One line of the report.
 
     Attributes:
-      name: what was looked at.
-      ok: whether it is as it should be.
+      name: of the check.
+      ok: whether it has passed.
       detail: what was found.
-      fix: the command, or the change, that mends it; empty when all is well.
+      fix: the command or change that fixes it; empty if the check has passed.
     """
 
     name: str
@@ -68,12 +68,12 @@ class Finding:
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `doctor`."""
     parser.switch("devices", "skip the devices, which take seconds to find", default=True)
-    parser.switch("warm", "also read all experiments of Model Garden, so that each answers at once from then on")
+    parser.switch("warm", "also read all experiments of Model Garden, so that later commands answer at once")
     parser.switch("json", "print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the report; the exit code says whether all is well."""
+    """Prints the report; the exit code is 0 if all checks have passed."""
     findings = []
     for finding in _findings(arguments):
         findings.append(finding)
@@ -106,10 +106,10 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 
 def check_garden(num_listed: int, num_read: int) -> Finding:
-    """Says how many experiments of Model Garden were read; those that its release cannot import are its own matter."""
+    """Counts the experiments of Model Garden that were read; that some cannot be imported is no problem here."""
     detail = f"{num_listed} experiments, all read"
     if num_read < num_listed:
-        detail = f"{num_listed} experiments, {num_read} read; `list` says why the others cannot be"
+        detail = f"{num_listed} experiments, {num_read} read; `list` shows why the others cannot be"
     return Finding("Model Garden", True, detail)
 
 
@@ -128,7 +128,7 @@ def _read_garden() -> Finding:
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
-    """Says whether this Python is one that TensorFlow and we support."""
+    """Checks whether TensorFlow and this package support this Python."""
     found = ".".join(map(str, version))
     if _satisfies(found, PYTHON):
         return Finding("python", True, found)
@@ -136,7 +136,7 @@ def check_python(version: tuple[int, ...]) -> Finding:
 
 
 def check_package(requirement: str, version: str | None) -> Finding:
-    """Says whether a package is installed in a version that is asked for."""
+    """Checks whether a package is installed in a required version."""
     name = _name(requirement)
     wanted = requirement.removeprefix(name)
     if version and _satisfies(version, wanted):
@@ -146,7 +146,7 @@ def check_package(requirement: str, version: str | None) -> Finding:
 
 
 def check_orbit(importable: bool) -> Finding:
-    """Says whether orbit, which comes inside tf-models-official, is there."""
+    """Checks whether orbit, which is part of tf-models-official, can be imported."""
     if importable:
         return Finding("orbit", True, "part of tf-models-official")
     fix = f"python -m pip install --force-reinstall --no-deps '{_requirement('tf-models-official')}'"
@@ -154,7 +154,7 @@ def check_orbit(importable: bool) -> Finding:
 
 
 def check_keras(environ: Mapping[str, str]) -> Finding:
-    """Says whether the environment leaves Keras 2 to TensorFlow, as everything here needs."""
+    """Checks that the environment lets TensorFlow use Keras 2, which this package needs."""
     value = environ.get("TF_USE_LEGACY_KERAS")
     if value is None:
         return Finding("TF_USE_LEGACY_KERAS", True, "unset; a run sets it to 1")
@@ -164,7 +164,7 @@ def check_keras(environ: Mapping[str, str]) -> Finding:
 
 
 def check_workspace(workspace: Path | None) -> Finding:
-    """Says which workspace this is, and whether all its experiments can be listed."""
+    """Checks the workspace, and whether all its experiments can be listed."""
     from official_trainer import config
     from official_trainer.tasks import registry
 
@@ -180,10 +180,10 @@ def check_workspace(workspace: Path | None) -> Finding:
 
 
 def check_devices(report: Mapping[str, Any] | str, *, has_nvidia: bool, environ: Mapping[str, str]) -> Finding:
-    """Says what TensorFlow can compute on, and why a GPU that is there is not used.
+    """Checks the devices that TensorFlow finds, and why it does not use an existing GPU.
 
     Args:
-      report: what TensorFlow lists, or why it could not.
+      report: the devices that TensorFlow lists, or its error.
       has_nvidia: whether this machine has NVIDIA's driver.
       environ: the environment, which can hide devices.
     """
@@ -202,7 +202,7 @@ def check_devices(report: Mapping[str, Any] | str, *, has_nvidia: bool, environ:
 
 
 def devices() -> Mapping[str, Any] | str:
-    """Asks TensorFlow, in a process of its own, for its devices; a text says why it did not answer."""
+    """Returns TensorFlow's devices, listed in another process; or a text with the error."""
     import json
     import subprocess
 
@@ -216,8 +216,8 @@ def devices() -> Mapping[str, Any] | str:
         return f"no answer within {_DEVICES_TIMEOUT_SECONDS} s"
     if done.returncode == 0:
         return dict(json.loads(done.stdout.splitlines()[-1]))
-    said = done.stderr.strip().splitlines()
-    return said[-1] if said else f"exit code {done.returncode}"
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
 
 
 def _lines(finding: Finding) -> list[str]:
@@ -250,7 +250,7 @@ def _requirement(name: str) -> str:
 
 
 def _satisfies(version: str, wanted: str) -> bool:
-    """Tells whether `version` is in a range made of `==1.2.*`, `>=1.2` and `<3`, with commas between."""
+    """Returns whether `version` is in a range of `==1.2.*`, `>=1.2` and `<3`, separated by commas."""
     return all(_within(_numbers(version), part.strip()) for part in wanted.split(","))
 
 

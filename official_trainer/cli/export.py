@@ -22,7 +22,7 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exports, and prints where to."""
+    """Exports, and prints the path of the SavedModel."""
     checkpoint = flags.read_checkpoint(arguments)
     experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer.runs import run as engine

@@ -1,7 +1,7 @@
-"""The flags that several verbs share, and the parser every verb declares its own with.
+"""The flags that several verbs share, and the parser with which each verb declares its flags.
 
-Owns: Model Garden's flags of a run, the names of the modes, the flags of predictions.
-Does not own: other spellings of a flag (`spelling.py`), what becomes of the values (`target.py` and each verb).
+Owns: Model Garden's flags of a run, `--mode`, `--checkpoint`, the flags of predictions.
+Does not own: the spellings of a flag (`spelling.py`), the use of the values (`target.py` and each verb).
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli.spelling import UsageError, Words, did_you_mean
-from official_trainer.config import modes
-from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS, PredictionSettings
+
+if TYPE_CHECKING:  # `doctor` reads its flags also where the dependencies of these packages are missing
+    from official_trainer.runs.predictions.shards import PredictionSettings
 
 GIN_FLAGS = ("gin_file", "gin_params")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that accepts absl's spellings, and reports every problem of a command line at once."""
+    """An argparse parser with absl's spellings, which reports all problems of a command line at once."""
 
     def __init__(self, prog: str, *, usage: str, description: str) -> None:
         super().__init__(
@@ -31,30 +32,38 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.epilog = ""
-        self.takes_overrides = False
-        self.takes_command = False
+        self._takes_overrides = False
+        self._takes_command = False
         self._value_names: list[str] = []
         self._switch_names: list[str] = []
         self._position_names: list[str] = []
         self.switch("help", "show this text and exit")
 
     def value(self, name: str, metavar: str, help: str, *, repeat: bool = False) -> None:
-        """Declares `--name=METAVAR`: None when not given; the last one counts, with `repeat` all of them do."""
+        """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`."""
         self._value_names.append(name)
         self.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
 
     def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
-        """Declares `--name` and `--noname`; help shows the one that changes something. None: neither is given."""
+        """Declares `--name` and `--noname`; the help shows the one that changes the default."""
         self._switch_names.append(name)
         flag = f"--no{name}" if default else f"--{name}"
         self.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
 
     def note(self, text: str) -> None:
-        """Adds a sentence below the flags in the help."""
+        """Adds a sentence below the flags of the help."""
         self.epilog = f"{self.epilog} {text}".strip()
 
+    def accept_overrides(self) -> None:
+        """Accepts `PATH=VALUE` and `--PATH=VALUE` as values of `--set`."""
+        self._takes_overrides = True
+
+    def accept_command(self) -> None:
+        """Accepts a `--` before the flags of the command that the verb starts."""
+        self._takes_command = True
+
     def positional(self, name: str, metavar: str, help: str) -> None:
-        """Declares a positional argument: None when not given."""
+        """Declares a positional argument, None by default."""
         self._position_names.append(name)
         self.add_argument(name, metavar=metavar, nargs="?", help=help)
 
@@ -64,26 +73,26 @@ class Parser(argparse.ArgumentParser):
         Raises:
           UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
         """
-        if self.takes_command and "--" in argv:  # it only sets the flags of that command apart, for the reader
+        if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
             argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
-        words = Words(self._value_names, self._switch_names, overrides=self.takes_overrides)
+        words = Words(self._value_names, self._switch_names, overrides=self._takes_overrides)
         words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
         for name, on in words.switches.items():
             setattr(arguments, name, on)
         for name, word in zip(self._position_names, words.positionals, strict=False):
             setattr(arguments, name, word)
-        late = [word for word in words.positionals if self.takes_command and word.startswith("--")]
+        late = [word for word in words.positionals if self._takes_command and word.startswith("--")]
         extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
         problems = words.problems + [self._unexpected(word) for word in extra]
         if late:
-            problems.append(f"{late[0]}: no flag is read after a second `--`; one is enough, so leave the other out")
+            problems.append(f"{late[0]}: flags after a second `--` are not read; leave one `--` out")
         if problems and not arguments.help:
             raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
         return arguments
 
     def words(self, arguments: argparse.Namespace) -> list[str]:
-        """Returns the words that give this parser's flags the values that `arguments` has, each in one spelling."""
+        """Returns the command line that gives this parser's flags the values of `arguments`."""
         words = [getattr(arguments, name) for name in self._position_names if getattr(arguments, name) is not None]
         for name in self._value_names:
             value = getattr(arguments, name)
@@ -108,7 +117,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def add_run_flags(parser: Parser) -> None:
-    """Declares what names an experiment, its run directory and its configuration."""
+    """Declares the experiment, its run directory and its configuration."""
     parser.positional("name", "EXPERIMENT", "the experiment, in place of --experiment")
     parser.value("experiment", "NAME", "the experiment; `official-trainer list` shows all")
     parser.value("model_dir", "DIR", "where the run lives (default: runs/EXPERIMENT in the workspace)")
@@ -119,8 +128,8 @@ def add_run_flags(parser: Parser) -> None:
 
 
 def add_config_flags(parser: Parser) -> None:
-    """Declares what changes a configuration, in the order of precedence, the last winning."""
-    parser.takes_overrides = True
+    """Declares the flags that change a configuration, by precedence; the last one wins."""
+    parser.accept_overrides()
     parser.value("config_file", "FILE", "YAML over the experiment's values; may be repeated", repeat=True)
     parser.value("tpu", "ADDRESS", "sets runtime.tpu")
     parser.value("tf_data_service", "ADDRESS", "training data comes through the tf.data service at grpc://HOST:PORT")
@@ -136,16 +145,18 @@ def add_config_flags(parser: Parser) -> None:
 
 
 def changes_config(arguments: argparse.Namespace) -> bool:
-    """Tells whether any flag that changes a configuration is given."""
+    """Returns whether any flag that changes a configuration is given."""
     given = any(
         getattr(arguments, name) for name in ("config_file", "tpu", "tf_data_service", "params_override", "set")
     )
     return given or not arguments.enable_async_checkpointing
 
 
-def add_mode_flag(parser: Parser, offered: Iterable[str] = modes.MODES) -> None:
-    """Declares `--mode`; its help names the modes that are offered."""
-    parser.value("mode", "MODE", f"one of {', '.join(offered)} (default: {modes.DEFAULT_MODE})")
+def add_mode_flag(parser: Parser, offered: Iterable[str] | None = None) -> None:
+    """Declares `--mode`, with the offered modes in its help; None offers all."""
+    from official_trainer.config import modes
+
+    parser.value("mode", "MODE", f"one of {', '.join(offered or modes.MODES)} (default: {modes.DEFAULT_MODE})")
 
 
 def read_mode(arguments: argparse.Namespace) -> str:
@@ -154,6 +165,8 @@ def read_mode(arguments: argparse.Namespace) -> str:
     Raises:
       ModeError: there is no such mode.
     """
+    from official_trainer.config import modes
+
     mode = modes.DEFAULT_MODE if arguments.mode is None else arguments.mode
     modes.check(mode)
     return mode
@@ -161,7 +174,7 @@ def read_mode(arguments: argparse.Namespace) -> str:
 
 def add_config_change_flag(parser: Parser) -> None:
     """Declares `--allow_config_change`."""
-    parser.switch("allow_config_change", "let a run go on with another config than its checkpoint was saved with")
+    parser.switch("allow_config_change", "continue a run with another config than that of its checkpoint")
 
 
 def add_checkpoint_flag(parser: Parser) -> None:
@@ -170,10 +183,10 @@ def add_checkpoint_flag(parser: Parser) -> None:
 
 
 def read_checkpoint(arguments: argparse.Namespace) -> str:
-    """Returns which checkpoint is meant: `latest`, `best` or the digits of a step.
+    """Returns the checkpoint: `latest`, `best` or the digits of a step.
 
     Raises:
-      UsageError: it is none of the three.
+      UsageError: it is something else.
     """
     which = "latest" if arguments.checkpoint is None else arguments.checkpoint
     if which not in ("latest", "best") and not which.isdecimal():
@@ -183,7 +196,9 @@ def read_checkpoint(arguments: argparse.Namespace) -> str:
 
 
 def add_prediction_flags(parser: Parser) -> None:
-    """Declares what is predicted, and where it goes."""
+    """Declares the flags of predictions."""
+    from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS
+
     parser.value("output", "DIR", "where predictions go (default: predictions in the run directory)")
     parser.value("format", "FORMAT", f"of predictions, one of {', '.join(FORMATS)} (default: {FORMATS[0]})")
     parser.value("data", "SECTION", f"whose examples, one of {', '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})")
@@ -191,11 +206,13 @@ def add_prediction_flags(parser: Parser) -> None:
 
 
 def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:
-    """Returns what is predicted, and where it goes.
+    """Returns the settings of predictions.
 
     Raises:
-      UsageError: a flag has a value that it cannot have.
+      UsageError: a flag has an invalid value.
     """
+    from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS, PredictionSettings
+
     given: dict[str, Any] = {}
     for name, choices in (("format", FORMATS), ("data", DATA_SECTIONS)):
         if (value := getattr(arguments, name)) is None:
@@ -214,7 +231,7 @@ def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:
 
 
 def refuse_idle_prediction(arguments: argparse.Namespace, mode: str) -> None:
-    """Refuses flags of predictions in a mode that makes none.
+    """Refuses flags of predictions in a mode that does not predict.
 
     Raises:
       UsageError: such a flag is given.
@@ -227,17 +244,17 @@ _PREDICTION_FLAGS = ("checkpoint", "output", "format", "data", "shard_size")
 
 
 def add_idle_gin_flags(parser: Parser) -> None:
-    """Declares the gin flags, without help, where `refuse_idle_gin` is to say why they are not for this verb."""
+    """Declares the gin flags without help, so that `refuse_idle_gin` can explain why this verb does not use them."""
     for name in GIN_FLAGS:
         parser.value(name, "VALUE", argparse.SUPPRESS, repeat=True)
 
 
 def refuse_idle_gin(arguments: argparse.Namespace) -> None:
-    """Refuses gin flags where no function is called that they could bind; empty values change nothing anywhere.
+    """Refuses gin flags for a verb that calls no function that they could bind; empty values are fine.
 
     Raises:
       UsageError: such a flag has a value.
     """
     if given := [f"--{name}" for name in GIN_FLAGS if any(getattr(arguments, name) or ())]:
-        what = "no effect here: gin binds arguments of functions, and the config is what it is without them"
+        what = "no effect here: gin binds arguments of functions and does not change the config"
         raise UsageError(f"{' and '.join(given)} would have {what}; leave it out")

@@ -1,6 +1,6 @@
-"""See to the jobs that were submitted: status, logs, cancel, resume, supervise, list.
+"""Manage submitted jobs: status, logs, cancel, resume, supervise, list.
 
-Owns: `job`, on what `launch TARGET --submit` has left in launches/.
+Owns: `job`, on the records that `launch TARGET --submit` has written to launches/.
 Does not own: the commands of the engines (`launch/`), submitting (`submit.py`).
 """
 
@@ -26,17 +26,17 @@ _INTERRUPTED = 130
 
 
 def add_flags(parser: flags.Parser) -> None:
-    """Declares what to do with which job."""
+    """Declares the action and the job."""
     parser.positional("action", "ACTION", f"one of {', '.join(_ACTIONS)}, list")
-    parser.positional("name", "NAME", "of the job, as `launch` and `job list` say it, or how it begins")
-    parser.switch("follow", "logs: go on until Ctrl-C")
+    parser.positional("name", "NAME", "of the job, as `launch` and `job list` print it, or its beginning")
+    parser.switch("follow", "logs: continue until Ctrl-C")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does it with the engine's own commands, and returns the exit code of the last one.
+    """Runs the action with the engine's own commands, and returns the exit code of the last one.
 
     Raises:
-      UsageError: there is no such action, or no such job.
+      UsageError: the action or the job does not exist.
       EngineError: the engine's program is missing, or fails.
     """
     known = (*_ACTIONS, "list")
@@ -49,12 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     records = submission.read_all(root)
     if arguments.action == "list":
         if arguments.name:
-            raise UsageError(f"job list takes no name, and {arguments.name} is one; use `job status {arguments.name}`")
+            raise UsageError(f"job list takes no name, not {arguments.name}; use `job status {arguments.name}`")
         return _list(records, root)
     record = _find(arguments.name, records)
     if record.target not in targets.names():
         near = did_you_mean(record.target, targets.names())
-        raise submission.RecordError(f"{record.name}: there is no target {record.target}{near}; was it removed?")
+        raise submission.RecordError(f"{record.name}: no such target: {record.target}{near}; was it removed?")
     folder = submit.folder_of(arguments, record.name)
     return _ACTIONS[arguments.action](folder, targets.get(record.target), record, arguments.follow)
 
@@ -67,7 +67,9 @@ def _find(name: str | None, records: list[Record]) -> Record:
     if found := found or [record for record in records if record.name.startswith(name)]:
         if len(found) == 1:
             return found[0]
-        raise UsageError(f"{name} begins several names: {', '.join(record.name for record in found)}; give more of one")
+        raise UsageError(
+            f"{name} is the beginning of several names: {', '.join(record.name for record in found)}; give a longer one"
+        )
     there = f"jobs: {', '.join(names)}" if names else "none was submitted from this workspace"
     raise UsageError(f"no such job: {name}{did_you_mean(name, names)}\n{there}")
 
@@ -89,9 +91,7 @@ def _status(folder: str, target: Target[Any], record: Record, follow: bool) -> i
     submission.find_programs(target, [argv])
     code = submission.run(argv, folder)[0]
     if code:
-        terminal.report_error(
-            f"{record.target} does not say; the run itself does, in {record.model_dir}", "note", "dim"
-        )
+        terminal.report_error(f"{record.target} knows no status; the run's own is in {record.model_dir}", "note", "dim")
     return code
 
 
@@ -99,14 +99,14 @@ def _logs(folder: str, target: Target[Any], record: Record, follow: bool) -> int
     job = submission.submitted(target, record)
     names = target.log_files(job)
     if names and not follow and not any(os.path.exists(os.path.join(folder, name)) for name in names):
-        how = f"`official-trainer job status {record.name}` says how it is"
+        how = f"`official-trainer job status {record.name}` shows its state"
         terminal.report_error(f"{record.name} has printed nothing yet; {how}", "note", "dim")
         return int(ExitCode.DONE)
     argv = target.logs(job, follow=follow)
     submission.find_programs(target, [argv])
     try:
         return submission.run(argv, folder)[0]
-    except KeyboardInterrupt:  # how one leaves, and nothing to complain about; the program has had it too
+    except KeyboardInterrupt:  # the usual way to leave; the program has got the signal too
         return _INTERRUPTED
 
 
@@ -114,20 +114,20 @@ def _cancel(folder: str, target: Target[Any], record: Record, follow: bool) -> i
     del follow
     commands = target.cancel(submission.submitted(target, record))
     submission.find_programs(target, commands)
-    failed = [argv for argv in commands if submission.run(argv, folder)[0]]  # all of them, so that little is left
+    failed = [argv for argv in commands if submission.run(argv, folder)[0]]  # all of them, also after a failure
     if failed:
-        raise EngineError(f"{record.name}: {submission.shown(failed[0])} failed; what it says is above")
-    print(f"{record.name} was cancelled; `official-trainer job resume {record.name}` goes on from its checkpoint")
+        raise EngineError(f"{record.name}: {submission.shown(failed[0])} failed; its error is above")
+    print(f"{record.name} was cancelled; `official-trainer job resume {record.name}` continues from its checkpoint")
     return int(ExitCode.DONE)
 
 
 def _resume(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
     del follow
     if submission.is_running(folder, target, record):
-        raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` says how it is")
+        raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` shows its state")
     commands = target.resume(submission.submitted(target, record), submission.rendered_before(folder, record))
     again = dataclasses.replace(record, submitted_at=submission.now())
-    submit.say_submitted(submission.start(folder, target, commands, again, print), folder, target)
+    submit.report_submitted(submission.start(folder, target, commands, again, print), folder, target)
     return int(ExitCode.DONE)
 
 

@@ -34,10 +34,10 @@ _LEAST = {"workers": 1, "ps": 0, "max_restarts": 0}
 
 
 def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
-    """Returns how a job is to be run: what the target's section says, under the file, under the flags.
+    """Returns the profile of a job: the target's defaults, under the file, under the flags.
 
     Raises:
-      UsageError: a count is none.
+      UsageError: a flag is not a number.
       ConfigError: the file has a problem.
     """
     from official_trainer import config
@@ -54,7 +54,7 @@ def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
 
 
 def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yields problems but for those of fields that nobody has set, where a file that may set them was not read."""
+    """Yields problems, without those of fields that a file may set that could not be read."""
     is_unread = any(not problem.path for problem in problems)
     for problem in problems:
         if not is_unread or not problem.path or (problem.origin and problem.origin.by_user):
@@ -62,7 +62,7 @@ def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
 
 
 def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """Yields flag, field and value of the flags that go over a profile."""
+    """Yields flag, field and value of the flags that override a profile."""
     for name, least in _LEAST.items():
         if (number := _number(name, getattr(arguments, name), least=least)) is not None:
             yield f"--{name}", name, str(number)
@@ -80,10 +80,11 @@ def _number(name: str, text: str | None, *, least: int) -> int | None:
 
 
 def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
-    """Returns the mode of what trains, or predicts; beside an evaluator it is `train`, unless another is given.
+    """Returns the mode of the processes that train or predict; with an evaluator the default is `train`.
 
     Raises:
-      UsageError: it does neither, two would evaluate, or there would be nothing to do for a process or a flag.
+      UsageError: the mode neither trains nor predicts, two processes would evaluate, or a process or flag would have
+        no effect.
     """
     if profile.evaluator and arguments.mode is None:
         arguments.mode = "train"
@@ -104,20 +105,20 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
 
 
 def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check: Callable[[Job], object]) -> JobSpec:
-    """Returns what to start, once all is refused that a process would refuse at its start.
+    """Returns the job, once it has passed the checks that each process makes at its start.
 
     Args:
       arguments: the flags of `train`.
-      profile: how many processes, and their variables.
-      mode: of what trains.
-      check: refuses what cannot be trained.
+      profile: the number of processes, and their resources.
+      mode: of the processes that train or predict.
+      check: refuses a job that cannot be trained.
     """
     from official_trainer.launch.spec import training_job, with_gpus
     from official_trainer.runs.job import Job
 
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
     counts = profile.counts
-    predicts = mode == "predict"  # each process on its own devices, so that any strategy will do
+    predicts = mode == "predict"  # each process uses its own devices, so any strategy is fine
     if not predicts:
         refuse_strategy(resolved, counts)
     startable = Job(
@@ -141,17 +142,17 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
 
 
 def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -> list[int]:
-    """Has the job read from a tf.data service of its own if one is asked for.
+    """Changes the flags so that the job reads from its own tf.data service, if `--data_workers` requests one.
 
     Args:
-      arguments: get the address of the dispatcher, and the name of the job that workers share.
-      counts: how many processes of each role.
+      arguments: get the address of the dispatcher, and the name of the tf.data job that workers share.
+      counts: the number of processes of each role.
 
     Returns:
-      Ports of the dispatcher and of each data worker; none without a service.
+      Ports of the dispatcher and of each data worker; empty without a service.
 
     Raises:
-      UsageError: there is another service, or parameter servers.
+      UsageError: a flag names another service, or there are parameter servers.
     """
     count = _number("data_workers", arguments.data_workers, least=0)
     if not count:
@@ -169,27 +170,27 @@ def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -
 
     ports = local.free_ports(1 + count)
     arguments.tf_data_service = spec.dispatcher_address(ports[0])
-    if counts[CHIEF] + counts[WORKER] > 1:  # under a name, so that a word of the user's that names another comes later
+    if counts[CHIEF] + counts[WORKER] > 1:  # first, so that a name from the user overrides it
         arguments.set = [f"{_JOB_NAME_FIELD}=launch", *(arguments.set or ())]
     return ports
 
 
 def with_data_service(job: JobSpec, ports: list[int]) -> JobSpec:
-    """Returns the job with a tf.data service beside it, if there are ports for one."""
+    """Returns the job with a tf.data service, if there are ports for one."""
     if not ports:
         return job
     from official_trainer.inputs.data_service import WORK_DIR
     from official_trainer.launch.spec import with_data_service
 
-    # Not where an earlier service kept its journal, with addresses that are somebody else's by now.
+    # A new folder: the journal of an earlier service has addresses that other processes may use now.
     return with_data_service(job, ports, files.join(job.model_dir, WORK_DIR, str(ports[0])))
 
 
 def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:
-    """Refuses a strategy under which the processes would not train together.
+    """Refuses a strategy with which the processes would not train together.
 
     Raises:
-      UsageError: it is one for a single process.
+      UsageError: the strategy is for a single process.
     """
     if counts[CHIEF] + counts[WORKER] + counts[PS] == 1:
         return
@@ -204,7 +205,7 @@ def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:
 
 
 def _cluster_of(counts: Mapping[str, int]) -> Cluster | None:
-    """Returns the cluster as its chief will see it, but for the addresses; None for a process alone."""
+    """Returns the cluster as its chief sees it, without addresses; None for a single process."""
     addresses = {role: ("",) * counts[role] for role in (CHIEF, WORKER, PS) if counts[role]}
     if sum(map(len, addresses.values())) == 1:
         return None

@@ -48,7 +48,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("spawn", "local: start each process from scratch instead of forking one that has TensorFlow")
     parser.value("data_workers", "N", "local: add a tf.data service with N processes that prepare batches")
     parser.value("log_dir", "DIR", "local: write the output of each process to a file in DIR")
-    parser.takes_command = True
+    parser.accept_command()
     train.add_flags(parser, job_spec.MODES)
 
 

@@ -1,7 +1,7 @@
-"""The package's log as the command line shows it: one line for what is news, with `warning:` before what is worse.
+"""The package's log on the command line: one line for each record, with `warning:` before warnings.
 
 Owns: the handler, for as long as a command runs.
-Does not own: the progress of a run (`tracking/console.py`), or what is logged.
+Does not own: the progress of a run (`tracking/console.py`), the records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from official_trainer.cli import terminal
 
 
 class _Handler(logging.Handler):
-    """Writes to stderr as it is now: a progress bar puts something in its place that keeps lines and bar apart."""
+    """Writes to the current `sys.stderr`, which a progress bar replaces to keep its line below the others."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -25,17 +25,19 @@ class _Handler(logging.Handler):
             else:
                 print(text, file=sys.stderr, flush=True)
         except OSError:
-            pass  # nobody reads any more; the run is worth more
+            pass  # stderr is closed; the run continues without its log
 
 
 @contextlib.contextmanager
 def shown(*, quiet: bool) -> Iterator[None]:
-    """Shows the package's log in the block; if `quiet`, warnings and errors alone."""
+    """Shows the package's log inside the block; if `quiet`, only warnings and errors."""
     logger, handler = logging.getLogger("official_trainer"), _Handler()
     before = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
-    logger.propagate = False  # TensorFlow's libraries may give the root logger a handler, and lines would come twice
+    logger.propagate = (
+        False  # TensorFlow's libraries may add a handler to the root logger, which would print each line twice
+    )
     try:
         yield
     finally:

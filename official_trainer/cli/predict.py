@@ -1,4 +1,4 @@
-"""Write a checkpoint's predictions for all examples to files; killed, it goes on where it was.
+"""Write a checkpoint's predictions for all examples to files; after a kill, the same command continues.
 
 Owns: `predict`.
 Does not own: the predictions (`runs/predict.py`).
@@ -23,7 +23,7 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Predicts; what the log says is all that is printed."""
+    """Predicts; only the log is printed."""
     checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
     with StopRequest() as stop:
         with stop.interruptible():

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--explain and --json cannot be combined; keep one")
     run_dir = _run_dir(arguments)
     if run_dir and not arguments.explain and not arguments.json and not flags.changes_config(arguments):
-        # As the run wrote it, also when the experiment is no more.
+        # As the run wrote it, also if the experiment does not exist any more.
         print(files.read_text(target.params_path(run_dir)), end="")
         return 0
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
@@ -61,7 +61,7 @@ def _run_dir(arguments: argparse.Namespace) -> str | None:
 
 
 def _is_experiment(name: str, arguments: argparse.Namespace) -> bool:
-    """Whether a name is an experiment's; some of Model Garden's, and of those like them, have a slash."""
+    """Returns whether a name is that of an experiment; some names, of Model Garden for example, have a slash."""
     from official_trainer.garden import index
     from official_trainer.tasks import registry
 

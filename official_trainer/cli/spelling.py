@@ -1,8 +1,8 @@
-"""The spellings of flags: what absl accepts, turned into what argparse reads.
+"""The spellings of flags: those that absl accepts, converted to one that argparse reads.
 
 Owns: `-flag`, `--flag value`, `--noflag`, `--flag=false`, dashes for underscores, `--flagfile`, `--undefok`, and the
 two short forms of `--set`: `path=value` and `--path.to.field=value`.
-Does not own: which flags there are (`flags.py` and each verb).
+Does not own: declaring flags (`flags.py` and each verb).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SWITCH_VALUES = {
     **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
 }
 _NOT_NEEDED = {
-    **dict.fromkeys(("logtostderr", "alsologtostderr"), "messages go to standard error anyway; leave the flag out"),
+    **dict.fromkeys(("logtostderr", "alsologtostderr"), "messages always go to standard error; leave the flag out"),
     **dict.fromkeys(("v", "verbosity", "stderrthreshold"), "there are no levels of messages; leave the flag out"),
 }
-"""Flags of absl's logging that scripts carry along, and why they are not here."""
+"""Flags of absl's logging that scripts may have, and why they do not exist here."""
 
 
 class UsageError(UserError, ValueError):
@@ -34,13 +34,13 @@ class UsageError(UserError, ValueError):
 
 
 class Words:
-    """The words of one command line, sorted.
+    """The words of one command line, by kind.
 
     Attributes:
       values: `(flag, value)` in the order given; `path=value` is `("set", "path=value")`.
       switches: flags without a value, the last spelling of each.
       positionals: everything else.
-      problems: what is wrong, one line each.
+      problems: one line each.
     """
 
     def __init__(self, values: Collection[str], switches: Collection[str], *, overrides: bool) -> None:
@@ -115,7 +115,7 @@ class Words:
 
 
 def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> str:
-    """Returns `; did you mean …?` naming the options nearest to `word`, or nothing when none is near."""
+    """Returns `; did you mean …?` with the options nearest to `word`, or an empty text without one."""
     from official_trainer.errors import nearest
 
     near = [prefix + option for option in nearest(word, options)]
@@ -127,7 +127,7 @@ def _names(text: str) -> set[str]:
 
 
 def _with_flagfiles(argv: Iterable[str], inside: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields the words of `argv` with every `--flagfile` replaced by the flags in that file."""
+    """Yields the words of `argv`, with the flags of the file in place of each `--flagfile`."""
     words = deque(argv)
     while words:
         word = words.popleft()

@@ -1,7 +1,7 @@
 """Jobs that an engine runs, as `launch TARGET` shows and submits them.
 
-Owns: showing what was rendered; refusing what the engine would refuse; what is said of a job that was submitted.
-Does not own: `launch` (`launch.py`), what is rendered (`launch/`), jobs that run (`job.py`).
+Owns: showing rendered jobs; refusing those that the engine would refuse; the message about a submitted job.
+Does not own: `launch` (`launch.py`), rendering (`launch/`), running jobs (`job.py`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _CALLED = {PS: "parameter server"}
 
 
 def run(arguments: argparse.Namespace, engine: Target[Any]) -> int:
-    """Shows the job in the engine's words, or submits it.
+    """Shows the job's files and commands, or submits it.
 
     Raises:
-      UsageError: a flag would have no effect, or the engine would not run the job as it is meant.
+      UsageError: a flag has no effect, or the engine would not run the job as intended.
       EngineError: the engine's program is missing, or fails.
     """
     _refuse_idle(arguments, engine)
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, engine: Target[Any]) -> int:
         files=tuple(rendered.files),
         profile=profile.as_dict(),
     )
-    say_submitted(submission.submit(folder, engine, rendered, record, print), folder, engine)
+    report_submitted(submission.submit(folder, engine, rendered, record, print), folder, engine)
     return int(ExitCode.DONE)
 
 
@@ -72,15 +72,15 @@ def folder_of(arguments: argparse.Namespace, name: str) -> str:
 
 
 def root(arguments: argparse.Namespace) -> str:
-    """Returns where the folder of all jobs is: in the workspace, or else in the current directory."""
+    """Returns the directory of `launches/`: the workspace, or else the current directory."""
     return str(target.workspace(arguments) or os.getcwd())
 
 
-def say_submitted(record: Record, folder: str, engine: Target[Any]) -> None:
-    """Says what has become of a job, and what can be done with it."""
+def report_submitted(record: Record, folder: str, engine: Target[Any]) -> None:
+    """Prints the name of a submitted job, and the commands to manage it."""
     print(f"{record.name} was submitted to {record.target} as {record.id}; its files are in {os.path.relpath(folder)}")
     if engine.is_supervised:
-        print("while this runs, it comes back when it is taken away, and is deleted once it has ended:")
+        print("while this runs, a slice that is taken away is replaced, and it is deleted once the job has ended:")
         print(f"  official-trainer job supervise {record.name}")
         print("and at any time:")
     for what in ("status", "logs --follow", "cancel"):
@@ -126,25 +126,25 @@ def checked(arguments: argparse.Namespace, engine: Target[Any]) -> tuple[Profile
 
 
 def _unwritable(job: JobSpec) -> Iterator[str]:
-    """Yields words that no file of text can hold, or no process be given."""
+    """Yields arguments that a text file or a process cannot have."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
     for word in (*words, job.cwd):
         if "\0" in word:
-            yield f"{word!r} has a NUL in it, which no process can be given; take it out"
+            yield f"{word!r} contains a NUL character, which an argument cannot have; remove it"
         elif word != word.encode("utf-8", "replace").decode("utf-8"):
-            yield f"{word!r} is no valid UTF-8; rename it"
+            yield f"{word!r} is not valid UTF-8; rename it"
 
 
 def _check_in(model_dir: str) -> Callable[[Job], object]:
-    """Returns what to check of a run there: what the directory says too, if it can be seen from here.
+    """Returns the check of a run in this directory, with the directory's content if this machine sees it.
 
-    One that is not there is not made here, where the job may not run; one at a URL would cost TensorFlow.
+    A missing directory is not created here, because the job may run elsewhere; reading a URL would need TensorFlow.
     """
     return check_ready if files.is_url(model_dir) or not os.path.isdir(model_dir) else check_startable
 
 
 def _refuse_running(folder: str) -> None:
-    """Refuses a job that runs: two would train in one directory."""
+    """Refuses a job that still runs: two would train in one directory."""
     from official_trainer.launch import targets
 
     record = submission.read(folder)
@@ -158,17 +158,17 @@ def _refuse_running(folder: str) -> None:
 
 
 def _show(rendered: Rendered, folder: str) -> None:
-    """Prints the files; one alone as it is, so that `> FILE` saves it."""
+    """Prints the files; a single file as it is, so that `> FILE` saves it."""
     for name, text in rendered.files.items():
         if len(rendered.files) == 1:
             print(text, end="")
         else:
             print(f"{terminal.paint(f'# {os.path.relpath(os.path.join(folder, name))}', 'bold')}\n{text.rstrip()}\n")
-    sys.stdout.flush()  # before what is said of them
+    sys.stdout.flush()  # before the summary on stderr
 
 
 def _summarise(engine: Target[Any], profile: Profile, job: JobSpec, rendered: Rendered, folder: str) -> None:
-    """Says on stderr what matters of a job that was shown, and what would be done with it."""
+    """Prints the summary of a job to stderr, and the commands that --submit would run."""
     runs = len(engine.variants(profile))
     restarts = engine.restarts(profile)
     does = f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"
@@ -184,12 +184,12 @@ def _summarise(engine: Target[Any], profile: Profile, job: JobSpec, rendered: Re
     terminal.report_error(f"{name} for {engine.name}; nothing was submitted", "shown", "cyan")
     for label, text in rows:
         print(f"  {terminal.paint(label.ljust(13), 'dim', sys.stderr)}  {text}", file=sys.stderr)
-    for argv in rendered.submit:  # as a shell would read them, which here none does
+    for argv in rendered.submit:  # quoted as for a shell, although none runs them
         print(f"    {shlex.join(argv)}", file=sys.stderr)
 
 
 def _places(model_dir: str, runs: int) -> str:
-    """Returns where the run is, or each of several runs."""
+    """Returns the run directory, or those of several runs."""
     if not runs:
         return model_dir
     places = dict.fromkeys(files.join(model_dir, str(number)) for number in (0, runs - 1))
@@ -197,18 +197,18 @@ def _places(model_dir: str, runs: int) -> str:
 
 
 def _processes(profile: Profile, job: JobSpec) -> str:
-    """Returns how many of each role there are, and what each gets where that is set."""
-    said = []
+    """Returns the number of processes of each role, with their resources."""
+    parts = []
     for is_server in (False, True):
         roles = [role for role in job.roles if (role.name == PS) == is_server]
         names = [f"{role.count} {_CALLED.get(role.name, role.name)}{'s' * (role.count > 1)}" for role in roles]
-        gets = _gets(profile.resources_of(roles[0].name)) if roles else ""
+        gets = _resources(profile.resources_of(roles[0].name)) if roles else ""
         each = " each" if sum(role.count for role in roles) > 1 else ""
-        said += [", ".join(names) + (f" with {gets}{each}" if gets else "")] if names else []
-    return "; ".join(said)
+        parts += [", ".join(names) + (f" with {gets}{each}" if gets else "")] if names else []
+    return "; ".join(parts)
 
 
-def _gets(resources: Resources) -> str:
+def _resources(resources: Resources) -> str:
     cpus, memory, gpus = resources.cpus, resources.memory_gib, resources.gpus
     parts = [f"{cpus} CPU{'s' * (cpus > 1)}"] if cpus else []
     parts += [f"{memory:g} GiB"] if memory else []

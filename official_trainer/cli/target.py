@@ -1,4 +1,4 @@
-"""What a command is about: the experiment, its resolved configuration and its run directory.
+"""The target of a command: the experiment, its resolved configuration and its run directory.
 
 Owns: the way from shared flags to those three; the workspace; the default of `--model_dir`; reading back a run.
 Does not own: resolving values (`config/`), finding experiments (`tasks/registry.py`).
@@ -26,7 +26,7 @@ NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
 
 
 class Target(NamedTuple):
-    """An experiment, configured, where its run lives, and what gin is to bind in it."""
+    """An experiment, its configuration, its run directory, and its gin bindings."""
 
     experiment: str
     resolved: Resolved
@@ -49,7 +49,7 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
     """Resolves the experiment that the flags name, or else the one that ran in `--model_dir`, as it ran.
 
     Raises:
-      UsageError: neither says which experiment.
+      UsageError: neither names an experiment.
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
     if arguments.experiment or arguments.name or not arguments.model_dir:
@@ -77,12 +77,12 @@ def named_experiment(arguments: argparse.Namespace) -> str:
 
 
 def _one_too_many(arguments: argparse.Namespace) -> str:
-    """Returns what to say of a name beside `--experiment`, which may be an override that was cut short."""
+    """Returns the message for a name together with `--experiment`; the name may be an incomplete override."""
     from official_trainer.tasks import registry
 
     name, place = arguments.name, workspace(arguments)
     if "." in name and name not in (registry.experiments(place) if place else ()):
-        return f"{name} is no experiment, and overrides are PATH=VALUE; write {name}=VALUE, or leave it out"
+        return f"{name} is not an experiment, and overrides are PATH=VALUE; write {name}=VALUE, or leave it out"
     return f"two experiments: {name} and --experiment={arguments.experiment}; keep one"
 
 
@@ -109,7 +109,7 @@ def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
 
 
 def _as_fields(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """Yields flag, field and value of the flags that stand for fields; one that is not given sets nothing."""
+    """Yields flag, field and value of the given flags that set a field."""
     if arguments.tpu:
         yield "--tpu", "runtime.tpu", arguments.tpu
     if arguments.tf_data_service:
@@ -127,12 +127,12 @@ def workspace(arguments: argparse.Namespace) -> Path | None:
 
 
 def params_path(run_dir: str) -> str:
-    """Returns where a run keeps its configuration."""
+    """Returns the file with the configuration of a run."""
     return files.join(run_dir, "params.yaml")
 
 
 def is_run_dir(path: str) -> bool:
-    """Tells whether a run has left its configuration in `path`."""
+    """Returns whether `path` has the configuration of a run."""
     return bool(path) and files.exists(params_path(path))
 
 

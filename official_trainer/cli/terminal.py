@@ -1,6 +1,6 @@
-"""How the command line's own output looks: aligned columns, and colour where it can be seen.
+"""The look of the command line's own output: aligned columns, and colour on terminals.
 
-Owns: tables, the `error:` prefix, when there is colour.
+Owns: tables, the `error:` prefix, when colour is used.
 Does not own: the progress of a run (`tracking/`).
 """
 

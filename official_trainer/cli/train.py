@@ -1,6 +1,6 @@
 """Train an experiment, evaluate it and keep its checkpoints: Model Garden's train.py.
 
-Owns: `train`, and what `train.py` calls.
+Owns: `train`, and the function that `train.py` calls.
 Does not own: the run (`runs/run.py`).
 """
 
@@ -19,11 +19,11 @@ USAGE = "--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE â
 
 
 def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int:
-    """Runs `train` for a script that stands for it, and returns the exit code.
+    """Runs `train` for a script such as train.py, and returns the exit code.
 
     Args:
       argv: the words after the script's name; those of this process when None.
-      script: path of the script; its folder is the workspace if the current directory is in none.
+      script: path of the script; its folder is the workspace if the current directory is not in one.
     """
     from official_trainer.cli import dispatch
 
@@ -44,7 +44,7 @@ def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the experiment in the mode asked for."""
+    """Runs the experiment in the given mode."""
     mode = flags.read_mode(arguments)
     if mode != "predict":
         flags.refuse_idle_prediction(arguments, mode)

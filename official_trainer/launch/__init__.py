@@ -1,6 +1,6 @@
-"""Starting the processes of one run, and ending them together.
+"""Jobs of one run: their processes on this machine, and the files and commands that hand them to an engine.
 
-Owns: what a job consists of (`spec.py`), and its processes on this machine (`launch/local/local.py`).
-Does not own: what a process does (`runs/run.py`), how processes find each other (`distributed/cluster.py`). Imports no
-TensorFlow, but in the process that others are forked from (`launch/local/starter.py`).
+Owns: what a job consists of (`spec.py`), its processes on this machine (`local/`), engines such as Slurm (`targets/`).
+Does not own: what a process does (`runs/run.py`), how processes find each other (`distributed/cluster.py`). It imports
+TensorFlow only in the process that others are forked from (`local/starter.py`).
 """

@@ -1,8 +1,8 @@
-"""How a job is run somewhere: what all targets ask for, as a typed section that YAML fills.
+"""The profile of a job: the settings that all targets share, as a typed section that YAML fills.
 
-Owns: `Profile` and `Resources`, and what a name and a variable may be. A target adds fields of its own in a subclass,
-in its file beside this one.
-Does not own: reading it (`config.resolve`, as experiments are read), what a scheduler makes of it (`target.py`).
+Owns: `Profile` and `Resources`, and the syntax of names and variables. A target adds its own fields in a subclass, in
+its file in `targets/`.
+Does not own: reading the YAML (`config.resolve`, as for experiments), rendering it for an engine (`target.py`).
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from typing import ClassVar
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
 
-_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with what is added, it is a name for every engine
+_NAME = re.compile(
+    r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?"
+)  # with the suffix of a run directory, a valid name for every engine
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"(?:.*_)?(?:TOKEN|SECRET|PASSW(?:OR)?D|PWD|PAT|CREDENTIALS|API_?KEY)|.*_KEY", re.IGNORECASE)
 _URL_WITH_PASSWORD = re.compile(r"\w+://[^/\s:@]*:[^/\s@]+@")
-_WITHOUT_SHELL = "write each command as a list of its own, and whole paths"
-_FOR_A_SHELL = re.compile(r"[|&;<>]+|[0-9]?>.*")  # words that mean something to a shell only
+_WITHOUT_SHELL = "write each command as its own list, with complete paths"
+_FOR_A_SHELL = re.compile(r"[|&;<>]+|[0-9]?>.*")  # words with a meaning in a shell only
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources(Config):
-    """What one process gets.
+    """The resources of one process.
 
     Attributes:
-      cpus: cores; None leaves it to the scheduler.
+      cpus: number of cores; None leaves it to the scheduler.
       memory_gib: memory in GiB; None leaves it to the scheduler.
-      gpus: GPUs.
+      gpus: number of GPUs.
     """
 
     cpus: Positive | None = None
@@ -40,18 +42,18 @@ class Resources(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile(Config):
-    """What every target understands.
+    """The settings that every target understands.
 
     Attributes:
-      name: of the job, before the part that tells run directories apart; empty takes the experiment's.
-      workers: processes that train together.
-      chief: whether one more process leads the workers.
-      ps: parameter servers; a chief is added then.
-      evaluator: whether one more process evaluates beside them.
-      max_restarts: how often what ends with exit code 75 or 143 is started again.
-      environ: variables for all processes; nothing that is secret.
-      resources: of a process that computes.
-      ps_resources: of a parameter server.
+      name: of the job, before the suffix for its run directory; empty takes the experiment's name.
+      workers: number of processes that train together.
+      chief: whether another process leads the workers.
+      ps: number of parameter servers; with any, a chief is added.
+      evaluator: whether another process evaluates the checkpoints.
+      max_restarts: the most restarts after exit code 75 or 143.
+      environ: variables for all processes; no secrets.
+      resources: of each process except parameter servers.
+      ps_resources: of each parameter server.
     """
 
     name: str = ""
@@ -68,21 +70,27 @@ class Profile(Config):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.name and not _NAME.fullmatch(self.name):
-            yield "name", "is no name for a job; use up to 30 lower-case letters, digits and dashes, a letter first"
+            yield (
+                "name",
+                "is not a valid job name; use up to 30 lower-case letters, digits and dashes, starting with a letter",
+            )
         for name, value in self.environ.items():
             if not _VARIABLE.fullmatch(name):
-                yield "environ", f"{name!r} is no name of a variable; use letters, digits and underscores"
+                yield "environ", f"{name!r} is not a valid variable name; use letters, digits and underscores"
             elif name == "TF_CONFIG":
-                yield "environ", "TF_CONFIG says which process is which, so each gets its own; leave it out"
+                yield "environ", "TF_CONFIG identifies a process, so each process gets its own; leave it out"
             elif _SECRET.fullmatch(name) or _URL_WITH_PASSWORD.match(value):
-                what = f"{name} looks like a secret, and files of a launch are no place for one"
+                what = f"{name} looks like a secret, and the files of a job must not contain one"
                 yield "environ", f"{what}; {self.secrets_go}"
             elif "\0" in value:
-                yield "environ", f"the value of {name} has a NUL in it, which no process can be given; leave it out"
+                yield (
+                    "environ",
+                    f"the value of {name} contains a NUL character, which a variable cannot have; remove it",
+                )
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many processes of each role."""
+        """The number of processes of each role."""
         return {
             CHIEF: int(self.chief or self.ps > 0),
             WORKER: self.workers,
@@ -91,18 +99,18 @@ class Profile(Config):
         }
 
     def resources_of(self, role: str) -> Resources:
-        """Returns what a process of a role gets."""
+        """Returns the resources of a process of this role."""
         return self.ps_resources if role == PS else self.resources
 
 
 def command_problems(field: str, commands: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with commands that are run as lists of words, which no shell reads."""
+    """Yields the problems of commands that are run as lists of words, without a shell."""
     for number, words in enumerate(commands):
         place = f"{field}[{number}]"
         if not words or not words[0]:
             yield field, "a command is empty; each is a list of words, such as [module, load, cuda]"
         elif len(words) == 1 and re.search(r"\s", words[0]):
-            apart = ", ".join(words[0].split())
-            yield field, f"{place} is one word with blanks in it, {words[0]!r}; write its words apart: [{apart}]"
+            words_of_it = ", ".join(words[0].split())
+            yield field, f"{place} is one word with blanks, {words[0]!r}; write separate words: [{words_of_it}]"
         elif found := [word for word in words if _FOR_A_SHELL.fullmatch(word) or word.startswith("~")]:
-            yield field, f"{place} has {found[0]!r}, which means something to a shell only; {_WITHOUT_SHELL}"
+            yield field, f"{place} has {found[0]!r}, which only a shell understands; {_WITHOUT_SHELL}"

@@ -1,11 +1,12 @@
-"""Starts a command again, on machines of an engine that starts nothing again by exit code.
+"""Restarts a command by its exit code, on machines of an engine that does not.
 
-Owns: that loop and the words that call it. Does not own: what is rendered around it (`launch/targets/tpu_startup.py`,
-`launch/targets/vertex.py`), when there is no more (`local/restarts.py`).
+Owns: this loop, and the command line that starts it.
+Does not own: the scripts around it (`launch/targets/tpu_startup.py`, `launch/targets/vertex.py`), when to give up
+(`verdict.py`).
 
     python -m official_trainer.launch.rerun --max_restarts=N [--finish=FILE] -- COMMAND…
 
-SIGTERM is passed on once and is the end. With `--finish`, `bash FILE finish CODE` runs after any other end.
+SIGTERM is passed on once, and ends the loop. With `--finish`, `bash FILE finish CODE` runs after any other end.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from official_trainer.launch.verdict import Restarts, may_run_again
 _MODULE = ("-m", "official_trainer.launch.rerun")
 
 
-class Told:
-    """Whether this process was told to stop; what it has started hears of that once."""
+class Command:
+    """The running command, and whether this process was signalled to stop; passes the signal on once."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._has_passed = False
 
-    def __bool__(self) -> bool:
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal to stop has come."""
         return self._event.is_set()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Takes the signal."""
+        """Handles SIGTERM and SIGINT."""
         del number, frame
         self._event.set()
         self._pass()
@@ -43,12 +46,12 @@ class Told:
     def run(self, command: Sequence[str]) -> int:
         """Runs a command; returns its exit code, negative for a signal."""
         self._process = subprocess.Popen(command)
-        if self:  # between the two lines, or before
+        if self.is_stopped:  # between the two lines, or before
             self._pass()
         return self._process.wait()
 
     def wait(self, seconds: float) -> None:
-        """Waits so long, or until the signal comes."""
+        """Waits that long, or until the signal comes."""
         self._event.wait(seconds)
 
     def _pass(self) -> None:
@@ -58,49 +61,49 @@ class Told:
                 self._process.terminate()
 
 
-def run(command: Sequence[str], max_restarts: int, told: Told) -> int:
-    """Runs a command until it has ended for good; returns its exit code, 128 and the signal if one has killed it.
+def run(argv: Sequence[str], max_restarts: int, command: Command) -> int:
+    """Runs a command until it is not restarted any more; returns its exit code, or 128 plus the signal that killed it.
 
     Args:
-      command: its words.
-      max_restarts: how often it is started again.
-      told: whether to stop.
+      argv: its words.
+      max_restarts: the most restarts.
+      command: runs it, and has its signals.
     """
     restarts = Restarts(limit=max_restarts, patience=max_restarts + 1)
     while True:
-        code = told.run(command)
+        code = command.run(argv)
         shown = code if code >= 0 else 128 - code
-        if told or not may_run_again(code):
+        if command.is_stopped or not may_run_again(code):
             return shown
         seconds = restarts.next(None)
         if isinstance(seconds, str):
             return shown
-        said = f"ended with exit code {shown}; restart {restarts.count} of {max_restarts} in {seconds:g} s"
-        print(said, file=sys.stderr, flush=True)
-        told.wait(seconds)
-        if told:
+        message = f"ended with exit code {shown}; restart {restarts.count} of {max_restarts} in {seconds:g} s"
+        print(message, file=sys.stderr, flush=True)
+        command.wait(seconds)
+        if command.is_stopped:
             return shown
 
 
 def words(max_restarts: int, *, finish: str | None = None) -> tuple[str, ...]:
-    """Returns the words between an interpreter and the command that it is to start.
+    """Returns the words between a Python interpreter and the command that is restarted.
 
     Args:
-      max_restarts: how often.
-      finish: a script for the end.
+      max_restarts: the most restarts.
+      finish: a script to run at the end.
     """
     return (*_MODULE, f"--max_restarts={max_restarts}", *([f"--finish={finish}"] if finish else []), "--")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what this module is for."""
+    """Runs the command after `--`, with the flags before it."""
     place = argv.index("--")
     flags = dict(word.removeprefix("--").split("=", 1) for word in argv[:place])
-    told = Told()
+    command = Command()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told.handle)
-    code = run(argv[place + 1 :], int(flags["max_restarts"]), told)
-    if "finish" in flags and not told:
+        signal.signal(number, command.handle)
+    code = run(argv[place + 1 :], int(flags["max_restarts"]), command)
+    if "finish" in flags and not command.is_stopped:
         subprocess.run(["bash", flags["finish"], "finish", str(code)], check=False)
     return code
 

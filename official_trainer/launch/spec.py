@@ -1,7 +1,7 @@
-"""What a job consists of, wherever it runs: roles, how many processes each has, and their commands.
+"""What a job consists of, wherever it runs: roles, the number of processes of each, and their commands.
 
-Owns: `JobSpec`, and what each process is told, as pure values. Does not own: starting anything
-(`launch/local/local.py`).
+Owns: `JobSpec`, and the command and environment of each process, as pure values.
+Does not own: starting processes (`launch/local/`, `launch/targets/`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EVALUATOR_MODE = "continuous_eval"
 
 DISPATCHER, DATA_WORKER = "dispatcher", "data_worker"
 DATA_ROLES = (DISPATCHER, DATA_WORKER)
-"""The processes of a tf.data service beside the job, as `data-service --role` calls them. No cluster knows of them."""
+"""The processes of a job's tf.data service, as in `data-service --role`. They are in no cluster."""
 
 _FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override)=(/.*)")
 
@@ -31,10 +31,10 @@ class Role:
 
     Attributes:
       name: one of `ALL_ROLES`.
-      count: how many.
+      count: the number of processes.
       argv: a module and its arguments, as after `python -m`.
-      environ: what is set for them beside `TF_CONFIG`.
-      ports: where each of them listens, as its flag `--port`; none for those that the cluster gives an address.
+      environ: their variables, without `TF_CONFIG`.
+      ports: the port of each process, for its flag `--port`; empty for roles with an address in the cluster.
     """
 
     name: str
@@ -49,14 +49,14 @@ class JobSpec:
     """The processes of one job.
 
     Attributes:
-      roles: those that there are.
-      name: what the job is called where it is submitted.
-      model_dir: its run directory, which all of its processes have to see: a URL or an absolute path. Where a job is
-        submitted, `--model_dir` is among the words of every role.
-      cwd: where the command was given; relative paths among the words of its roles start there.
+      roles: with at least one process each.
+      name: of the job, where it is submitted.
+      model_dir: its run directory, which all of its processes have to see: a URL or an absolute path. In a submitted
+        job, every role has the flag `--model_dir`.
+      cwd: the directory of the command; relative paths in the arguments of its roles start there.
       strategy: its `runtime.distribution_strategy`.
-      grace_seconds: from SIGTERM to the end of a process, which saves meanwhile; after that it is killed.
-      journal: the folder of its dispatcher, of no use to anybody once the job has ended.
+      grace_seconds: how long a process may save after SIGTERM before it is killed.
+      journal: the folder of its dispatcher, which is useless once the job has ended.
     """
 
     roles: tuple[Role, ...]
@@ -69,12 +69,12 @@ class JobSpec:
 
     @property
     def has_servers(self) -> bool:
-        """Whether workers and parameter servers serve a chief: they never end by themselves."""
+        """Whether workers and parameter servers serve a chief, and so never end by themselves."""
         return any(role.name == PS for role in self.roles)
 
     @property
     def in_cluster(self) -> tuple[Role, ...]:
-        """The roles that have an address there; the evaluator only watches the run directory."""
+        """The roles with an address in the cluster; the evaluator only watches the run directory."""
         return tuple(role for role in self.roles if role.name in (CHIEF, WORKER, PS))
 
 
@@ -83,10 +83,10 @@ class Member:
     """One process of a job.
 
     Attributes:
-      role: what it does.
-      index: which of its role.
+      role: its role.
+      index: its number within the role.
       argv: a module and its arguments.
-      environ: what is set for it.
+      environ: its variables.
     """
 
     role: str
@@ -96,7 +96,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """What it is called: `worker 1`."""
+        """Its name in messages, such as `worker 1`."""
         return self.role if self.role == DISPATCHER else process_name(self.role, self.index).replace("_", " ")
 
 
@@ -104,8 +104,8 @@ def training_job(counts: Mapping[str, int], argv: Sequence[str], *, grace_second
     """Returns the job that trains one experiment.
 
     Args:
-      counts: how many processes of each role.
-      argv: the words after `train`, with the mode as `--mode=MODE`; the evaluator has its own.
+      counts: the number of processes of each role.
+      argv: the flags of `train`, with the mode as `--mode=MODE`; the evaluator gets its own mode.
       grace_seconds: see `JobSpec`.
     """
     command = ("official_trainer", "train")
@@ -116,24 +116,24 @@ def training_job(counts: Mapping[str, int], argv: Sequence[str], *, grace_second
 
 
 def with_gpus(job: JobSpec, gpus_of: Callable[[str], int]) -> JobSpec:
-    """Returns the job with each process told how many GPUs it is given; what is given none is told nothing.
+    """Returns the job with a variable for each process that gets GPUs: how many.
 
     Args:
       job: its processes.
-      gpus_of: returns how many GPUs a process of a role is given.
+      gpus_of: returns the number of GPUs for a process of a role.
     """
-    told = {role.name: {GIVEN_GPUS: str(gpus)} if (gpus := gpus_of(role.name)) else {} for role in job.roles}
-    roles = [dataclasses.replace(role, environ={**role.environ, **told[role.name]}) for role in job.roles]
+    added = {role.name: {GIVEN_GPUS: str(gpus)} if (gpus := gpus_of(role.name)) else {} for role in job.roles}
+    roles = [dataclasses.replace(role, environ={**role.environ, **added[role.name]}) for role in job.roles]
     return dataclasses.replace(job, roles=tuple(roles))
 
 
 def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobSpec:
-    """Returns the job with a dispatcher and data workers beside it.
+    """Returns the job with a dispatcher and data workers.
 
     Args:
-      job: what trains; its processes know the dispatcher's address.
-      ports: of the dispatcher, then of each data worker; they keep them when they are started again.
-      work_dir: where the dispatcher keeps its journal.
+      job: the training; its processes know the dispatcher's address.
+      ports: of the dispatcher, then of each data worker; they stay the same after a restart.
+      work_dir: the folder for the dispatcher's journal.
     """
     command = ("official_trainer", "data-service")
     dispatching = (*command, f"--role={DISPATCHER}", f"--work_dir={work_dir}")
@@ -146,16 +146,16 @@ def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobS
 
 
 def dispatcher_address(port: int) -> str:
-    """Returns where a dispatcher on this machine is reached."""
+    """Returns the address of a dispatcher on this machine."""
     return f"grpc://localhost:{port}"
 
 
 def members(job: JobSpec, addresses: Mapping[str, Sequence[str]]) -> tuple[Member, ...]:
-    """Returns the processes of a job, each told where the others are.
+    """Returns the processes of a job, each with the addresses of the others in its `TF_CONFIG`.
 
     Args:
-      job: what they are.
-      addresses: `host:port` of every process that has one, by role.
+      job: its roles.
+      addresses: `host:port` of every process in the cluster, by role.
     """
     found = {role: tuple(addresses[role]) for role in addresses}
     return tuple(
@@ -163,7 +163,7 @@ def members(job: JobSpec, addresses: Mapping[str, Sequence[str]]) -> tuple[Membe
             role=role.name,
             index=index,
             argv=(*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv,
-            environ={**role.environ, **({} if role.name in DATA_ROLES else _told(found, role.name, index))},
+            environ={**role.environ, **({} if role.name in DATA_ROLES else _tf_config(found, role.name, index))},
         )
         for role in job.roles
         for index in range(role.count)
@@ -171,27 +171,27 @@ def members(job: JobSpec, addresses: Mapping[str, Sequence[str]]) -> tuple[Membe
 
 
 def files_of_this_machine(job: JobSpec) -> dict[str, str]:
-    """Returns words that name a file by an absolute path, which other machines may not have, each with that path."""
+    """Returns the flags with an absolute path of a file, which other machines may not have, each with that path."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
     return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word))}
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Tells whether a path is a folder, or below it; no URL is in one."""
+    """Returns whether a path is this folder or below it; a URL never is."""
     return f"{posixpath.normpath(path)}/".startswith(f"{posixpath.normpath(folder).rstrip('/')}/")
 
 
 def idle_tpu(job: JobSpec) -> Iterator[str]:
-    """Yields what a job that gets a TPU would do without it."""
+    """Yields a problem if the strategy of a job with a TPU does not use it."""
     if job.strategy not in ("", "auto", "tpu"):
-        yield f"runtime.distribution_strategy={job.strategy} would leave the TPU idle; set it to tpu or auto"
+        yield f"runtime.distribution_strategy={job.strategy} does not use the TPU; set it to tpu or auto"
 
 
 def literal(text: str) -> str:
-    """Returns a text that Kubernetes and Vertex AI leave alone: they fill in `$(NAME)`, and read `$$` as `$`."""
+    """Returns a text with `$` escaped: Kubernetes and Vertex AI replace `$(NAME)`, and read `$$` as `$`."""
     return text.replace("$", "$$")
 
 
-def _told(addresses: Mapping[str, tuple[str, ...]], role: str, index: int) -> dict[str, str]:
+def _tf_config(addresses: Mapping[str, tuple[str, ...]], role: str, index: int) -> dict[str, str]:
     cluster = Cluster(addresses=addresses, role=role, index=index, source="launch")
     return {"TF_CONFIG": json.dumps(cluster.tf_config())}

@@ -1,7 +1,8 @@
-"""Jobs that were handed to an engine: their folders, their records, and the commands that are run for them.
+"""Jobs that were handed to an engine: their folders, their records, and running the engine's commands.
 
-Owns: `launches/NAME/`, with the rendered files and `launch.json`; running the engine's programs, each as a list of
-words that no shell reads. Does not own: what the files and commands are (`target.py` and each target).
+Owns: `launches/NAME/` with the rendered files and `launch.json`; running the engine's programs, each as a list of words
+without a shell.
+Does not own: the content of files and commands (`target.py` and each target).
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ _LONGEST_COMMAND = 120
 
 
 class EngineError(UserError, RuntimeError):
-    """A program of the engine is not there, or has failed; it has said why."""
+    """A program of the engine is missing, or has failed and printed why."""
 
 
 class RecordError(UserError, ValueError):
-    """There is no such job, or its record cannot be read."""
+    """The job does not exist, or its record cannot be read."""
 
     exit_code = ExitCode.CONFIG
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """A job that was submitted, as `launch.json` has it.
+    """A submitted job, as in `launch.json`.
 
     Attributes:
-      target: where to.
-      name: what it is called.
-      id: what the engine calls it.
+      target: the name of the engine.
+      name: of the job.
+      id: the engine's name for it.
       model_dir: its run directory.
       submitted_at: when, in UTC.
-      argv: the command that submitted it.
-      submit: the commands of the engine that did, as lists of words.
+      argv: the command line that submitted it.
+      submit: the engine's commands that submitted it, as lists of words.
       files: names of its files.
-      profile: how it was submitted, with every value.
+      profile: every value of its profile.
     """
 
     target: str
@@ -69,11 +70,11 @@ class Record:
 
 
 def job_name(wanted: str, experiment: str, model_dir: str) -> str:
-    """Returns the name of a job, which is another one for every run directory, and always the same for one.
+    """Returns the name of a job: unique for each run directory, and always the same for one.
 
     Args:
-      wanted: how it is to begin; empty for the experiment's name.
-      experiment: its name.
+      wanted: its beginning; empty for the experiment's name.
+      experiment: name of the experiment.
       model_dir: its run directory.
     """
     begin = wanted or re.sub(r"[^a-z0-9]+", "-", experiment.lower()).strip("-")
@@ -84,18 +85,18 @@ def job_name(wanted: str, experiment: str, model_dir: str) -> str:
 def submit(
     folder: str, target: Target[Any], rendered: Rendered, record: Record, say: Callable[[str], object]
 ) -> Record:
-    """Writes a job's files and starts it; returns its record with the engine's id, once that is written too.
+    """Writes a job's files, starts it, and writes its record; returns the record, with the engine's id.
 
     Args:
       folder: of the job.
       target: its engine.
       rendered: the files and commands.
-      record: all that is known before.
-      say: takes what the engine prints.
+      record: without the engine's id.
+      say: prints the engine's output.
 
     Raises:
-      EngineError: a program is missing, or one has failed, and the folder is as it was. If an earlier one had not,
-        there is a record, so that the job can be cancelled.
+      EngineError: a program is missing or has failed; the folder is as it was before. If a command before it has
+        succeeded, the record is written, so that the job can be cancelled.
     """
     find_programs(target, rendered.submit)
     last = read(folder)
@@ -107,7 +108,7 @@ def submit(
             files.write_text_atomically(os.path.join(folder, name), text)
         record = start(folder, target, rendered.submit, record, say)
     except BaseException:
-        if read(folder) == last:  # `job resume` submits what is on record, so its files are those that have to be there
+        if read(folder) == last:  # `job resume` submits the recorded job, so the folder must hold its files
             _put_back(folder, before)
         raise
     for name in set(last.files if last else ()) - {*rendered.files, RECORD}:
@@ -118,21 +119,21 @@ def submit(
 def start(
     folder: str, target: Target[Any], commands: Sequence[Argv], record: Record, say: Callable[[str], object]
 ) -> Record:
-    """Runs the commands that start a job whose files are written; as `submit`."""
+    """Runs the commands that start a job whose files exist; returns and raises as `submit`."""
     find_programs(target, commands)
     found = record.id
     for number, argv in enumerate(commands):
         code, output = run(argv, folder, keep=True)
-        what = f"ended with exit code {code}; what it says is above" if code else ""
+        what = f"ended with exit code {code}; its error is above" if code else ""
         if not code and number == len(commands) - 1:
             found = target.id_of(submitted(target, record), output)
             what = "" if found else _without_id(target, output)
-        is_bare_id = len(output.split()) == 1 and found in output  # which whoever submits says in a sentence
+        is_bare_id = len(output.split()) == 1 and found in output  # which is printed in a sentence later
         if output.strip() and not is_bare_id:
             say(output.rstrip())
         if what and number:
             _write(folder, record)
-            what += f"; `official-trainer job cancel {record.name}` takes back what was started before it"
+            what += f"; `official-trainer job cancel {record.name}` cancels what was started before it"
         if what:
             raise EngineError(f"{shown(argv)} {what}")
     record = dataclasses.replace(record, id=found)
@@ -141,15 +142,15 @@ def start(
 
 
 def shown(argv: Argv) -> str:
-    """Returns a command for a message: as a shell would read it, and cut if it is long."""
+    """Returns a command for a message: quoted as for a shell, and shortened."""
     return _cut(shlex.join(argv))
 
 
 def find_programs(target: Target[Any], commands: Iterable[Argv]) -> None:
-    """Makes sure that the programs of an engine are there.
+    """Checks that the programs of an engine are installed.
 
     Raises:
-      EngineError: one is not, and where it is to be had.
+      EngineError: one is missing; the message names where to get it.
     """
     for program in dict.fromkeys(argv[0] for argv in commands):
         if shutil.which(program) is None:
@@ -157,28 +158,28 @@ def find_programs(target: Target[Any], commands: Iterable[Argv]) -> None:
 
 
 def run(argv: Argv, folder: str, *, keep: bool = False) -> tuple[int, str]:
-    """Runs a program of the engine in a job's folder; what it complains about is seen at once.
+    """Runs a program of the engine in a job's folder; its stderr is shown.
 
     Args:
       argv: its words.
-      folder: where.
-      keep: whether to return what it prints instead of showing it.
+      folder: where it runs.
+      keep: whether to return its stdout instead of showing it.
 
     Returns:
-      Its exit code, and what it has printed if that is kept.
+      Its exit code, and its stdout if that is kept.
     """
     done = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE if keep else None, text=True, check=False)
     return done.returncode, done.stdout or ""
 
 
 def run_detached(argv: Argv, *, folder: str) -> Ran:
-    """Runs a program of the engine in a job's folder, out of reach of Ctrl-C; nothing of what it says is shown."""
+    """Runs a program of the engine in a job's folder, without its output and without Ctrl-C reaching it."""
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, start_new_session=True, check=False)
     return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
 def is_running(folder: str, target: Target[Any], record: Record) -> bool:
-    """Asks the engine whether a job has not ended; one that it does not know has."""
+    """Returns whether a job has not ended, by the engine's status; a job that the engine does not know has ended."""
     argv = target.status(submitted(target, record))
     find_programs(target, [argv])
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
@@ -198,13 +199,13 @@ def submitted(target: Target[Any], record: Record) -> Submitted[Any]:
 
 
 def rendered_before(folder: str, record: Record) -> Rendered:
-    """Returns what was rendered when a job was submitted."""
+    """Returns the files and commands with which a job was submitted."""
     texts = {name: files.read_text(os.path.join(folder, name)) for name in record.files}
     return Rendered(files=texts, submit=tuple(map(tuple, record.submit)))
 
 
 def read(folder: str) -> Record | None:
-    """Returns the record of the job in a folder; None if there is none.
+    """Returns the record of the job in a folder; None without one.
 
     Raises:
       RecordError: it cannot be read.
@@ -215,11 +216,11 @@ def read(folder: str) -> Record | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError) as error:
-        raise RecordError(f"{path} cannot be read ({error}); put a good copy back, or remove the folder") from error
+        raise RecordError(f"{path} cannot be read ({error}); restore the file, or remove the folder") from error
 
 
 def read_all(root: str) -> list[Record]:
-    """Returns all jobs of a workspace that were submitted, the last one first."""
+    """Returns all submitted jobs of a workspace, the last one first."""
     found = [read(os.path.join(root, FOLDER, name)) for name in files.list_dir(os.path.join(root, FOLDER))]
     return sorted(filter(None, found), key=lambda record: record.submitted_at, reverse=True)
 
@@ -232,7 +233,7 @@ def now() -> str:
 def _without_id(target: Target[Any], output: str) -> str:
     printed = repr(_cut(output.strip())) if output.strip() else "nothing"
     return (
-        f"printed {printed}, and no id of a job; see in {target.name} itself whether one was started, and end it there"
+        f"printed {printed} and no job id; check in {target.name} itself whether a job was started, and cancel it there"
     )
 
 
@@ -248,7 +249,7 @@ def _content(folder: str, name: str) -> bytes | None:
 
 
 def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
-    """Gives files the content that they had, and leaves no empty folder."""
+    """Restores the content of files, and removes empty folders."""
     for name, content in before.items():
         if content is None:
             _remove(folder, name)

@@ -1,7 +1,8 @@
-"""The contract between a job and what runs it: rendered first, shown, and submitted with the engine's own commands.
+"""The contract between a job and an engine that runs it: rendered, shown, and submitted with the engine's commands.
 
-Owns: `Target` and the values that pass through it. A target is one file beside this one; it is pure: it returns files
-and argument lists and starts nothing. Does not own: writing and running them (`submission.py`).
+Owns: `Target` and its values. A target is one file in `targets/`; it is pure: it returns files and argument lists, and
+starts nothing.
+Does not own: writing the files and running the commands (`submission.py`).
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from official_trainer.launch.verdict import Outcome
 P = TypeVar("P", bound=Profile)
 
 Argv = tuple[str, ...]
-"""One command as its words; no shell ever reads it."""
+"""A command as a list of words; no shell reads it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """A job in the words of its engine.
+    """A job as the files and commands of its engine.
 
     Attributes:
-      files: text by file name; they are written to a folder of the job's own.
+      files: text by file name; they are written to the job's own folder.
       submit: commands that start it, in order, each run in that folder.
     """
 
@@ -39,9 +40,9 @@ class Submitted(Generic[P]):
     """A job that was submitted.
 
     Attributes:
-      name: what the job is called.
-      id: what the engine calls it; the name again where it keeps that.
-      profile: how it was submitted.
+      name: of the job.
+      id: the engine's name for it, which may be the same.
+      profile: with which it was submitted.
     """
 
     name: str
@@ -51,12 +52,12 @@ class Submitted(Generic[P]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A command of an engine that has ended.
+    """The result of an engine's command.
 
     Attributes:
       code: its exit code.
-      out: what it has printed.
-      err: what it has complained about.
+      out: its stdout.
+      err: its stderr.
     """
 
     code: int
@@ -80,13 +81,13 @@ class Host:
 
 
 class Target(abc.ABC, Generic[P]):
-    """Where jobs run.
+    """An engine that runs jobs.
 
     Attributes:
       name: the word after `launch`.
-      profile: the section that says how; a subclass of `Profile`.
+      profile: the class of its profiles.
       needs: where to get its programs, for the message that one is missing.
-      is_supervised: whether the engine does not restart a job by itself, so that `job supervise` does.
+      is_supervised: whether `job supervise` has to restart its jobs, because the engine does not.
     """
 
     name: ClassVar[str]
@@ -95,47 +96,47 @@ class Target(abc.ABC, Generic[P]):
     is_supervised: ClassVar[bool] = False
 
     def variants(self, profile: P) -> tuple[tuple[str, ...], ...]:
-        """Returns the overrides (`PATH=VALUE`) of each run, where a profile asks for several.
+        """Returns the overrides (`PATH=VALUE`) of each run of a sweep; empty for a single run.
 
-        Run N has the folder N of the run directory. Each is checked as if it were alone.
+        Run N trains in the folder N of the run directory. Each is checked as a job of its own.
         """
         del profile
         return ()
 
     @abc.abstractmethod
     def problems(self, job: JobSpec, profile: P) -> Iterator[str]:
-        """Yields what the engine would refuse, or would run otherwise than meant, each with its fix."""
+        """Yields what the engine would refuse or would not run as intended, each with its fix."""
 
     @abc.abstractmethod
     def render(self, job: JobSpec, profile: P) -> Rendered:
-        """Returns the job in the engine's words; pure."""
+        """Returns the files and commands of the job; pure."""
 
     def id_of(self, job: Submitted[P], output: str) -> str:
-        """Returns what the engine calls the job, from what the last command of `Rendered.submit` has printed.
+        """Returns the engine's name for the job, from the output of the last command of `Rendered.submit`.
 
-        Empty if that says nothing of a job.
+        Empty if there is none in the output.
         """
         del output
         return job.name
 
     def restarts(self, profile: P) -> int | None:
-        """Returns how often the job is started again at most; None where nobody counts."""
+        """Returns the most restarts of the job; None if the engine does not count them."""
         return profile.max_restarts
 
     @abc.abstractmethod
     def status(self, job: Submitted[P]) -> Argv:
-        """Returns the command that says how the job is."""
+        """Returns the command that prints the state of the job."""
 
     def is_running(self, code: int, output: str) -> bool:
-        """Tells whether a job has not ended, from the exit code of `status` and what that has printed."""
+        """Returns whether a job has not ended, from the exit code and the output of `status`."""
         return code == 0 and bool(output.strip())
 
     @abc.abstractmethod
     def logs(self, job: Submitted[P], *, follow: bool) -> Argv:
-        """Returns the command that prints what the job has printed, and with `follow` goes on."""
+        """Returns the command that prints the output of the job; with `follow`, also the output to come."""
 
     def log_files(self, job: Submitted[P]) -> tuple[str, ...]:
-        """Returns the files in the job's folder that `logs` reads; none where the engine keeps what is printed."""
+        """Returns the files in the job's folder that `logs` reads; empty if the engine keeps the output."""
         del job
         return ()
 
@@ -144,7 +145,7 @@ class Target(abc.ABC, Generic[P]):
         """Returns the commands that end the job for good."""
 
     def resume(self, job: Submitted[P], rendered: Rendered) -> tuple[Argv, ...]:
-        """Returns the commands that start it again; training goes on from its newest checkpoint."""
+        """Returns the commands that start the job again; training continues from its newest checkpoint."""
         del job
         return rendered.submit
 

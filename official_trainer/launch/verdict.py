@@ -1,7 +1,7 @@
-"""How a job ended, from how its processes did: which of them failed by itself, and the exit code of all.
+"""How a job ended: which process failed first, the exit code of the job, and whether and when it is restarted.
 
-Owns: that judgement, as a pure function, and the words for exit codes. Does not own: ending processes
-(`launch/local/local.py`).
+Owns: this judgement, as pure functions; the words for exit codes; the wait before a restart, and giving up.
+Does not own: starting and ending processes (`launch/local/`, `rerun.py`, `launch/targets/tpu_supervise.py`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class End:
       name: of the process.
       role: of the process.
       code: its exit code; negative: the signal that killed it.
-      was_told: whether it was told to end before.
-      was_killed: whether the launcher killed it, because it did not end in time.
-      last: its last lines.
+      was_told: whether the launcher had sent it a signal to end.
+      was_killed: whether the launcher killed it because it did not end in time.
+      last: its last lines of output.
     """
 
     name: str
@@ -51,11 +51,11 @@ class End:
 
     @property
     def how(self) -> str:
-        """In words."""
+        """A description for messages."""
         if self.was_killed:
             return "did not end in time and was killed"
         if self.code < 0:
-            memory = " (is memory short?)" if self.code == -signal.SIGKILL else ""
+            memory = " (out of memory?)" if self.code == -signal.SIGKILL else ""
             return f"was killed by {signal.Signals(-self.code).name}{memory}"
         return f"ended with exit code {self.code}" + (f" ({_MEANING[self.code]})" if self.code in _MEANING else "")  # type: ignore[index]
 
@@ -66,9 +66,9 @@ class Outcome:
 
     Attributes:
       code: the exit code of the launcher.
-      cause: the process that it comes from; None if all is well, or if the launcher itself says why.
+      cause: the process whose exit code it is; None after success, or if `note` has the reason.
       was_asked: whether the launcher was asked to stop.
-      note: what else there is to say.
+      note: a remark for the user.
     """
 
     code: int
@@ -78,13 +78,13 @@ class Outcome:
 
 
 def exit_code(code: int) -> int:
-    """Returns what the launcher's exit code says of a process: one that a signal killed may be started again."""
+    """Returns the launcher's exit code for that of a process; a process that a signal has killed may be restarted."""
     is_signal = code < 0 or (code > 128 and code != ExitCode.PREEMPTED)
     return int(ExitCode.RETRY) if is_signal else code
 
 
 def may_run_again(code: int) -> bool:
-    """Tells whether starting a process again may help."""
+    """Returns whether a restart may help."""
     return exit_code(code) in START_AGAIN
 
 
@@ -92,13 +92,15 @@ def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
     """Returns how a job ended.
 
     Args:
-      ends: of all processes, in the order in which they ended; of one that was started again, the last.
-      was_asked: whether all were told to stop because the launcher was.
+      ends: of all processes, in the order in which they ended; the last one of a restarted process.
+      was_asked: whether the launcher was asked to stop, and has passed that on.
     """
     trained = [end for end in ends if end.role not in (EVALUATOR, *DATA_ROLES)]
     if any(end.role == PS for end in trained) and (was_asked or _chief_is_done(trained)):
-        trained = [end for end in trained if end.role == CHIEF]  # it alone saves; the others would serve for ever
-    if any(end.code for end in trained):  # else whoever served data has done so
+        trained = [
+            end for end in trained if end.role == CHIEF
+        ]  # only the chief saves; the others serve until they are ended
+    if any(end.code for end in trained):  # after success, the end of a data service does not matter
         trained += [end for end in ends if end.role in DATA_ROLES and not end.was_told]
     failed = [_as_asked(end) if was_asked else end for end in trained if was_asked or not end.was_told]
     failed = [end for end in failed if end.code]
@@ -106,7 +108,7 @@ def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
         failed = [end for end in ends if end.role == EVALUATOR and end.code and not end.was_told]
     if not failed:
         return Outcome(code=ExitCode.DONE, was_asked=was_asked)
-    cause = min(failed, key=_how_far_from_the_cause)  # the first of those that are alike
+    cause = min(failed, key=_how_far_from_the_cause)  # of equals, the one that ended first
     return Outcome(code=exit_code(cause.code), cause=cause, was_asked=was_asked)
 
 
@@ -115,12 +117,12 @@ def _chief_is_done(ends: Iterable[End]) -> bool:
 
 
 def _as_asked(end: End) -> End:
-    """A process that had no handler yet when it was told to stop has lost nothing."""
+    """Counts a process that SIGTERM killed before it had a handler as stopped: it has lost nothing."""
     return dataclasses.replace(end, code=int(ExitCode.PREEMPTED)) if end.code == -signal.SIGTERM else end
 
 
 def _how_far_from_the_cause(end: End) -> int:
-    """An error of its own first; then what may be its consequence: TensorFlow aborts, or says that peers are lost."""
+    """Ranks ends: an error of its own first; then possible consequences: TensorFlow aborts, or reports lost peers."""
     if end.code == ExitCode.RETRY:
         return 4
     if end.code == -signal.SIGABRT:
@@ -131,10 +133,10 @@ def _how_far_from_the_cause(end: End) -> int:
 
 
 class Restarts:
-    """The restarts of one thing.
+    """Counts the restarts of one process or job.
 
     Attributes:
-      count: how many there were.
+      count: the restarts so far.
     """
 
     def __init__(
@@ -145,13 +147,13 @@ class Restarts:
         longest_seconds: float = _LONGEST_SECONDS,
         patience: int = _CRASH_LOOP,
     ) -> None:
-        """Takes when to give up.
+        """Takes the limits.
 
         Args:
-          limit: restarts; None for as many as bring new checkpoints.
+          limit: the most restarts; None for as many as bring new checkpoints.
           first_seconds: the first wait; each further one without a new checkpoint is twice as long.
           longest_seconds: the longest wait.
-          patience: restarts in a row that bring no new checkpoint, after which there are no more.
+          patience: after so many restarts in a row without a new checkpoint, there is no further one.
         """
         self.count = 0
         self._limit, self._first_seconds = limit, first_seconds
@@ -160,10 +162,10 @@ class Restarts:
         self._newest: int | None = None
 
     def next(self, newest: int | None) -> float | str:
-        """Returns in how many seconds to start again, or why not to.
+        """Returns the seconds until the restart, or why there is none.
 
         Args:
-          newest: step of the newest checkpoint; None for none.
+          newest: step of the newest checkpoint; None without one.
         """
         has_moved = self.count and newest is not None and newest != self._newest
         self._without_progress = 0 if has_moved else self._without_progress
@@ -182,5 +184,5 @@ class Restarts:
 
     @property
     def is_crash_loop(self) -> bool:
-        """Whether the last restarts have brought nothing."""
+        """Whether too many restarts in a row have brought no new checkpoint."""
         return self._without_progress >= self._patience

@@ -210,7 +210,7 @@ def test_undefok():
 
 @pytest.mark.parametrize("flag", ["--alsologtostderr", "--logtostderr=true"])
 def test_logging_flags_that_are_not_needed(flag):
-    with pytest.raises(UsageError, match=r"unknown flag --\w+: messages go to standard error anyway"):
+    with pytest.raises(UsageError, match=r"unknown flag --\w+: messages always go to standard error"):
         read(flag)
     assert read(flag, "--undefok=logtostderr,alsologtostderr")
 

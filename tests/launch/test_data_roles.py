@@ -41,7 +41,7 @@ def test_one_that_dies_is_started_again_at_its_port_while_training_goes_on(tmp_p
     assert job.wait() == 0, job.err
     assert not (tmp_path / "worker 0 2").exists()
     assert not (tmp_path / "data worker 1 2").exists()
-    assert "data worker 0 was killed by SIGKILL (is memory short?); the others go on; it starts again in" in job.out
+    assert "data worker 0 was killed by SIGKILL (out of memory?); the others go on; it starts again in" in job.out
 
 
 def test_without_supervision_the_last_data_worker_ends_the_job(tmp_path):
@@ -57,7 +57,7 @@ def test_without_supervision_the_last_data_worker_ends_the_job(tmp_path):
     }
     job = Launched(tmp_path, SERVED, sources)
     assert job.wait() == 3, job.err
-    assert "data worker 0 was killed by SIGKILL (is memory short?); training goes on with the other data" in job.out
+    assert "data worker 0 was killed by SIGKILL (out of memory?); training goes on with the other data" in job.out
     assert "data worker 1 ended with exit code 3 (data)" in job.err
 
 
@@ -190,7 +190,7 @@ def test_a_data_worker_and_the_dispatcher_are_killed_and_come_back(real):
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143, job.out.read_text()
     out = job.out.read_text()
-    assert out.count("was killed by SIGKILL (is memory short?); the others go on; it starts again in 1 s") == 2, out
+    assert out.count("was killed by SIGKILL (out of memory?); the others go on; it starts again in 1 s") == 2, out
     assert listener(worker) is None
     assert listener(dispatcher) is None
     assert json.loads((job.model_dir / "run.json").read_text())["last_checkpoint_step"] > 0

@@ -75,7 +75,7 @@ def test_a_slice_from_its_request_to_its_end(google, workspace, monkeypatch, cap
     assert cli.main(["launch", "tpu", *words]) == 0
     said = capfd.readouterr().out
     (line,) = [line for line in said.splitlines() if "was submitted" in line]
-    assert f"is deleted once it has ended:\n  official-trainer job supervise {line.partition(' ')[0]}\n" in said
+    assert f"it is deleted once the job has ended:\n  official-trainer job supervise {line.partition(' ')[0]}\n" in said
     name = line.partition(" ")[0]
     ((method, path, body),) = google.asked
     assert (method, path.partition("?")[0]) == (

@@ -48,22 +48,25 @@ def test_the_samples_are_fine(target, text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("zone: us-central1", "'us-central1' is no zone; a zone has a letter at its end, such as us-central2-b"),
-        ("project: My Project", "'My Project' is no id of a project; `gcloud projects list` has them"),
+        ("zone: us-central1", "'us-central1' is not a valid zone; a zone ends with a letter, such as us-central2-b"),
+        ("project: My Project", "'My Project' is not a valid project id; `gcloud projects list` lists yours"),
         ("spot: true\nreserved: true", "cannot be set together with reserved; keep one of the two"),
-        ("valid_until: 6h\nqueued: false", "has no effect with queued=false, which waits for nothing"),
-        ("valid_until: six hours", "'six hours' is no duration; use a number and s, m, h or d, such as 6h"),
-        ("source: ./code", "'./code' is nothing that a machine can get; use gs://….tar.gz or git+https://…@COMMIT"),
-        ("source: git+https://example.com/team/code.git", "is nothing that a machine can get"),
-        ("source: git+https://me@example.com/team/code.git", "is nothing that a machine can get"),
-        ("source: gs://b/code.zip", "gs://b/code.zip is no .tar.gz; pack the folder that holds experiments/"),
+        ("valid_until: 6h\nqueued: false", "has no effect with queued=false, which does not wait"),
+        ("valid_until: six hours", "'six hours' is not a valid duration; use a number and s, m, h or d, such as 6h"),
+        ("source: ./code", "'./code' cannot be downloaded by a machine; use gs://….tar.gz or git+https://…@COMMIT"),
+        ("source: git+https://example.com/team/code.git", "cannot be downloaded by a machine"),
+        ("source: git+https://me@example.com/team/code.git", "cannot be downloaded by a machine"),
+        ("source: gs://b/code.zip", "gs://b/code.zip is not a .tar.gz; pack the folder that holds experiments/"),
         (
             "setup: [[]]",
             "a command is empty; each is a list of words, such as [module, load, cuda]",
         ),
-        ("install: []", "is empty, so nothing would be there to train with"),
-        ("labels: {Team: x}", "'Team' is no key; use lower-case letters, digits, - and _, a letter first"),
-        ("labels: {team: 'a,b=c'}", "team='a,b=c' is no value; use at most 63 lower-case letters"),
+        ("install: []", "is empty, so nothing would be installed"),
+        (
+            "labels: {Team: x}",
+            "'Team' is not a valid key; use lower-case letters, digits, - and _, starting with a letter",
+        ),
+        ("labels: {team: 'a,b=c'}", "team='a,b=c' is not a valid value; use at most 63 lower-case letters"),
         ("acelerator_type: v4-8", "did you mean 'accelerator_type'?"),
     ],
 )
@@ -79,30 +82,34 @@ def test_profiles_of_slices_that_are_refused(text, said):
         (
             "{}",
             {},
-            "project: is needed, such as my-project\nzone: is needed, such as us-central2-b\naccelerator_type: is",
+            "project: is required, such as my-project\nzone: is required, such as us-central2-b\naccelerator_type: is",
         ),
         (f"{TPU}pod: null", {}, ""),
         (
             TPU.replace("v4-8", "v9x"),
             {},
-            "pod: v9x does not say whether it has several hosts; set pod to true or false",
+            "pod: v9x may have one host or several; set pod to true or false",
         ),
-        (f"{TPU}workers: 2", {}, "workers=2: one process drives a whole slice; leave workers at 1, and take a larger"),
+        (f"{TPU}workers: 2", {}, "workers=2: one process drives a whole slice; leave workers at 1, and use a larger"),
         (f"{TPU}workers: 1\nps: 1", {}, "ps: a slice runs one process, which trains; leave it out"),
         (f"{TPU}evaluator: true", {}, "evaluator: a slice runs one process, which trains; leave it out"),
-        (f"{TPU}resources: {{gpus: 1}}", {}, "resources: accelerator_type says what a slice has; leave resources"),
-        (TPU, {"name": "Digits"}, "name: 'Digits' is no name of a TPU; use at most 63 of a to z, 0 to 9 and -"),
-        (TPU, {"name": "d" * 64}, "is no name of a TPU"),
-        (TPU, {"model_dir": "/runs/x"}, "--model_dir=/runs/x: a slice has no disk that outlives it; name a gs:// URL"),
+        (f"{TPU}resources: {{gpus: 1}}", {}, "resources: accelerator_type determines the resources; leave resources"),
+        (TPU, {"name": "Digits"}, "name: 'Digits' is not a valid TPU name; use at most 63 of a to z, 0 to 9 and -"),
+        (TPU, {"name": "d" * 64}, "is not a valid TPU name"),
+        (
+            TPU,
+            {"model_dir": "/runs/x"},
+            "--model_dir=/runs/x: the disks of a slice are deleted with it; use a gs:// URL",
+        ),
         (
             f"{TPU}pod: true",
             {"model_dir": "/runs/x"},
-            "a slice has no disk that outlives it, and its hosts cannot read those of each other; name a gs:// URL",
+            "the disks of a slice are deleted with it, and its hosts cannot read those of each other; use a gs:// URL",
         ),
         (
             TPU,
             {"strategy": "mirrored"},
-            "runtime.distribution_strategy=mirrored would leave the TPU idle; set it to tpu",
+            "runtime.distribution_strategy=mirrored does not use the TPU; set it to tpu",
         ),
         (TPU, {"strategy": "tpu"}, ""),
     ],
@@ -119,7 +126,9 @@ def test_files_that_only_this_machine_has():
     words += ["--params_override=trainer.train_steps=1", "--config_file=gs://b/d.yaml"]
     for target, text in (("tpu", TPU), ("vertex", VERTEX)):
         first, second = problems(target, text, *words).splitlines()
-        assert first.startswith("--config_file=/home/me/a.yaml is a file of this machine; name one of the source")
+        assert first.startswith(
+            "--config_file=/home/me/a.yaml is a file of this machine; use a path relative to the top of the source"
+        )
         assert second.startswith("--gin_file=/c.gin is")
 
 
@@ -142,18 +151,21 @@ def test_which_slices_have_several_hosts(accelerator_type, is_pod):
     [
         (
             "region: us-central1-a",
-            "'us-central1-a' is no region; a region has no letter at its end, such as us-central1",
+            "'us-central1-a' is not a valid region; a region ends with a digit, such as us-central1",
         ),
         ("accelerator_type: NVIDIA_L4", "and resources.gpus belong together: set both, or neither"),
         ("resources: {gpus: 1}", "and resources.gpus belong together"),
         (
             "resources: {cpus: 4}",
-            "machine_type and ps_machine_type say what machines have; leave cpus and memory_gib out",
+            "machine_type and ps_machine_type determine the resources; leave cpus and memory_gib out",
         ),
         ("ps_resources: {gpus: 4}", "leave cpus, memory_gib and gpus out"),
-        ("base_output_directory: /out", "'/out' is no gs:// URL"),
-        ("spec: {enableWebAcess: true}", "enableWebAcess is no field of CustomJobSpec; did you mean enableWebAccess?"),
-        ("spec: {scheduling: {}}", "scheduling is made from other fields of the profile; set those"),
+        ("base_output_directory: /out", "'/out' is not a gs:// URL"),
+        (
+            "spec: {enableWebAcess: true}",
+            "enableWebAcess is not a field of CustomJobSpec; did you mean enableWebAccess?",
+        ),
+        ("spec: {scheduling: {}}", "scheduling is set from other fields of the profile; set those"),
         ("strategy: SPOTT", "did you mean 'SPOT'?"),
         ("labels: {1: x}", "labels"),
     ],
@@ -170,14 +182,14 @@ def test_profiles_of_custom_jobs_that_are_refused(text, said):
         (
             "{}",
             {},
-            "project: is needed, such as my-project\nregion: is needed, such as us-central1\nimage_uri: is needed",
+            "project: is required, such as my-project\nregion: is required, such as us-central1\nimage_uri: is",
         ),
-        (VERTEX, {"model_dir": "/runs/x"}, "--model_dir=/runs/x: the machines cannot see it; name a gs:// URL"),
+        (VERTEX, {"model_dir": "/runs/x"}, "--model_dir=/runs/x: the machines cannot see it; use a gs:// URL"),
         (VERTEX, {"model_dir": "/gcs/bucket/x"}, ""),
         (
             f"{VERTEX}evaluator: true",
             {},
-            "evaluator: gcloud takes no job in which only the pool of parameter servers is",
+            "evaluator: gcloud refuses a job in which only the pool of parameter servers is",
         ),
         (f"{VERTEX}evaluator: true\nps: 1", {}, ""),
     ],

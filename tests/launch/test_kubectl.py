@@ -119,5 +119,5 @@ def test_a_profile_is_refused_at_its_line(api, capfd):
     assert launch(f"{PROFILE}queue: Team A\nnode_selectr: {{}}\n") == ExitCode.CONFIG
     err = capfd.readouterr().err
     assert "cluster.yaml:6: node_selectr: unknown field; did you mean 'node_selector'?" in err
-    assert "cluster.yaml:5: queue: 'Team A' is no name of an object" in err
+    assert "cluster.yaml:5: queue: 'Team A' is not a valid object name" in err
     assert not api.requests

@@ -297,26 +297,35 @@ def test_texts_stay_texts_for_every_parser(text):
     ("text", "said"),
     [
         ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
-        ("image: a b", r"image.*'a b' is no image"),
-        ("namespace: a.b", r"namespace.*is no namespace; use at most 63"),
-        ("queue: Team_A", r"queue.*'Team_A' is no name of an object; use lower-case"),
-        ("image_pull_secrets: [A]", r"image_pull_secrets.*'A' is no name of an object"),
-        ("labels: {a/b/c: x}", r"labels.*'a/b/c' begins with no domain; use such as example.com/name"),
-        ("labels: {-a: x}", r"labels.*'-a' is no name of a label"),
-        ("node_selector: {a: '-'}", r"node_selector.*a: '-' is no value of a label"),
-        ("secrets: {a-b: {secret: s, key: k}}", r"secrets.*'a-b' is no name of a variable"),
+        ("image: a b", r"image.*'a b' is not a valid image"),
+        ("namespace: a.b", r"namespace.*is not a valid namespace; use at most 63"),
+        ("queue: Team_A", r"queue.*'Team_A' is not a valid object name; use lower-case"),
+        ("image_pull_secrets: [A]", r"image_pull_secrets.*'A' is not a valid object name"),
+        ("labels: {a/b/c: x}", r"labels.*'a/b/c' does not begin with a domain; use a key such as example.com/name"),
+        ("labels: {-a: x}", r"labels.*'-a' is not a valid label name"),
+        ("node_selector: {a: '-'}", r"node_selector.*a: '-' is not a valid label value"),
+        ("secrets: {a-b: {secret: s, key: k}}", r"secrets.*'a-b' is not a valid variable name"),
         ("secrets: {A: {key: k}}", r"secrets\.A\.secret.*is not set"),
-        ("secrets: {A: {secret: s, key: a/b}}", r"secrets\.A\.key.*is no key of a Secret"),
+        ("secrets: {A: {secret: s, key: a/b}}", r"secrets\.A\.key.*is not a valid key of a Secret"),
         ("{secrets: {A: {secret: s, key: k}}, environ: {A: b}}", r"secrets.*A is in environ too; keep one"),
-        ("environ: {OFFICIAL_TRAINER_CLUSTER: worker=1}", r"environ.*CLUSTER is set for each pod, .*leave it out"),
-        ("volumes: [{claim: a, path: runs}]", r"path.*is no place for a volume; expected an absolute path"),
-        ("volumes: [{claim: A, path: /a}]", r"claim.*'A' is no name of an object"),
-        ("volumes: [{claim: a, path: /a}, {claim: b, path: /a/}]", r"volumes.*two are at /a; give each a path"),
-        ("tolerations: [{operator: Equal}]", r"key.*is empty, which only operator Exists may have"),
-        ("tolerations: [{key: a, value: b, operator: Exists}]", r"value.*is never compared with operator Exists"),
-        ("tpu: {topology: 2x2}", r"accelerator.*is not set; name it as GKE does"),
-        ("tpu: {accelerator: a b, topology: 2x2}", r"accelerator.*is no value of a label"),
-        ("tpu: {accelerator: tpu-v6e-slice, topology: '8'}", r"topology.*is no topology; expected .* such as 2x4"),
+        (
+            "environ: {OFFICIAL_TRAINER_CLUSTER: worker=1}",
+            r"environ.*CLUSTER is set for each pod automatically; leave it out",
+        ),
+        ("volumes: [{claim: a, path: runs}]", r"path.*is not a valid mount path; expected an absolute path"),
+        ("volumes: [{claim: A, path: /a}]", r"claim.*'A' is not a valid object name"),
+        (
+            "volumes: [{claim: a, path: /a}, {claim: b, path: /a/}]",
+            r"volumes.*two volumes have the path /a; give each its own path",
+        ),
+        ("tolerations: [{operator: Equal}]", r"key.*is empty, which is allowed with operator Exists only"),
+        ("tolerations: [{key: a, value: b, operator: Exists}]", r"value.*is not compared with operator Exists"),
+        ("tpu: {topology: 2x2}", r"accelerator.*is not set; use GKE's name"),
+        ("tpu: {accelerator: a b, topology: 2x2}", r"accelerator.*is not a valid label value"),
+        (
+            "tpu: {accelerator: tpu-v6e-slice, topology: '8'}",
+            r"topology.*is not a valid topology; expected .* such as 2x4",
+        ),
         (
             "tpu: {accelerator: tpu-v6e-slice, topology: 4x4}",
             r"topology.*is 16 chips, and a host of .* has 8: .*several",
@@ -326,7 +335,7 @@ def test_texts_stay_texts_for_every_parser(text):
         ("{kind: tfjob, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}", r"tpu.*needs kind: jobset, not tfjob"),
         (
             "{resources: {gpus: 1}, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}",
-            r"tpu.*resources.gpus=1 beside a TPU; keep one of the two",
+            r"tpu.*resources.gpus=1 together with a TPU; keep one of the two",
         ),
     ],
 )
@@ -341,15 +350,15 @@ def test_names_that_would_be_too_long_for_pods():
     name = "a" * 46
     assert problems_of("workers: 10", name=name) == []
     (problem,) = problems_of("workers: 11", name=name)
-    assert "worker-0-10-abcde, which has 64 characters and may have 63; set a shorter `name`" in problem
+    assert "worker-0-10-abcde, of 64 characters, and 63 are allowed; set a shorter `name`" in problem
     (problem,) = problems_of("kind: tfjob\nworkers: 1001", name=f"{name}aaaaaa")
-    assert "worker-1000, which has 64 characters" in problem
+    assert "worker-1000, of 64 characters" in problem
 
 
 @pytest.mark.parametrize("name", ["", "Digits", "1digits", "digits-", "a.b", "a" * 64])
 def test_names_that_are_none(name):
     problems = problems_of("workers: 2", name=name)
-    assert "names hosts, so it has at most 63 lower-case letters" in problems[0]
+    assert "becomes part of host names: use at most 63 lower-case letters" in problems[0]
 
 
 @pytest.mark.parametrize("model_dir", ["/home/me/runs/digits", "runs/digits", "/runsx/digits", "/runs/../x"])
@@ -371,7 +380,7 @@ def test_a_run_directory_that_pods_share():
 def test_files_of_this_machine_that_pods_would_look_for():
     (problem,) = problems_of("workers: 2", "--config_file=/home/me/x.yaml", "--config_file=configs/x.yaml")
     assert problem.startswith(
-        "--config_file=/home/me/x.yaml is a file of this machine; name it as seen from the image's"
+        "--config_file=/home/me/x.yaml is a file of this machine; use its path relative to the image's"
     )
     assert problems_of("volumes: [{claim: a, path: /home}]", "--gin_file=/home/me/x.gin") == []
     assert len(problems_of("workers: 2", "--gin_file=/a", "--params_override=/b.yaml", "--params_override=a.b=/c")) == 2
@@ -386,7 +395,7 @@ def test_a_tfjob_would_cut_an_evaluator_off():
 def test_a_strategy_that_is_not_for_a_tpu():
     tpu = "tpu: {accelerator: tpu-v6e-slice, topology: 2x4}"
     (problem,) = problems_of(tpu, strategy="mirrored")
-    assert problem == "runtime.distribution_strategy=mirrored would leave the TPU idle; set it to tpu or auto"
+    assert problem == "runtime.distribution_strategy=mirrored does not use the TPU; set it to tpu or auto"
     assert problems_of(tpu, strategy="tpu") == []
     assert problems_of("workers: 2", strategy="mirrored") == []
 

@@ -163,7 +163,7 @@ def test_a_process_that_is_killed_may_be_started_again(tmp_path, counts):
     }
     code, job = run(tmp_path, counts, sources, peers_seconds=0.1)
     assert code == 75
-    assert job.err.startswith("error: worker 1 was killed by SIGKILL (is memory short?)")
+    assert job.err.startswith("error: worker 1 was killed by SIGKILL (out of memory?)")
 
 
 def test_what_a_process_leaves_behind_ends_with_it(tmp_path):

@@ -72,12 +72,15 @@ def test_secrets_are_named_only():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("accelerator: A100", r"accelerator.*resources.gpus is 0, and accelerator A100; .*set both, or none"),
+        ("accelerator: A100", r"accelerator.*resources.gpus is 0, and accelerator A100; .*set both, or neither"),
         ("resources: {gpus: 2}", r"accelerator.*resources.gpus is 2, and accelerator is not set"),
         ("image: ''", r"setup.*is not set, nor is image, so nothing would be installed; set one, such as"),
-        ("{workers: 2, ps: 1}", r"workers.*are all that SkyPilot starts.*leave out chief, ps and evaluator"),
-        ("max_restarts: 3", r"max_restarts.*is not counted by SkyPilot.*use 0 for never"),
-        ("secrets: [a-b]", r"secrets.*'a-b' is no name of a variable"),
+        (
+            "{workers: 2, ps: 1}",
+            r"workers.*are the only processes that SkyPilot starts.*leave out chief, ps and evaluator",
+        ),
+        ("max_restarts: 3", r"max_restarts.*is not supported by SkyPilot.*use 0 for no restarts"),
+        ("secrets: [a-b]", r"secrets.*'a-b' is not a valid variable name"),
         ("{secrets: [A], environ: {A: b}}", r"secrets.*'A' .* is in environ too; name each once"),
     ],
 )
@@ -89,10 +92,12 @@ def test_a_profile_that_skypilot_cannot_run(text, said):
 def test_what_would_not_be_on_the_machines():
     (problem,) = problems_of("workers: 2", model_dir="/home/me/run")
     assert problem == (
-        "--model_dir=/home/me/run would be on a machine that is gone after the job; use a URL, such as gs://BUCKET/RUN"
+        "--model_dir=/home/me/run would be lost with its machine after the job; use a URL, such as gs://BUCKET/RUN"
     )
     (problem,) = problems_of("workers: 2", "--config_file=/home/me/x.yaml")
-    assert problem.startswith("--config_file=/home/me/x.yaml is a file of this machine; name it as seen from workdir")
+    assert problem.startswith(
+        "--config_file=/home/me/x.yaml is a file of this machine; use its path relative to workdir"
+    )
     assert problems_of("file_mounts: {/home/me: gs://bucket/me}", "--config_file=/home/me/x.yaml") == []
 
 
@@ -108,7 +113,8 @@ def test_it_is_saved_from_the_screen(tmp_path, monkeypatch, capfd):
     assert "start it with `sky jobs launch job.yaml`" in err and "max_restarts   skypilot does not count" in err
     assert cli.main([*words, "--submit"]) == ExitCode.CONFIG
     assert (
-        "error: --submit with `launch skypilot`: the YAML is all that is made here; save what" in capfd.readouterr().err
+        "error: --submit with `launch skypilot`: this command only writes the YAML; save it with"
+        in capfd.readouterr().err
     )
 
 

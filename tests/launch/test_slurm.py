@@ -235,13 +235,13 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"partition": "a b"}, "partition: 'a b' cannot stand on a line of #SBATCH"),
-        ({"account": "x\n#SBATCH --uid=0"}, "account: 'x\\n#SBATCH --uid=0' cannot stand on a line"),
+        ({"partition": "a b"}, "partition: 'a b' cannot be on a line of #SBATCH"),
+        ({"account": "x\n#SBATCH --uid=0"}, "account: 'x\\n#SBATCH --uid=0' cannot be on a line"),
         ({"constraint": "a'b"}, "constraint: "),
         ({"qos": "$(x)"}, "qos: "),
-        ({"time_limit": "1 day"}, "time_limit: '1 day' is no time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"),
-        ({"sbatch": ["reservation=x"]}, "sbatch: 'reservation=x' is no option; write --name or --name=value"),
-        ({"sbatch": ["--comment=a b"]}, "'--comment=a b' is no option"),
+        ({"time_limit": "1 day"}, "time_limit: '1 day' is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"),
+        ({"sbatch": ["reservation=x"]}, "sbatch: 'reservation=x' is not a valid option; write --name or --name=value"),
+        ({"sbatch": ["--comment=a b"]}, "'--comment=a b' is not a valid option"),
         ({"ps_resources": {"cpus": 2}}, "ps_resources: has no effect: all processes of an allocation get"),
         ({"sweep_at_once": 2}, "sweep_at_once: has no effect without sweep"),
         ({"setup": [[]]}, "setup: a command is empty"),
@@ -249,29 +249,29 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"setup": ["module load cuda"]}, "write [module, load, cuda]"),
         (
             {"setup": [["module load cuda"]]},
-            "one word with blanks in it, 'module load cuda'; write its words apart: [mod",
+            "one word with blanks, 'module load cuda'; write separate words: [mod",
         ),
-        ({"setup": [["a"], ["b", "&&", "c"]]}, "setup[1] has '&&', which means something to a shell only; write each"),
-        ({"setup": [["cat", "x", ">y"]]}, "setup[0] has '>y', which means something to a shell only"),
-        ({"setup": [["source", "~/x"]]}, "setup[0] has '~/x', which means something to a shell only"),
-        ({"sbatch": ["--time=5"]}, "sbatch: --time is made from other fields of the profile; set time_limit"),
-        ({"sbatch": ["--array=0-3"]}, "sbatch: --array is made from other fields of the profile; set sweep"),
+        ({"setup": [["a"], ["b", "&&", "c"]]}, "setup[1] has '&&', which only a shell understands; write each"),
+        ({"setup": [["cat", "x", ">y"]]}, "setup[0] has '>y', which only a shell understands"),
+        ({"setup": [["source", "~/x"]]}, "setup[0] has '~/x', which only a shell understands"),
+        ({"sbatch": ["--time=5"]}, "sbatch: --time is set from other fields of the profile; set time_limit"),
+        ({"sbatch": ["--array=0-3"]}, "sbatch: --array is set from other fields of the profile; set sweep"),
         ({"sbatch": ["--output=x"]}, "`job logs` looks for its files, so leave it out"),
         (
             {"environ": {"GITHUB_PAT": "x"}},
-            "GITHUB_PAT looks like a secret, and files of a launch are no place for one",
+            "GITHUB_PAT looks like a secret, and the files of a job must not contain one",
         ),
         ({"environ": {"SSH_PRIVATE_KEY": "x"}}, "SSH_PRIVATE_KEY looks like a secret"),
         ({"environ": {"DATABASE": "postgres://u:pw@host/d"}}, "DATABASE looks like a secret"),
         ({"signal_seconds": 70000}, "signal_seconds: "),
         ({"prtition": "x"}, "prtition: unknown field; did you mean 'partition'?"),
-        ({"nodes": 3}, "nodes: 3 for 2 processes leaves some without one"),
+        ({"nodes": 3}, "nodes: 3 nodes for 2 processes leave some nodes empty"),
         (
             {"nodes": 2, "workers": 5, "tasks_per_node": 2},
-            "2 with 2 processes each (tasks_per_node) have no place for 5",
+            "2 nodes with 2 processes each (tasks_per_node) are too few for 5 processes",
         ),
-        ({"ps": 1, "resources": {"gpus": 1}}, "set nodes and tasks_per_node so that they multiply to 4"),
-        ({"node_local": ["/tmp"]}, "--model_dir is /tmp/run, and every node has a /tmp of its own"),
+        ({"ps": 1, "resources": {"gpus": 1}}, "set nodes and tasks_per_node so that their product is 4"),
+        ({"node_local": ["/tmp"]}, "--model_dir is /tmp/run, and every node has its own /tmp"),
         ({"sweep": [["trainer.train_stepz=1"]]}, "did you mean 'train_steps'?"),
         ({"sweep": [["runtime.seed=1"], ["a=1"]]}, "run 1 of the profile (a=1): "),
     ],
@@ -306,16 +306,16 @@ def test_each_run_of_a_sweep_is_checked_in_its_own_folder(tmp_path, monkeypatch,
 
 def test_a_directory_in_memory():
     found = list(Slurm().problems(job(SlurmProfile(), model_dir="ram://run"), SlurmProfile()))
-    assert found == ["--model_dir=ram://run is in the memory of one process; name a directory that all nodes see"]
+    assert found == ["--model_dir=ram://run is in the memory of one process; use a directory that all nodes see"]
 
 
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("--model_dir=/runs/a\udc80b", "'--model_dir=/runs/a\\udc80b' is no valid UTF-8; rename it"),
+        ("--model_dir=/runs/a\udc80b", "'--model_dir=/runs/a\\udc80b' is not valid UTF-8; rename it"),
         (
             "--task.init_checkpoint=a\0b",
-            "'--set=task.init_checkpoint=a\\x00b' has a NUL in it, which no process",
+            "'--set=task.init_checkpoint=a\\x00b' contains a NUL character, which an argument",
         ),
     ],
 )

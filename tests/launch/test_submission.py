@@ -149,13 +149,13 @@ def test_a_profile_says_how_and_flags_go_over_it(workspace, capfd):
     [
         ("wrkers: 2", "p.yaml:1: wrkers: unknown field; did you mean 'workers'?"),
         ("workers: two", "p.yaml:1: workers: must be an integer"),
-        ("name: 'a\\nb'", "p.yaml:1: name: is no name for a job; use up to 30 lower-case letters"),
-        ('name: "a\\nb"', "is no name for a job"),
-        ("name: '$(touch x)'", "is no name for a job"),
-        ("environ: {'A B': x}", "'A B' is no name of a variable"),
-        ("environ: {TF_CONFIG: x}", "TF_CONFIG says which process is which"),
+        ("name: 'a\\nb'", "p.yaml:1: name: is not a valid job name; use up to 30 lower-case letters"),
+        ('name: "a\\nb"', "is not a valid job name"),
+        ("name: '$(touch x)'", "is not a valid job name"),
+        ("environ: {'A B': x}", "'A B' is not a valid variable name"),
+        ("environ: {TF_CONFIG: x}", "TF_CONFIG identifies a process"),
         ("environ: {WANDB_API_KEY: x}", "WANDB_API_KEY looks like a secret"),
-        ('environ: {A: "b\\0"}', "the value of A has a NUL in it"),
+        ('environ: {A: "b\\0"}', "the value of A contains a NUL character"),
     ],
 )
 def test_a_wrong_profile_is_refused(workspace, capfd, text, said):
@@ -172,11 +172,11 @@ def test_a_wrong_profile_is_refused(workspace, capfd, text, said):
         (["scripted", "digits_mlp", "trainer.train_stepz=1"], "did you mean 'train_steps'?"),
         (
             ["scripted", "--experiment=digits_mlp", "trainer.train_steps"],
-            "trainer.train_steps is no experiment, and overrides are PATH=VALUE; write trainer.train_steps=VALUE, or",
+            "trainer.train_steps is not an experiment, and overrides are PATH=VALUE; write trainer.train_steps=VALUE",
         ),
         (
             ["scripted", "--", "digits_mlp", "--", "--mode=train", "--quiet"],
-            "--mode=train: no flag is read after a second `--`; one is enough, so leave the other out",
+            "--mode=train: flags after a second `--` are not read; leave one `--` out",
         ),
         (["scripted", "digits_mlp", "--supervise"], "--supervise would have no effect with `launch scripted`"),
         (["scripted", "digits_mlp", "--data_workers=1"], "--data_workers would have no effect"),
@@ -252,12 +252,12 @@ def test_an_engine_that_says_no_id(workspace, capfd, monkeypatch):
     """A job under words that are no id could be neither seen nor cancelled."""
     monkeypatch.setenv("ENGINE_SAYS", "welcome")
     said = refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "digits_mlp")
-    assert "engine start 'a b' job.txt printed 'welcome', and no id of a job; see in scripted itself whether" in said
+    assert "engine start 'a b' job.txt printed 'welcome' and no job id; check in scripted itself whether" in said
     assert not (workspace / "launches").exists()
     (workspace / "p.yaml").write_text("steps: 2\n")
     monkeypatch.delenv("ENGINE_SAYS")
     said = refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "--profile=p.yaml", "digits_mlp")
-    assert "engine start2 printed nothing, and no id of a job" in said and "takes back what was started" in said
+    assert "engine start2 printed nothing and no job id" in said and "cancels what was started" in said
 
 
 def test_an_id_is_said_once(workspace, capfd):
@@ -288,7 +288,7 @@ def test_a_job_that_has_printed_nothing_yet(workspace, capfd, monkeypatch):
     assert cli.main(["job", "logs", name]) == 0
     out, err = capfd.readouterr()
     assert not out
-    assert err == f"note: {name} has printed nothing yet; `official-trainer job status {name}` says how it is\n"
+    assert err == f"note: {name} has printed nothing yet; `official-trainer job status {name}` shows its state\n"
     (workspace / "launches" / name / "ps.out").touch()
     assert cli.main(["job", "logs", name]) == 0
     assert capfd.readouterr().out == "a line\n"
@@ -310,7 +310,7 @@ def test_what_was_started_before_a_failure_can_be_taken_back(workspace, capfd, m
     monkeypatch.setenv("ENGINE_FAILS", "start2")
     said = refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "--profile=p.yaml", "digits_mlp")
     (name,) = os.listdir(workspace / "launches")
-    assert f"`official-trainer job cancel {name}` takes back what was started" in said
+    assert f"`official-trainer job cancel {name}` cancels what was started" in said
     assert cli.main(["job", "cancel", name]) == 0
     assert calls(workspace)[-1][1:] == ["stop", name]
 
@@ -342,7 +342,7 @@ def test_jobs_are_seen_to_with_the_engines_own_commands(workspace, capfd, monkey
     assert [line.split()[:3] for line in capfd.readouterr().out.splitlines()[1:]] == [[name, "scripted", "id-1"]]
     monkeypatch.setenv("ENGINE_FAILS", "status")
     assert cli.main(["job", "status", name]) == 3
-    assert f"note: scripted does not say; the run itself does, in {workspace / 'run'}" in capfd.readouterr().err
+    assert f"note: scripted knows no status; the run's own is in {workspace / 'run'}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,9 @@ def test_a_name_may_be_cut_short(workspace, capfd):
     submit(capfd)
     assert cli.main(["job", "status", "digits"]) == 0
     assert launch("--submit", "digits_mlp", "--model_dir=other") == 0
-    assert "digits begins several names: digits-mlp-" in refused(capfd, ExitCode.CONFIG, "job", "cancel", "digits")
+    assert "digits is the beginning of several names: digits-mlp-" in refused(
+        capfd, ExitCode.CONFIG, "job", "cancel", "digits"
+    )
 
 
 def test_a_record_that_cannot_be_read(workspace, capfd):
@@ -380,13 +382,13 @@ def test_a_record_of_a_target_that_is_gone(workspace, capfd, monkeypatch):
     name = submit(capfd)
     monkeypatch.setattr(targets, "names", lambda: ("scriptd",))
     said = refused(capfd, ExitCode.CONFIG, "job", "status", name)
-    assert "there is no target scripted; did you mean scriptd?" in said
+    assert "no such target: scripted; did you mean scriptd?" in said
 
 
 def test_an_engine_that_fails_to_cancel(workspace, capfd, monkeypatch):
     name = submit(capfd)
     monkeypatch.setenv("ENGINE_FAILS", "stop")
-    assert "engine stop id-1 failed; what it says is above" in refused(capfd, ExitCode.FAILED, "job", "cancel", name)
+    assert "engine stop id-1 failed; its error is above" in refused(capfd, ExitCode.FAILED, "job", "cancel", name)
 
 
 def test_ctrl_c_leaves_the_logs(workspace, capfd):

@@ -46,7 +46,7 @@ def program(path, text):
     return path
 
 
-class NobodyTells(rerun.Told):
+class NobodyTells(rerun.Command):
     """No signal, and no pause, which is only written down."""
 
     def __init__(self):
@@ -119,7 +119,7 @@ def test_a_signal_in_a_pause(tmp_path):
 def test_a_signal_before_there_is_a_process(tmp_path, monkeypatch):
     """It is passed on once there is one."""
     monkeypatch.setenv("CODES", "wait")
-    told = rerun.Told()
+    told = rerun.Command()
     told.handle(signal.SIGTERM, None)
     assert rerun.run([str(program(tmp_path / "scripted", SCRIPTED))], 5, told) == 143
 

@@ -310,7 +310,7 @@ def test_the_words_of_gcloud(workspace, capfd):
 def test_a_strategy_that_leaves_the_tpu_idle(workspace, capfd):
     """N20: as the config has it, wherever that was set."""
     assert cli.main([*WORDS, "runtime.distribution_strategy=one_device"]) == ExitCode.CONFIG
-    assert "runtime.distribution_strategy=one_device would leave the TPU idle; set it to tpu or auto" in (
+    assert "runtime.distribution_strategy=one_device does not use the TPU; set it to tpu or auto" in (
         capfd.readouterr().err
     )
 

@@ -1,8 +1,7 @@
 """A job on this machine: its processes on loopback, watched until the last one has ended.
 
 Owns: addresses, and restarts of the whole job.
-Does not own: one round of processes (`attempt.py`), how the end is judged (`launch/verdict.py`), when it is tried again
-(`restarts.py`).
+Does not own: one attempt (`attempt.py`), how the end is judged and when it is restarted (`launch/verdict.py`).
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from official_trainer.launch.verdict import Outcome
 
 HOST = "127.0.0.1"
 _FIRST_PORT, _LAST_PORT = 12000, 32000
-"""Below those that the system gives to clients, of which one could take a port before its process does."""
+"""Below the ports that the system gives to clients: a client could take one before the process does."""
 
 
 def launch(job: JobSpec, options: Options, printer: Printer, *, newest: Callable[[], int | None]) -> Outcome:
-    """Runs a job to its end, with restarts if they are asked for. No process is left.
+    """Runs a job to its end, with restarts if `options` has them. No process is left afterwards.
 
     Args:
-      job: what to run.
-      options: how.
-      printer: takes the output.
-      newest: says the step of the newest checkpoint; None for none.
+      job: the job.
+      options: how it is started and watched.
+      printer: prints the output.
+      newest: returns the step of the newest checkpoint; None without one.
     """
     restarts = options.restarts()
     with Signals() as signals, contextlib.ExitStack() as stack:
@@ -62,7 +61,7 @@ def launch(job: JobSpec, options: Options, printer: Printer, *, newest: Callable
 
 
 def newest_step(model_dir: str) -> int | None:
-    """Returns the step of the newest whole checkpoint of a run; None for none."""
+    """Returns the step of the newest complete checkpoint of a run; None without one."""
     return max(manifest.committed_steps(model_dir), default=None)
 
 
@@ -73,8 +72,8 @@ def place(job: JobSpec) -> tuple[Member, ...]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports of loopback that nobody listens on."""
-    chance = random.SystemRandom()  # others with the same seed would look at the same ports at the same time
+    """Returns unused ports of loopback."""
+    chance = random.SystemRandom()  # launchers with the same seed would try the same ports at the same time
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:

@@ -1,6 +1,7 @@
-"""What the processes of a job print, as one text of whole lines, each with the name of its process.
+"""The output of a job's processes as one text of whole lines, each with the name of its process.
 
-Owns: labels, lines, files of single processes. Does not own: colours (`cli/`), reading from processes (`local.py`).
+Owns: labels, lines, the log file of each process.
+Does not own: colours (`cli/`), reading from processes (`children.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _LONGEST_BYTES = 1 << 16
 _KEPT = 15
 
 Paint = Callable[[str, int], str]
-"""Paints a label in the colour of that number; `LAUNCHER` is the launcher's own."""
+"""Paints a label in the colour of that number; the launcher has `LAUNCHER`."""
 
 LAUNCHER = -1
 LAUNCHER_NAME = "launch"
@@ -26,25 +27,25 @@ class Printer:
     def __init__(
         self, stream: TextIO, *, paint: Paint = lambda label, _: label, log_dir: str | None = None, quiet: bool = False
     ) -> None:
-        """Takes where lines go.
+        """Takes where the output goes.
 
         Args:
-          stream: all of them.
-          paint: colours of labels.
-          log_dir: a folder for a file of each process, without labels; they are appended to.
-          quiet: whether the launcher itself is silent.
+          stream: for the output of all processes.
+          paint: returns a label with colour.
+          log_dir: a folder for a log file of each process, without labels; output is appended.
+          quiet: whether the launcher's own lines are left out.
         """
         self._stream, self._paint, self._log_dir, self._quiet = stream, paint, log_dir, quiet
         self._names: list[str] = []
         self._width = 0
 
     def expect(self, names: Iterable[str]) -> None:
-        """Takes the names of the processes, so that all labels are as wide."""
+        """Takes the names of the processes, so that all labels have the same width."""
         self._names = list(names)
         self._width = max(map(len, [*self._names, LAUNCHER_NAME]))
 
     def lines_of(self, name: str) -> Lines:
-        """Returns what takes the output of a process."""
+        """Returns an object that takes the output of a process."""
         log = None
         if self._log_dir is not None:
             os.makedirs(self._log_dir, exist_ok=True)
@@ -52,7 +53,7 @@ class Printer:
         return Lines(lambda lines: self._print(name, lines), log)
 
     def say(self, text: str) -> None:
-        """Prints a line of the launcher's own."""
+        """Prints a line of the launcher."""
         if not self._quiet:
             self._print(LAUNCHER_NAME, [text])
 
@@ -67,7 +68,7 @@ class Lines:
     """The output of one process, cut into lines.
 
     Attributes:
-      last: the last of them.
+      last: the last lines.
     """
 
     def __init__(self, show: Callable[[list[str]], None], log: BinaryIO | None) -> None:
@@ -76,7 +77,7 @@ class Lines:
         self._unfinished = b""
 
     def feed(self, data: bytes) -> None:
-        """Takes output as it comes, and shows the lines that are whole (or too long to wait for)."""
+        """Takes output as it comes, and prints complete lines, and lines that are too long to wait for."""
         if self._log is not None:
             self._log.write(data)
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
@@ -85,7 +86,7 @@ class Lines:
         self._take(lines)
 
     def end(self) -> None:
-        """Shows what comes after the last end of a line; there is no more."""
+        """Prints an incomplete last line, and closes the log file."""
         if self._unfinished:
             self._take([self._unfinished])
         self._unfinished = b""
@@ -94,7 +95,7 @@ class Lines:
 
     def _take(self, lines: list[bytes]) -> None:
         if lines:
-            # A progress bar writes over its line; what can be seen in the end is what follows the last return.
+            # A progress bar overwrites its line; only the text after the last carriage return stays visible.
             texts = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines]
             self.last.extend(text for text in texts if text.strip())
             self._show(texts)

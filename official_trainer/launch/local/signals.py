@@ -1,6 +1,6 @@
-"""SIGTERM, SIGINT and SIGHUP of the launcher, as something that its loop can wait for.
+"""SIGTERM, SIGINT and SIGHUP of the launcher, as a descriptor that its loop can wait for.
 
-Owns: the handlers while a job lasts. Does not own: what is done about a signal (`local.py`).
+Owns: the handlers while a job lasts. Does not own: how a signal is handled (`attempt.py`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _SAME_SIGNAL_SECONDS = 0.5  # `timeout` and some schedulers signal a process and
 
 
 class Signals:
-    """Signals that came inside of its `with` block.
+    """Signals that came inside its `with` block.
 
     Attributes:
-      asked: the first of them, by name; None while there was none.
-      insisted: whether another one came half a second later or more.
+      asked: the name of the first signal; None before it.
+      insisted: whether another one came at least half a second later.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Signals:
         os.close(self._writing)
 
     def fileno(self) -> int:
-        """Returns what to wait for before `read`."""
+        """Returns the descriptor to wait for before `read`."""
         return self._reading
 
     def read(self) -> None:
@@ -60,7 +60,7 @@ class Signals:
                     self.insisted = True
 
     def wait(self, seconds: float) -> bool:
-        """Waits that long, or until the launcher is asked to stop; returns whether it was."""
+        """Waits that long, or until a signal asks the launcher to stop; returns whether one has."""
         end = time.monotonic() + seconds
         while self.asked is None and (left := end - time.monotonic()) > 0:
             select.select([self], [], [], left)

@@ -1,7 +1,8 @@
-"""Which targets there are, by name.
+"""The targets, by name.
 
-Owns: finding them: a file of this folder with a subclass of `Target` is one, and has its name. Only the one that is
-asked for is imported. Does not own: what a target does (`launch/target.py`).
+Owns: finding them: a file of this folder with a subclass of `Target` is a target with the file's name. Only the
+requested one is imported.
+Does not own: the contract of a target (`launch/target.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Jobs on Kubernetes: a JobSet or a TFJob, handed over with kubectl.
 
-Owns: what a job asks of a profile and the cluster cannot give; the commands of kubectl.
-Does not own: the object (`kubernetes_objects.py`), what a profile may say (`kubernetes_profile.py`).
+Owns: jobs that the cluster would refuse or not run as intended; the commands of kubectl.
+Does not own: the object (`kubernetes_objects.py`), the profile and its checks (`kubernetes_profile.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from official_trainer.launch.targets.rendering import dump_yaml
 
 _STATE = {"jobset": ".status.terminalState", "tfjob": ".status.conditions[-1:].type"}
 _RESOURCE = {"jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
-_MOST_LOGS = 1000  # kubectl refuses to follow more pods; those that have failed and were replaced count too
+_MOST_LOGS = 1000  # kubectl refuses to follow more pods; failed pods that were replaced count too
 _ENDED = {"Completed", "Succeeded", "Failed"}
 
 
@@ -32,14 +32,14 @@ class Kubernetes(Target[KubernetesProfile]):
     def problems(self, job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
         if not is_label(job.name):
             yield (
-                f"name: {job.name!r} names hosts, so it has at most {LONGEST_LABEL} lower-case letters, digits and "
-                "dashes, and begins with a letter; set `name` in the profile"
+                f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters, "
+                "digits and dashes, starting with a letter; set `name` in the profile"
             )
         longest = max(kubernetes_objects.pod_names(job, profile), key=len)
         if len(longest) > LONGEST_LABEL:
             yield (
-                f"name: pods would be called such as {longest}, which has {len(longest)} characters and may have "
-                f"{LONGEST_LABEL}; set a shorter `name` in the profile"
+                f"name: a pod would have the name {longest}, of {len(longest)} characters, and {LONGEST_LABEL} are "
+                "allowed; set a shorter `name` in the profile"
             )
         yield from _unseen_files(job, profile)
         if profile.kind == "tfjob" and any(role.name == EVALUATOR for role in job.roles):
@@ -53,7 +53,7 @@ class Kubernetes(Target[KubernetesProfile]):
     def render(self, job: JobSpec, profile: KubernetesProfile) -> Rendered:
         built = (kubernetes_objects.jobset if profile.kind == "jobset" else kubernetes_objects.tfjob)(job, profile)
         file = f"{profile.kind}.yaml"
-        # Not `apply`, which leaves a job of this name as it is, ended perhaps, and says that all is well.
+        # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
         return Rendered(files={file: dump_yaml(built)}, submit=(_kubectl(profile, "create", f"--filename={file}"),))
 
     def status(self, job: Submitted[KubernetesProfile]) -> Argv:
@@ -73,11 +73,11 @@ class Kubernetes(Target[KubernetesProfile]):
 
     def cancel(self, job: Submitted[KubernetesProfile]) -> tuple[Argv, ...]:
         profile = job.profile
-        words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and are gone
+        words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and ended
         return (_kubectl(profile, "delete", _RESOURCE[profile.kind], job.name, *words),)
 
     def resume(self, job: Submitted[KubernetesProfile], rendered: Rendered) -> tuple[Argv, ...]:
-        return (*self.cancel(job), *rendered.submit)  # an object that has ended never starts again
+        return (*self.cancel(job), *rendered.submit)  # an ended object never starts again
 
     def _kubectl(self, job: Submitted[KubernetesProfile], verb: str, *words: str) -> Argv:
         """Returns a command about a job and its pods."""
@@ -91,13 +91,13 @@ def _kubectl(profile: KubernetesProfile, verb: str, *words: str) -> Argv:
 
 
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
-    """Yields paths of this machine that pods would look for in vain, or lose."""
+    """Yields paths of this machine that pods would not find, or would lose."""
     if not files.is_url(job.model_dir):
         volume = next((each for each in profile.volumes if is_in(job.model_dir, each.path)), None)
         if volume is None:
             yield (
-                f"--model_dir={job.model_dir} is in no volume, so each pod would have one of its own, and lose it in "
-                "the end; use a URL such as gs://BUCKET/RUN, or a path below a volume: "
+                f"--model_dir={job.model_dir} is in no volume, so each pod would have its own, and lose it at its "
+                "end; use a URL such as gs://BUCKET/RUN, or a path below a volume: "
                 "volumes: [{claim: NAME, path: /runs}] and --model_dir=/runs/RUN"
             )
         elif volume.read_only:
@@ -105,6 +105,6 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
     for word, path in files_of_this_machine(job).items():
         if not any(is_in(path, volume.path) for volume in profile.volumes):
             yield (
-                f"{word} is a file of this machine; name it as seen from the image's working directory, into which the "
-                "workspace was copied, or put it on a volume"
+                f"{word} is a file of this machine; use its path relative to the image's working directory, "
+                "which has a copy of the workspace, or put it on a volume"
             )

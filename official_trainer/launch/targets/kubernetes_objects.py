@@ -1,7 +1,7 @@
 """A job as an object of Kubernetes: a JobSet, or a TFJob of Kubeflow's training operator.
 
-Owns: what is restarted, what ends the job, who gets SIGTERM when, and what a pod is told. Pure.
-Does not own: what is refused (`kubernetes_profile.py`, `kubernetes.py`), how a process reads it
+Owns: what is restarted, what ends the job, which pods get SIGTERM when, and the environment of a pod. Pure.
+Does not own: what is refused (`kubernetes_profile.py`, `kubernetes.py`), how a process reads its environment
 (`distributed/cluster.py`).
 """
 
@@ -19,28 +19,28 @@ from official_trainer.launch.spec import JobSpec, Role, literal
 from official_trainer.launch.targets.kubernetes_profile import KubernetesProfile
 
 INSTANCE_LABEL = "app.kubernetes.io/instance"
-"""The label by which the job and all of its pods are found."""
+"""The label that the job and all of its pods have."""
 
 FINAL_CODES = tuple(code for code in ExitCode if code and code not in START_AGAIN)
-"""Exit codes that end a job for good; whom a signal has killed is started again."""
+"""Exit codes that end a job for good; a pod that a signal has killed is started again."""
 
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _TFJOB_ROLES = {CHIEF: "Chief", WORKER: "Worker", PS: "PS"}
 _PORT = 2222  # of `distributed/cluster.py`, and the default of the training operator
-_AFTER_HOOK_SECONDS = 10  # a hook's time is part of the grace period
+_AFTER_HOOK_SECONDS = 10  # the grace period includes the time of a hook
 
 
 def jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
-    """Returns the JobSet: restarted as a whole, but for workers of parameter servers and the evaluator."""
+    """Returns the JobSet: restarted as a whole, except workers of parameter servers and the evaluator."""
     waited_for = [role.name for role in job.roles if role.name in (CHIEF, EVALUATOR)]
     spec: dict[str, Any] = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job.name}
     }
-    if job.has_servers:  # workers and servers end after the chief, which is all that counts
+    if job.has_servers:  # workers and servers end after the chief, and only its success counts
         spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": waited_for}
     spec["failurePolicy"] = {
         "maxRestarts": profile.max_restarts,
-        "restartStrategy": "BlockingRecreate",  # else new processes could meet old ones that still save
+        "restartStrategy": "BlockingRecreate",  # else new processes could meet old ones that are still saving
         "rules": [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
     }
     if profile.ttl_seconds is not None:
@@ -55,7 +55,7 @@ def jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
 
 
 def tfjob(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
-    """Returns the TFJob. Its operator writes `TF_CONFIG`, and starts again what ends with 128 or more."""
+    """Returns the TFJob. Its operator writes `TF_CONFIG`, and restarts pods that end with 128 or more."""
     policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": profile.max_restarts}
     if profile.ttl_seconds is not None:
         policy["ttlSecondsAfterFinished"] = profile.ttl_seconds
@@ -74,7 +74,7 @@ def tfjob(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
 
 
 def pod_names(job: JobSpec, profile: KubernetesProfile) -> tuple[str, ...]:
-    """Returns the longest name that each role's pods get."""
+    """Returns the longest pod name of each role."""
     middle, end = ("-0-", "-abcde") if profile.kind == "jobset" else ("-", "")
     return tuple(f"{job.name}-{role.name}{middle}{role.count - 1}{end}" for role in job.roles)
 
@@ -104,7 +104,7 @@ def _replicated_job(job: JobSpec, role: Role, profile: KubernetesProfile) -> dic
 
 
 def _rules(container: str) -> list[dict[str, Any]]:
-    """Returns which ends of a pod do not count, and which end the job for good; all others count as a failure."""
+    """Returns which ends of a pod are ignored, and which end the job for good; all others count as a failure."""
     codes = list(map(int, FINAL_CODES))
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -113,7 +113,7 @@ def _rules(container: str) -> list[dict[str, Any]]:
 
 
 def _template(job: JobSpec, role: Role, profile: KubernetesProfile, *, container: str | None = None) -> dict[str, Any]:
-    """Returns what pods of a role are made from; without the name of a container, those of a TFJob."""
+    """Returns the template for pods of a role; without the name of a container, that of a TFJob."""
     serves = job.has_servers and role.name in (WORKER, PS)
     grace_seconds = math.ceil(job.grace_seconds)
     spec: dict[str, Any] = {} if container is None else {"restartPolicy": "Never"}
@@ -130,7 +130,7 @@ def _template(job: JobSpec, role: Role, profile: KubernetesProfile, *, container
         filled = [toleration.as_dict() for toleration in profile.tolerations]
         spec["tolerations"] = [{key: value for key, value in each.items() if value} for each in filled]
     main = _container(job, role, profile, container)
-    if serves:  # whoever serves outlives SIGTERM for as long as the chief needs to save what they hold
+    if serves:  # SIGTERM reaches those that serve only after the chief has had time to save their values
         main["lifecycle"] = {"preStop": {"sleep": {"seconds": grace_seconds}}}
     shares_memory = profile.resources_of(role.name).gpus > 1
     if mounts := _mounts(profile, shares_memory):
@@ -142,7 +142,7 @@ def _template(job: JobSpec, role: Role, profile: KubernetesProfile, *, container
 def _container(job: JobSpec, role: Role, profile: KubernetesProfile, name: str | None) -> dict[str, Any]:
     module, *words = role.argv
     main: dict[str, Any] = {
-        "name": name or "tensorflow",  # the training operator looks for this one, and for this port
+        "name": name or "tensorflow",  # the training operator looks for this name, and for this port
         "image": profile.image,
         "command": ["python", "-m", module],
         "args": [literal(word) for word in words],
@@ -156,10 +156,10 @@ def _container(job: JobSpec, role: Role, profile: KubernetesProfile, name: str |
 
 
 def _environ(job: JobSpec, role: Role, profile: KubernetesProfile, *, in_jobset: bool) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+    variables: list[dict[str, Any]] = []
     if in_jobset:
         layout = ",".join(f"{other.name}={other.count}" for other in job.in_cluster)
-        told = [{"name": LAYOUT, "value": layout}] + [
+        variables = [{"name": LAYOUT, "value": layout}] + [
             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['jobset.sigs.k8s.io/{label}']"}}}
             for name, label in (
                 ("JOBSET_NAME", "jobset-name"),
@@ -168,8 +168,8 @@ def _environ(job: JobSpec, role: Role, profile: KubernetesProfile, *, in_jobset:
             )
         ]
     values = {"PYTHONUNBUFFERED": "1", **({"TPU_NAME": LOCAL} if profile.tpu else {}), **role.environ}
-    told += [{"name": name, "value": literal(value)} for name, value in {**values, **profile.environ}.items()]
-    return told + [
+    variables += [{"name": name, "value": literal(value)} for name, value in {**values, **profile.environ}.items()]
+    return variables + [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
         for name, secret in profile.secrets.items()
     ]
@@ -185,7 +185,7 @@ def _resources(wanted: Resources, profile: KubernetesProfile) -> dict[str, Any]:
     if profile.tpu is not None:
         devices["google.com/tpu"] = str(profile.tpu.chips)
     requests = {**({"cpu": str(wanted.cpus)} if wanted.cpus is not None else {}), **memory, **devices}
-    limits = {**memory, **devices}  # a limit on cores would only make a process wait
+    limits = {**memory, **devices}  # a limit on cores would only slow a process down
     return {name: found for name, found in (("requests", requests), ("limits", limits)) if found}
 
 
@@ -201,7 +201,7 @@ def _tpu_nodes(profile: KubernetesProfile) -> dict[str, str]:
 
 
 def _volume_names(profile: KubernetesProfile) -> dict[str, str]:
-    """Returns a name for each claim that is mounted."""
+    """Returns a volume name for each claim."""
     claims = dict.fromkeys(volume.claim for volume in profile.volumes)
     return {claim: f"claim-{number}" for number, claim in enumerate(claims)}
 

@@ -1,7 +1,7 @@
-"""How a job is run on Kubernetes: the profile, and what the API server accepts in it.
+"""The profile of a job on Kubernetes, and what the API server accepts in it.
 
-Owns: `KubernetesProfile` with its sections; the syntax of names and labels as the API server and its webhooks check it.
-Does not own: what a job asks of a profile, and commands (`kubernetes.py`), objects (`kubernetes_objects.py`).
+Owns: `KubernetesProfile` with its sections; the syntax of names and labels, as the API server checks it.
+Does not own: what a job needs of a profile, and commands (`kubernetes.py`), objects (`kubernetes_objects.py`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MOST_CHIPS = 8  # of a host of any other accelerator: v5e, v6e
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecretKey(Config):
-    """A value that stays in the cluster: one key of a Secret there.
+    """A value that stays in the cluster: one key of a Secret.
 
     Attributes:
       secret: name of the Secret.
-      key: which of its keys.
+      key: the key in it.
     """
 
     secret: str = ""
@@ -47,17 +47,17 @@ class SecretKey(Config):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from subdomain_problem("secret", self.secret)
         if not _SECRET_KEY.fullmatch(self.key):
-            yield "key", "is no key of a Secret; use letters, digits, `-`, `_` and `.`"
+            yield "key", "is not a valid key of a Secret; use letters, digits, `-`, `_` and `.`"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VolumeClaim(Config):
-    """A PersistentVolumeClaim that all pods see.
+    """A PersistentVolumeClaim that all pods mount.
 
     Attributes:
       claim: its name; several pods on several nodes need access mode ReadWriteMany.
-      path: where pods see it.
-      read_only: whether they may only read.
+      path: where pods mount it.
+      read_only: whether pods cannot write to it.
     """
 
     claim: str = ""
@@ -67,16 +67,16 @@ class VolumeClaim(Config):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from subdomain_problem("claim", self.claim)
         if not self.path.startswith("/") or ":" in self.path or ".." in self.path.split("/"):
-            yield "path", "is no place for a volume; expected an absolute path without `:` and `..`, such as /runs"
+            yield "path", "is not a valid mount path; expected an absolute path without `:` and `..`, such as /runs"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Toleration(Config):
-    """A taint of nodes that pods do not mind.
+    """A taint of nodes that pods tolerate.
 
     Attributes:
       key: of the taint; empty, with operator Exists, for all.
-      operator: whether the value has to be equal.
+      operator: Equal compares the value; Exists does not.
       value: of the taint.
       effect: of the taint; empty for all.
     """
@@ -88,9 +88,9 @@ class Toleration(Config):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.key and self.operator == "Equal":
-            yield "key", "is empty, which only operator Exists may have; name the taint"
+            yield "key", "is empty, which is allowed with operator Exists only; name the taint"
         if self.value and self.operator == "Exists":
-            yield "value", "is never compared with operator Exists; leave it out, or set the operator to Equal"
+            yield "value", "is not compared with operator Exists; leave it out, or set the operator to Equal"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ class TPUSlice(Config):
 
     Attributes:
       accelerator: GKE's name for it, such as tpu-v5-lite-podslice.
-      topology: chips along each side, such as 2x4.
-      spot: whether it may be taken away, which costs less.
+      topology: number of chips along each side, such as 2x4.
+      spot: whether Google may take it away, for a lower price.
     """
 
     accelerator: str = ""
@@ -109,51 +109,50 @@ class TPUSlice(Config):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.accelerator:
-            yield "accelerator", "is not set; name it as GKE does, such as tpu-v5-lite-podslice or tpu-v6e-slice"
+            yield "accelerator", "is not set; use GKE's name, such as tpu-v5-lite-podslice or tpu-v6e-slice"
         elif not is_label_value(self.accelerator):
-            yield "accelerator", "is no value of a label; name it as GKE does, such as tpu-v5-lite-podslice"
+            yield "accelerator", "is not a valid label value; use GKE's name, such as tpu-v5-lite-podslice"
         if not _TOPOLOGY.fullmatch(self.topology):
-            yield "topology", "is no topology; expected the chips along each side, such as 2x4 or 2x2x1"
+            yield "topology", "is not a valid topology; expected the chips along each side, such as 2x4 or 2x2x1"
         elif self.chips > self.chips_of_a_host:
             yield (
                 "topology",
-                f"is {self.chips} chips, and a host of {self.accelerator} has {self.chips_of_a_host}: no "
-                "way is known to run TensorFlow on several hosts of GKE; choose a smaller one, or a Cloud TPU without "
-                "Kubernetes",
+                f"is {self.chips} chips, and a host of {self.accelerator} has {self.chips_of_a_host}: TensorFlow is "
+                "not known to run on several TPU hosts of GKE; choose a smaller topology, or `launch tpu`",
             )
 
     @property
     def chips(self) -> int:
-        """How many there are."""
+        """The number of chips."""
         return math.prod(map(int, self.topology.split("x")))
 
     @property
     def chips_of_a_host(self) -> int:
-        """How many one host has at most."""
+        """The most chips that one host has."""
         return _CHIPS_OF_A_HOST.get(self.accelerator, _MOST_CHIPS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KubernetesProfile(Profile):
-    """How a job is run on Kubernetes.
+    """The profile of a job on Kubernetes.
 
     Attributes:
-      kind: of the object: jobset (JobSet, of which Kueue and GKE know too) or tfjob (Kubeflow's training operator).
+      kind: of the object: jobset (JobSet, which Kueue and GKE support) or tfjob (Kubeflow's training operator).
       context: of kubectl's configuration; empty for the current one.
-      namespace: where the job is; empty for that of the context.
-      image: of the container; it has the workspace as its working directory.
-      image_pull_secrets: names of Secrets with which the image is pulled.
-      service_account: whose rights the pods have; empty for the namespace's default.
+      namespace: of the job; empty for that of the context.
+      image: of the container, with the workspace as its working directory.
+      image_pull_secrets: names of Secrets for pulling the image.
+      service_account: of the pods; empty for the namespace's default.
       queue: Kueue's local queue; empty for none.
       priority_class: of the pods; empty for none.
       labels: of the job and its pods.
-      node_selector: labels that nodes have to have.
-      tolerations: taints of nodes that pods do not mind.
-      gpu_resource: what the cluster calls a GPU.
+      node_selector: labels that nodes need.
+      tolerations: taints of nodes that pods tolerate.
+      gpu_resource: the cluster's resource name for a GPU.
       tpu: a TPU of GKE for the only worker; null for none.
-      volumes: what pods see beside the image.
+      volumes: that pods mount.
       secrets: variables with values that stay in the cluster, by name.
-      ttl_seconds: after how long the cluster forgets a job that has ended; null for never.
+      ttl_seconds: how long the cluster keeps a job that has ended; null for ever.
     """
 
     kind: Literal["jobset", "tfjob"] = "jobset"
@@ -178,10 +177,10 @@ class KubernetesProfile(Profile):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if not self.image or re.search(r"\s", self.image):
-            what = f"{self.image!r} is no image" if self.image else "is not set"
+            what = f"{self.image!r} is not a valid image" if self.image else "is not set"
             yield "image", f"{what}; build one with launch/Dockerfile, push it, and name it, such as REGISTRY/trainer:1"
         if self.namespace and not is_namespace(self.namespace):
-            yield "namespace", "is no namespace; use at most 63 lower-case letters, digits and dashes"
+            yield "namespace", "is not a valid namespace; use at most 63 lower-case letters, digits and dashes"
         for field in ("service_account", "queue", "priority_class"):
             if text := getattr(self, field):
                 yield from subdomain_problem(field, text)
@@ -192,20 +191,20 @@ class KubernetesProfile(Profile):
         yield from self._variable_problems()
         paths = [volume.path.rstrip("/") for volume in self.volumes]
         for path in sorted({path for path in paths if paths.count(path) > 1}):
-            yield "volumes", f"two are at {path}; give each a path of its own"
+            yield "volumes", f"two volumes have the path {path}; give each its own path"
         if self.tpu is not None:
             yield from self._tpu_problems()
 
     def _variable_problems(self) -> Iterator[tuple[str, str]]:
         for name in self.secrets:
             if not _VARIABLE.fullmatch(name):
-                yield "secrets", f"{name!r} is no name of a variable; use letters, digits and underscores"
+                yield "secrets", f"{name!r} is not a valid variable name; use letters, digits and underscores"
             if name in self.environ:
                 yield "secrets", f"{name} is in environ too; keep one of the two"
         ours = _OUR_VARIABLES | ({"TPU_NAME"} if self.tpu is not None else set())
         for field in ("environ", "secrets"):
             for name in sorted(ours & set(getattr(self, field))):
-                yield field, f"{name} is set for each pod, from what it is; leave it out"
+                yield field, f"{name} is set for each pod automatically; leave it out"
 
     def _tpu_problems(self) -> Iterator[tuple[str, str]]:
         if self.kind != "jobset":
@@ -213,38 +212,41 @@ class KubernetesProfile(Profile):
         if sum(self.counts.values()) > 1:
             yield "tpu", "one process drives all chips of the host; leave out workers, chief, ps and evaluator"
         if self.resources.gpus:
-            yield "tpu", f"resources.gpus={self.resources.gpus} beside a TPU; keep one of the two"
+            yield "tpu", f"resources.gpus={self.resources.gpus} together with a TPU; keep one of the two"
 
 
 def is_namespace(text: str) -> bool:
-    """Tells whether a text may be the name of a namespace: one part of a DNS-1123 name."""
+    """Returns whether a text is a valid namespace: one part of a DNS-1123 name."""
     return len(text) <= LONGEST_LABEL and "." not in text and _SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_label(text: str) -> bool:
-    """Tells whether a text may be the name of what has an address: DNS-1035."""
+    """Returns whether a text is a valid DNS-1035 label, for the names of objects with an address."""
     return len(text) <= LONGEST_LABEL and _LABEL.fullmatch(text) is not None
 
 
 def is_label_value(text: str) -> bool:
-    """Tells whether a text may be the value of a label."""
+    """Returns whether a text is a valid label value."""
     return not text or (len(text) <= LONGEST_LABEL and _QUALIFIED.fullmatch(text) is not None)
 
 
 def subdomain_problem(field: str, text: str) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with the name of an object: DNS-1123."""
+    """Yields the problem of an invalid object name: DNS-1123."""
     if len(text) > _LONGEST_SUBDOMAIN or not _SUBDOMAIN.fullmatch(text):
-        what = f"{text!r} is no name of an object" if text else "is not set"
+        what = f"{text!r} is not a valid object name" if text else "is not set"
         yield field, f"{what}; use lower-case letters, digits, `-` and `.`"
 
 
 def label_problems(field: str, labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with keys and values of labels."""
+    """Yields the problems of keys and values of labels."""
     for key, value in labels.items():
         prefix, slash, name = key.rpartition("/")
         if slash and (len(prefix) > _LONGEST_SUBDOMAIN or not _SUBDOMAIN.fullmatch(prefix)):
-            yield field, f"{key!r} begins with no domain; use such as example.com/name"
+            yield field, f"{key!r} does not begin with a domain; use a key such as example.com/name"
         elif len(name) > LONGEST_LABEL or not _QUALIFIED.fullmatch(name):
-            yield field, f"{key!r} is no name of a label; use at most 63 letters, digits, `-`, `_` and `.`"
+            yield field, f"{key!r} is not a valid label name; use at most 63 letters, digits, `-`, `_` and `.`"
         if not is_label_value(value):
-            yield field, f"{key}: {value!r} is no value of a label; use at most 63 letters, digits, `-`, `_` and `.`"
+            yield (
+                field,
+                f"{key}: {value!r} is not a valid label value; use at most 63 letters, digits, `-`, `_` and `.`",
+            )

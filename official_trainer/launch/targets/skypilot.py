@@ -1,6 +1,6 @@
-"""A job as YAML for SkyPilot, which finds machines for it; starting it is left to SkyPilot's own command.
+"""A job as YAML for SkyPilot, which finds machines for it; the user starts it with SkyPilot's own command.
 
-Owns: `SkyPilotProfile`, and the YAML. Does not own: anything that runs.
+Owns: `SkyPilotProfile`, and the YAML. Does not own: running jobs; nothing here starts a process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from official_trainer.launch.targets.rendering import dump_yaml
 FILE = "skypilot.yaml"
 _PORT = 2222
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TELL_WHO = f"""\
+_SET_TF_CONFIG = f"""\
 export TF_CONFIG="$(python3 - <<'END'
 import json, os
 hosts = os.environ["SKYPILOT_NODE_IPS"].split()
@@ -37,17 +37,17 @@ END
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkyPilotProfile(Profile):
-    """How a job is run by SkyPilot.
+    """The profile of a job for SkyPilot.
 
     Attributes:
-      infra: where, such as gcp/us-central1 or k8s; empty leaves it to SkyPilot.
-      accelerator: kind of the GPUs, such as A100; how many is `resources.gpus`.
-      spot: whether machines may be taken away, which costs less.
-      disk_gib: of each machine; null leaves it to SkyPilot.
-      image: of a container that has this package; empty runs on the machine itself.
-      setup: shell commands that install this package, where no image has it.
-      workdir: the folder that machines get as their workspace, from where the command is given.
-      file_mounts: paths there, and what is copied to each: a path here, or a URL.
+      infra: the cloud, such as gcp/us-central1 or k8s; empty leaves it to SkyPilot.
+      accelerator: the type of the GPUs, such as A100; `resources.gpus` is their number.
+      spot: whether the cloud may take machines away, for a lower price.
+      disk_gib: disk of each machine; null leaves it to SkyPilot.
+      image: a container image with this package; empty runs on the machine itself.
+      setup: shell commands that install this package, without an image.
+      workdir: the folder that is copied to the machines as their workspace, relative to the current directory.
+      file_mounts: paths on the machines, and the local path or URL that is copied to each.
       secrets: names of variables whose values `sky jobs launch` takes from its own environment.
     """
 
@@ -67,7 +67,7 @@ class SkyPilotProfile(Profile):
         yield from super().problems()
         if bool(self.accelerator) != bool(self.resources.gpus):
             what = f"resources.gpus is {self.resources.gpus}, and accelerator {self.accelerator or 'is not set'}"
-            yield "accelerator", f"{what}; SkyPilot needs a kind, such as A100, and a number: set both, or none"
+            yield "accelerator", f"{what}; SkyPilot needs a type, such as A100, and a number: set both, or neither"
         if not self.image and not self.setup.strip():
             yield (
                 "setup",
@@ -75,16 +75,19 @@ class SkyPilotProfile(Profile):
                 "setup: python3 -m pip install --constraint requirements.lock .",
             )
         if sum(self.counts.values()) > self.workers:
-            yield "workers", "are all that SkyPilot starts, one on a machine; leave out chief, ps and evaluator"
+            yield (
+                "workers",
+                "are the only processes that SkyPilot starts, one on each machine; leave out chief, ps and evaluator",
+            )
         if self.max_restarts not in (0, Profile().max_restarts):
             yield (
                 "max_restarts",
-                "is not counted by SkyPilot, which starts again what ends with 75 or 143 as often as it does; use 0 "
-                "for never, or leave it out",
+                "is not supported by SkyPilot, which restarts a job after exit code 75 or 143 without a limit; use 0 "
+                "for no restarts, or leave it out",
             )
         for name in self.secrets:
             if not _VARIABLE.fullmatch(name) or name in self.environ:
-                yield "secrets", f"{name!r} is no name of a variable, or is in environ too; name each once"
+                yield "secrets", f"{name!r} is not a valid variable name, or is in environ too; name each once"
 
 
 class SkyPilot(Target[SkyPilotProfile]):
@@ -93,19 +96,19 @@ class SkyPilot(Target[SkyPilotProfile]):
     name = "skypilot"
     profile = SkyPilotProfile
     needs = (
-        "the YAML is all that is made here; save what `launch skypilot … > job.yaml` prints, and start it with "
+        "this command only writes the YAML; save it with `launch skypilot … > job.yaml`, and start it with "
         "`sky jobs launch job.yaml`"
     )
 
     def problems(self, job: JobSpec, profile: SkyPilotProfile) -> Iterator[str]:
         if not files.is_url(job.model_dir):
             yield (
-                f"--model_dir={job.model_dir} would be on a machine that is gone after the job; use a URL, such as "
+                f"--model_dir={job.model_dir} would be lost with its machine after the job; use a URL, such as "
                 "gs://BUCKET/RUN"
             )
         for word, path in files_of_this_machine(job).items():
             if not any(is_in(path, place) for place in profile.file_mounts):
-                yield f"{word} is a file of this machine; name it as seen from workdir, or add it to file_mounts"
+                yield f"{word} is a file of this machine; use its path relative to workdir, or add it to file_mounts"
 
     def render(self, job: JobSpec, profile: SkyPilotProfile) -> Rendered:
         submitted = Submitted(name=job.name, id=job.name, profile=profile)
@@ -146,7 +149,7 @@ def _task(job: JobSpec, profile: SkyPilotProfile) -> dict[str, Any]:
         task["secrets"] = dict.fromkeys(profile.secrets)
     if profile.setup.strip():
         task["setup"] = profile.setup.strip() + "\n"
-    task["run"] = (_TELL_WHO if role.count > 1 else "") + command
+    task["run"] = (_SET_TF_CONFIG if role.count > 1 else "") + command
     return {key: value for key, value in task.items() if value != {}}
 
 

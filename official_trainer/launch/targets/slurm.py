@@ -46,7 +46,7 @@ _OURS = {
     "nodes": "set nodes",
     "ntasks": "set workers, chief, ps and evaluator",
     "ntasks-per-node": "set tasks_per_node",
-    "open-mode": "a job that comes back goes on in the same files",
+    "open-mode": "a requeued job appends to the same files, so leave it out",
     "output": "`job logs` looks for its files, so leave it out",
     "partition": "set partition",
     "qos": "set qos",
@@ -60,25 +60,25 @@ _COLUMNS = "JobArrayID:20,State:14,RestartCnt:14,TimeUsed:14,TimeLeft:16,NumNode
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlurmProfile(Profile):
-    """A job on Slurm.
+    """The profile of a job on Slurm.
 
     Attributes:
-      partition: where it runs; empty leaves it to Slurm, as do all other fields that are empty.
-      account: whose account it is charged to.
+      partition: of the job; empty leaves it to Slurm, as for the other fields of sbatch.
+      account: that the job is charged to.
       qos: its quality of service.
-      constraint: features that its nodes have to have.
-      time_limit: how long it may run, as sbatch takes it: minutes, or `days-hours:minutes:seconds`.
-      nodes: how many; None leaves it to Slurm.
+      constraint: features that its nodes need.
+      time_limit: in the format of sbatch: minutes, or `days-hours:minutes:seconds`.
+      nodes: number of nodes; None leaves it to Slurm.
       tasks_per_node: processes on each node; None leaves it to Slurm.
-      signal_seconds: how long before the time limit processes are told to save; None for as long as they may take.
-      requeue: whether what ends with exit code 75 or 143 goes back to the queue, `max_restarts` times.
-      python: the interpreter on the nodes; empty is the one that submits.
-      setup_script: a file of shell that is read before anything starts.
-      setup: commands that run before anything starts, each as its words: `[[module, load, cuda]]`.
+      signal_seconds: how long before the time limit processes get SIGTERM to save; None for their grace period.
+      requeue: whether a job that ends with exit code 75 or 143 goes back to the queue, `max_restarts` times.
+      python: the interpreter on the nodes; empty for the one that submits.
+      setup_script: a shell script that is sourced first.
+      setup: commands that run first, each as a list of words: `[[module, load, cuda]]`.
       sweep: overrides for each of several runs, as an array: `[["task.hidden=[64]"], ["task.hidden=[128]"]]`. Run N
-        has the folder N of the run directory.
+        trains in the folder N of the run directory.
       sweep_at_once: how many of them run at the same time; None for as many as fit.
-      node_local: folders of which every node has one of its own, where a job must not keep anything.
+      node_local: folders that each node has for itself, where run directories are refused.
       sbatch: other options of sbatch, such as `--reservation=night`.
     """
 
@@ -99,24 +99,27 @@ class SlurmProfile(Profile):
     node_local: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm", "/run")
     sbatch: tuple[str, ...] = ()
 
-    secrets_go = "set it in the shell that submits, which sbatch hands on"
+    secrets_go = "set it in the shell that submits; sbatch passes it on"
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         for name in ("partition", "account", "qos", "constraint"):
             if (value := getattr(self, name)) and not _WORD.fullmatch(value):
-                yield name, f"{value!r} cannot stand on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
+                yield name, f"{value!r} cannot be on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
         for option in self.sbatch:
             if not (option.startswith("--") and _WORD.fullmatch(option)):
-                yield "sbatch", f"{option!r} is no option; write --name or --name=value, without blanks and quotes"
+                yield (
+                    "sbatch",
+                    f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes",
+                )
             elif (name := option[2:].partition("=")[0]) in _OURS:
-                yield "sbatch", f"--{name} is made from other fields of the profile; {_OURS[name]}"
+                yield "sbatch", f"--{name} is set from other fields of the profile; {_OURS[name]}"
         if self.time_limit and not _TIME.fullmatch(self.time_limit):
-            yield "time_limit", f"{self.time_limit!r} is no time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
+            yield "time_limit", f"{self.time_limit!r} is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
         if self.ps_resources not in (Resources(), self.resources):
             yield (
                 "ps_resources",
-                "has no effect: all processes of an allocation get what `resources` says; leave it out",
+                "has no effect: all processes of an allocation get `resources`; leave it out",
             )
         if self.sweep_at_once and not self.sweep:
             yield "sweep_at_once", "has no effect without sweep; leave it out"
@@ -128,7 +131,7 @@ class SlurmProfile(Profile):
 
     @property
     def num_tasks(self) -> int:
-        """Processes of all roles."""
+        """The number of processes of all roles."""
         return sum(self.counts.values())
 
 
@@ -145,26 +148,26 @@ class Slurm(Target[SlurmProfile]):
     def problems(self, job: JobSpec, profile: SlurmProfile) -> Iterator[str]:
         for what, path in (("--model_dir", job.model_dir), ("the current directory", job.cwd)):
             if path.startswith("ram://"):
-                yield f"{what}={path} is in the memory of one process; name a directory that all nodes see"
+                yield f"{what}={path} is in the memory of one process; use a directory that all nodes see"
             for folder in profile.node_local:
                 if is_in(path, folder):
                     yield (
-                        f"{what} is {path}, and every node has a {folder} of its own; use a directory that all nodes "
-                        "share, or take it out of node_local in the profile"
+                        f"{what} is {path}, and every node has its own {folder}; use a directory that all nodes share, "
+                        f"or remove {folder} from node_local in the profile"
                     )
         tasks, nodes, tasks_per_node = profile.num_tasks, profile.nodes or 0, profile.tasks_per_node or 0
         if nodes > tasks:
-            yield f"nodes: {nodes} for {tasks} processes leaves some without one; ask for fewer nodes"
+            yield f"nodes: {nodes} nodes for {tasks} processes leave some nodes empty; request fewer nodes"
         if 0 < nodes * tasks_per_node < tasks:
             yield (
-                f"nodes: {nodes} with {tasks_per_node} processes each (tasks_per_node) have no place for {tasks}; "
-                "raise one of the two"
+                f"nodes: {nodes} nodes with {tasks_per_node} processes each (tasks_per_node) are too few for {tasks} "
+                "processes; raise one of the two"
             )
         has_roles = sum(map(bool, profile.counts.values())) > 1
         if profile.resources.gpus and has_roles and nodes * tasks_per_node != tasks:
             yield (
                 f"resources.gpus: {tasks} processes of several roles share the GPUs of their nodes, so each node needs "
-                f"as many of them; set nodes and tasks_per_node so that they multiply to {tasks}"
+                f"the same number of processes; set nodes and tasks_per_node so that their product is {tasks}"
             )
 
     def render(self, job: JobSpec, profile: SlurmProfile) -> Rendered:
@@ -276,7 +279,7 @@ def _steps(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
 
 
 def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
-    """Yields the options of sbatch; every value is checked, or made of digits."""
+    """Yields the options of sbatch; every value is checked, or consists of digits."""
     yield f"--job-name={job.name}"
     for name in ("partition", "account", "qos", "constraint"):
         if value := getattr(own, name):

@@ -45,17 +45,17 @@ class TpuTarget(Target[TpuProfile]):
     def problems(self, job: JobSpec, profile: TpuProfile) -> Iterator[str]:
         yield from missing_fields(profile, _NEEDED)
         if profile.is_pod is None and profile.accelerator_type:
-            yield f"pod: {profile.accelerator_type} does not say whether it has several hosts; set pod to true or false"
+            yield f"pod: {profile.accelerator_type} may have one host or several; set pod to true or false"
         yield from _role_problems(job)
         if profile.resources != Resources() or profile.ps_resources != Resources():
-            yield "resources: accelerator_type says what a slice has; leave resources and ps_resources out"
+            yield "resources: accelerator_type determines the resources; leave resources and ps_resources out"
         if not _NAME.fullmatch(job.name):
-            yield f"name: {job.name!r} is no name of a TPU; use at most 63 of a to z, 0 to 9 and -, a letter first"
+            yield f"name: {job.name!r} is not a valid TPU name; use at most 63 of a to z, 0 to 9 and -, a letter first"
         yield from idle_tpu(job)
         if not job.model_dir.startswith("gs://"):
             yield (
-                f"--model_dir={job.model_dir}: a slice has no disk that outlives it"
-                f"{', and its hosts cannot read those of each other' if profile.is_pod else ''}; name a gs:// URL"
+                f"--model_dir={job.model_dir}: the disks of a slice are deleted with it"
+                f"{', and its hosts cannot read those of each other' if profile.is_pod else ''}; use a gs:// URL"
             )
         yield from unseen_files(job)
 
@@ -92,10 +92,10 @@ class TpuTarget(Target[TpuProfile]):
 
 
 def _role_problems(job: JobSpec) -> Iterator[str]:
-    """Yields what does not fit a slice, which one process drives, however many hosts it has."""
+    """Yields roles that a slice cannot have: one process drives it, with any number of hosts."""
     for role in job.roles:
         if role.name == WORKER and role.count > 1:
-            yield f"workers={role.count}: one process drives a whole slice; leave workers at 1, and take a larger slice"
+            yield f"workers={role.count}: one process drives a whole slice; leave workers at 1, and use a larger slice"
         elif role.name != WORKER:
             yield f"{role.name}: a slice runs one process, which trains; leave it out"
 

@@ -28,26 +28,26 @@ class TpuProfile(Profile):
 
     Attributes:
       project: Google Cloud project.
-      zone: where, such as us-central2-b.
+      zone: such as us-central2-b.
       accelerator_type: such as v4-8 or v5litepod-16.
-      runtime_version: software of the machines, as Google calls it; `gcloud compute tpus tpu-vm versions list` has it.
-      pod: whether the slice has several hosts; null reads it off the type.
-      queued: whether the slice is asked for by a queued resource, which waits for it.
-      spot: whether it may be taken away, for a lower price.
-      keep: whether a slice that is supervised stays there, and is paid for, when its job has ended.
-      reserved: whether it comes out of a reservation.
-      valid_until: how long a queued resource waits, such as 6h; empty for as long as it takes.
+      runtime_version: the machines' software; `gcloud compute tpus tpu-vm versions list` lists the names.
+      pod: whether the slice has several hosts; null derives it from the type.
+      queued: whether a queued resource requests the slice, and waits for it.
+      spot: whether Google may take it away, for a lower price.
+      keep: whether a supervised slice is kept, and paid for, after its job has ended.
+      reserved: whether it is part of a reservation.
+      valid_until: how long a queued resource waits, such as 6h; empty for no limit.
       network: of the machines; empty for the project's default.
       subnetwork: of the machines; empty for the network's default.
-      internal_ips: whether the machines have no addresses on the internet; they need Cloud NAT then, to install.
-      service_account: as whom the machines read and write; empty for the project's default.
+      internal_ips: whether the machines have no external addresses; they need Cloud NAT then, to install.
+      service_account: with which the machines read and write; empty for the project's default.
       labels: of the slice.
-      source: the code: `gs://….tar.gz`, or `git+https://…@COMMIT`, in which `experiments/` is at the top.
+      source: the code: `gs://….tar.gz`, or `git+https://…@COMMIT`, with `experiments/` at its top.
       setup: commands, each a list of words, that each host runs once as root, before all else.
-      install: words after `pip install`, in the folder of the source; `-r` and a lock file give what it says.
+      install: arguments of `pip install`, in the folder of the source; `-r` and a lock file install its versions.
       python: version of Python.
       tensorflow_tpu: version of the package that is installed in place of tensorflow.
-      libtpu: version of the library under it; that of its time, later ones do not fit.
+      libtpu: version of the library below it; it has to be the one of that release.
     """
 
     project: str = ""
@@ -75,30 +75,33 @@ class TpuProfile(Profile):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if self.zone and not _ZONE.fullmatch(self.zone):
-            yield "zone", f"{self.zone!r} is no zone; a zone has a letter at its end, such as us-central2-b"
+            yield "zone", f"{self.zone!r} is not a valid zone; a zone ends with a letter, such as us-central2-b"
         if self.project and not _PROJECT.fullmatch(self.project):
-            yield "project", f"{self.project!r} is no id of a project; `gcloud projects list` has them"
+            yield "project", f"{self.project!r} is not a valid project id; `gcloud projects list` lists yours"
         if self.spot and self.reserved:
             yield "spot", "cannot be set together with reserved; keep one of the two"
         if self.valid_until and not self.queued:
-            yield "valid_until", "has no effect with queued=false, which waits for nothing; leave one of them out"
+            yield "valid_until", "has no effect with queued=false, which does not wait; leave one of them out"
         if self.valid_until and not _DURATION.fullmatch(self.valid_until):
-            yield "valid_until", f"{self.valid_until!r} is no duration; use a number and s, m, h or d, such as 6h"
+            yield (
+                "valid_until",
+                f"{self.valid_until!r} is not a valid duration; use a number and s, m, h or d, such as 6h",
+            )
         if self.source and not self.source.startswith("gs://") and split_git(self.source) is None:
             yield (
                 "source",
-                f"{self.source!r} is nothing that a machine can get; use gs://….tar.gz or git+https://…@COMMIT",
+                f"{self.source!r} cannot be downloaded by a machine; use gs://….tar.gz or git+https://…@COMMIT",
             )
         if self.source.startswith("gs://") and not self.source.endswith((".tar.gz", ".tgz")):
-            yield "source", f"{self.source} is no .tar.gz; pack the folder that holds experiments/ with tar -czf"
+            yield "source", f"{self.source} is not a .tar.gz; pack the folder that holds experiments/ with tar -czf"
         yield from command_problems("setup", self.setup)
         if not self.install:
-            yield "install", "is empty, so nothing would be there to train with; leave it out to install the source"
+            yield "install", "is empty, so nothing would be installed; leave it out to install the source"
         yield from label_problems(self.labels)
 
     @property
     def is_pod(self) -> bool | None:
-        """Whether the slice has several hosts; None where neither the field nor the type says it."""
+        """Whether the slice has several hosts; None if neither the field nor the type determines it."""
         size = re.fullmatch(r"v[0-9]+[a-z]*-([0-9]+)", self.accelerator_type)
         return self.pod if self.pod is not None else size and int(size[1]) > _ONE_HOST_CORES
 
@@ -107,25 +110,28 @@ NEEDS = "install the Google Cloud CLI, https://cloud.google.com/sdk/docs/install
 
 
 def missing_fields(profile: Profile, examples: Mapping[str, str]) -> Iterator[str]:
-    """Yields the fields of a profile that Google has no default for and that are empty, each with an example."""
+    """Yields the required fields that are empty, each with an example."""
     for field, example in examples.items():
         if not getattr(profile, field):
-            yield f"{field}: is needed, such as {example}"
+            yield f"{field}: is required, such as {example}"
 
 
 def label_problems(labels: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields what Google's API says against labels."""
+    """Yields the labels that Google's API would refuse."""
     for key, value in labels.items():
         if not _LABEL.fullmatch(key):
-            yield "labels", f"{key!r} is no key; use lower-case letters, digits, - and _, a letter first"
+            yield (
+                "labels",
+                f"{key!r} is not a valid key; use lower-case letters, digits, - and _, starting with a letter",
+            )
         if not _LABEL_VALUE.fullmatch(value):
-            yield "labels", f"{key}={value!r} is no value; use at most 63 lower-case letters, digits, - and _"
+            yield "labels", f"{key}={value!r} is not a valid value; use at most 63 lower-case letters, digits, - and _"
 
 
 def unseen_files(job: JobSpec) -> Iterator[str]:
-    """Yields files that a job is to read and that only this machine has."""
+    """Yields files that a job reads and that only this machine has."""
     for word in files_of_this_machine(job):
-        yield f"{word} is a file of this machine; name one of the source, as seen from its top, or a gs:// URL"
+        yield f"{word} is a file of this machine; use a path relative to the top of the source, or a gs:// URL"
 
 
 def split_git(source: str) -> tuple[str, str] | None:

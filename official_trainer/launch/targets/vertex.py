@@ -1,9 +1,9 @@
 """A custom job on Vertex AI: its profile, the job as YAML, and gcloud's commands for it.
 
-Owns: those, and the names of the API's fields: gcloud passes on what it does not know, and the API drops it.
+Owns: those, and the names of the API's fields: gcloud passes unknown fields on, and the API drops them silently.
 Does not own: how a process there finds the others: Vertex AI sets `TF_CONFIG`, and `distributed/cluster.py` reads it.
 
-Nothing has run on Vertex AI. gcloud itself has, against a server that answers as the API does.
+This has never run on Vertex AI. gcloud itself has run, against a server that answers as the API does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "machineSpec": ("acceleratorCount", "acceleratorType", "machineType", "reservationAffinity", "tpuTopology"),
     "diskSpec": ("bootDiskSizeGb", "bootDiskType"),
 }  # fmt: skip
-"""The API's names of fields, by the field that they are in; those of the job itself first."""
+"""The names of the API's fields, by the field that contains them; those of the job itself first."""
 
 _OURS = ("baseOutputDirectory", "network", "scheduling", "serviceAccount", "workerPoolSpecs")
 _POOLS = (CHIEF, WORKER, PS, EVALUATOR)
@@ -48,22 +48,22 @@ _ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VertexProfile(Profile):
-    """A custom job on Vertex AI. How many GPUs a machine has is `resources.gpus`.
+    """The profile of a custom job on Vertex AI. `resources.gpus` is the number of GPUs of a machine.
 
     Attributes:
       project: Google Cloud project.
-      region: where, such as us-central1.
-      image_uri: container image that has the package, and the workspace as its working directory.
-      machine_type: of the processes that compute, such as n1-standard-8.
-      ps_machine_type: of parameter servers; empty takes the same.
+      region: such as us-central1.
+      image_uri: container image with the package, and the workspace as its working directory.
+      machine_type: of all processes except parameter servers, such as n1-standard-8.
+      ps_machine_type: of parameter servers; empty for the same type.
       accelerator_type: the API's name of the GPU, such as NVIDIA_TESLA_T4.
       boot_disk_gb: size of the machines' disks; null leaves it to Vertex AI.
-      strategy: how machines are got, in the API's words; null leaves it to Vertex AI.
-      restart_job_on_worker_restart: whether all start again when Vertex AI replaces one machine.
+      strategy: how machines are allocated; null leaves it to Vertex AI.
+      restart_job_on_worker_restart: whether all processes restart when Vertex AI replaces one machine.
       timeout_hours: after which the job is ended; null leaves it to Vertex AI (7 days).
-      network: full name of a network that the machines are in; empty for none.
-      service_account: as whom the processes read and write; empty for Vertex AI's own.
-      base_output_directory: a gs:// URL that Vertex AI makes `AIP_MODEL_DIR` and the like from; empty for none.
+      network: full name of the machines' network; empty for none.
+      service_account: with which the processes read and write; empty for Vertex AI's own.
+      base_output_directory: a gs:// URL from which Vertex AI derives `AIP_MODEL_DIR` and others; empty for none.
       labels: of the job.
       spec: further fields of the API's CustomJobSpec, such as `tensorboard` or `enableWebAccess`.
     """
@@ -87,21 +87,21 @@ class VertexProfile(Profile):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if self.region and not _REGION.fullmatch(self.region):
-            yield "region", f"{self.region!r} is no region; a region has no letter at its end, such as us-central1"
+            yield "region", f"{self.region!r} is not a valid region; a region ends with a digit, such as us-central1"
         if bool(self.accelerator_type) != bool(self.resources.gpus):
             yield "accelerator_type", "and resources.gpus belong together: set both, or neither"
         for section, resources in (("resources", self.resources), ("ps_resources", self.ps_resources)):
             if resources != Resources(gpus=self.resources.gpus if section == "resources" else 0):
                 only = "cpus and memory_gib" if section == "resources" else "cpus, memory_gib and gpus"
-                yield section, f"machine_type and ps_machine_type say what machines have; leave {only} out"
+                yield section, f"machine_type and ps_machine_type determine the resources; leave {only} out"
         if self.base_output_directory and not self.base_output_directory.startswith("gs://"):
-            yield "base_output_directory", f"{self.base_output_directory!r} is no gs:// URL"
+            yield "base_output_directory", f"{self.base_output_directory!r} is not a gs:// URL"
         for key in self.spec:
             if key in _OURS:
-                yield "spec", f"{key} is made from other fields of the profile; set those"
+                yield "spec", f"{key} is set from other fields of the profile; set those"
             elif key not in FIELDS[""]:
                 near = nearest(key, FIELDS[""])
-                yield "spec", f"{key} is no field of CustomJobSpec{f'; did you mean {near[0]}?' if near else ''}"
+                yield "spec", f"{key} is not a field of CustomJobSpec{f'; did you mean {near[0]}?' if near else ''}"
         yield from label_problems(self.labels)
 
 
@@ -120,11 +120,11 @@ class VertexTarget(Target[VertexProfile]):
         counts = {role.name: role.count for role in job.roles}
         if EVALUATOR in counts and PS not in counts:
             yield (
-                "evaluator: gcloud takes no job in which only the pool of parameter servers is empty; leave it out, and"
-                " evaluate with --mode=train_and_eval"
+                "evaluator: gcloud refuses a job in which only the pool of parameter servers is empty; leave it out, "
+                "and evaluate with --mode=train_and_eval"
             )
         if not job.model_dir.startswith(("gs://", "/gcs/")):
-            yield f"--model_dir={job.model_dir}: the machines cannot see it; name a gs:// URL"
+            yield f"--model_dir={job.model_dir}: the machines cannot see it; use a gs:// URL"
         yield from unseen_files(job)
 
     def render(self, job: JobSpec, profile: VertexProfile) -> Rendered:
@@ -172,7 +172,7 @@ def _gcloud(profile: VertexProfile, verb: str, *words: str) -> Argv:
 
 
 def _job_spec(job: JobSpec, vertex: VertexProfile) -> dict[str, Any]:
-    """Returns the job in the API's words."""
+    """Returns the job as the API's CustomJobSpec."""
     pools = [_pool(role, count, vertex) for role, count in _counts(job)]
     while pools[-1] == {}:
         pools.pop()
@@ -185,23 +185,23 @@ def _job_spec(job: JobSpec, vertex: VertexProfile) -> dict[str, Any]:
     output = vertex.base_output_directory
     spec = {
         "workerPoolSpecs": pools,
-        "scheduling": _said(scheduling),
+        "scheduling": _without_empty(scheduling),
         "serviceAccount": vertex.service_account,
         "network": vertex.network,
         "baseOutputDirectory": {"outputUriPrefix": output} if output else None,
         **vertex.spec,
     }
-    return _said(spec)
+    return _without_empty(spec)
 
 
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "", {})}
 
 
 def _counts(job: JobSpec) -> Iterator[tuple[Role | None, int]]:
     """Yields the role and the number of machines of each pool: the first is one process, which leads the others.
 
-    Without a chief, that is worker 0, whom Vertex AI calls chief.
+    Without a chief, that is worker 0, which Vertex AI calls chief.
     """
     roles = {role.name: role for role in job.roles}
     leads = CHIEF if CHIEF in roles else WORKER
