@@ -2,7 +2,7 @@
 
 Owns: the queue (in order, bounded), waiting for it, and what an error in the thread means for the run.
 Does not own: any destination; work that must be done, and is waited for piece by piece, such as checkpoints
-(`checkpoints/background.py` of the engine).
+(`checkpoints/store.py`).
 
 What waits uses locks and a queue of the interpreter's own, because a signal may raise an exception in the caller at any
 point, and must not leave half a queue behind.

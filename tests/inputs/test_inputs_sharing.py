@@ -132,7 +132,7 @@ def test_drop_remainder_with_uneven_shares_fails_in_no_pipeline(folder):
 @pytest.mark.parametrize(
     ("files", "job", "said"),
     [
-        (["empty", "part-0.tfrecord"], (2, 2), "no record for input pipeline 0 of 2: {folder}/empty; leave out empty"),
+        (["empty", "part-0.tfrecord"], (2, 2), "no record for input pipeline 0 of 2: {folder}/empty; remove empty"),
         (["two"], (4, 4), "no record for input pipeline 2, 3 of 4: {folder}/two; remove empty files, or use fewer"),
     ],
 )
