@@ -89,12 +89,12 @@ class DirectoryLock:
         self._directory = os.fspath(directory)
         self._flag = flag
         self._clock, self._sleep = clock, sleep
-        self._file = _LeaseFile(lock_path(directory, name), description or {})
+        self._path = lock_path(directory, name)
+        self._description = dict(description or {})
         self._flock = _Flock(files.join(directory, f".{name}"))
         self._mutex = threading.Lock()  # between the renewing thread and `release`
         self._renewing: RepeatingThread | None = None
         self._values: dict[str, Any] | None = None  # what the file holds while this object holds the lock
-        self._pid: int | None = None
         self._renewed_seconds = 0.0
         self._lost_to: str | None = None
 
@@ -113,15 +113,14 @@ class DirectoryLock:
         assert not self._is_holder(), "acquired twice"
         if not files.is_url(self._directory):
             self._take_flock()
-        self._values = self._file.new_values()
-        self._pid = os.getpid()
+        self._values = _new_values(self._description)
         self._lost_to = None
         try:
             self._await_lease()
             if self._flock.is_held:  # else a temporary file may be that of another process that writes now
-                files.remove_temporaries(self._directory, os.path.basename(self._file.path))
+                files.remove_temporaries(self._directory, os.path.basename(self._path))
             self._write()
-            if _owner(text := self._file.look()) not in (None, self._values["owner"]):
+            if _owner(text := _look(self._path)) not in (None, self._values["owner"]):
                 raise self._refusal(text)
             self._start_renewing()
         except BaseException:
@@ -139,7 +138,7 @@ class DirectoryLock:
         with self._mutex:
             if self._values is None or self._lost_to is not None:
                 return
-            text = self._file.read()
+            text = _read(self._path)
             owner = _owner(text)
             was_silent = self._clock() - self._renewed_seconds > LEASE_SECONDS
             # Another holder may have come and gone while this process was stopped: silence without the file is a loss.
@@ -162,10 +161,10 @@ class DirectoryLock:
             assert self._values is not None
             owner, self._values = self._values["owner"], None
             try:
-                if _owner(self._file.read()) == owner:
-                    files.remove(self._file.path)
+                if _owner(_read(self._path)) == owner:
+                    files.remove(self._path)
             except Exception as error:  # of any file system; an error here would hide the one that ended the run
-                _logger.warning("%s could not be removed: %s", self._file.path, error)
+                _logger.warning("%s could not be removed: %s", self._path, error)
             finally:
                 self._flock.drop()
 
@@ -179,7 +178,7 @@ class DirectoryLock:
         self.release()
 
     def _is_holder(self) -> bool:
-        return self._values is not None and self._pid == os.getpid()
+        return self._values is not None and self._values["pid"] == os.getpid()  # not in a fork of the holder
 
     def _take_flock(self) -> None:
         """Takes the kernel's lock, where there is such a lock."""
@@ -188,14 +187,14 @@ class DirectoryLock:
                 self._flock.take()
                 return
             except BlockingIOError:
-                text = self._file.look()
+                text = _look(self._path)
                 if text is not None or not attempts_left:
                     raise self._refusal(text) from None
                 self._sleep(_HANDOVER_SECONDS)  # its holder is about to write its name, or about to end
 
     def _await_lease(self) -> None:
         """Returns as soon as no process holds the lease; a holder that lives is a LockedError."""
-        seen = self._file.look()
+        seen = _look(self._path)
         if seen is None or (self._flock.is_held and _parse(seen).get("machine") == _machine()):
             return
         _logger.warning(
@@ -209,7 +208,7 @@ class DirectoryLock:
         while not is_over:
             self._sleep(_POLL_SECONDS)
             is_over = self._clock() >= end_seconds  # before the look: this process may be stopped between the two
-            text = self._file.look()
+            text = _look(self._path)
             if text is None:
                 return
             if text != seen:
@@ -218,7 +217,7 @@ class DirectoryLock:
     def _write(self) -> None:
         assert self._values is not None
         self._values["renewals"] += 1
-        files.write_text_atomically(self._file.path, json.dumps(self._values, indent=2) + "\n", durable=False)
+        files.write_text_atomically(self._path, json.dumps(self._values, indent=2) + "\n", durable=False)
         self._renewed_seconds = self._clock()
 
     def _start_renewing(self) -> None:
@@ -230,7 +229,7 @@ class DirectoryLock:
                 self.renew()
             except Exception as error:  # the next renewal may succeed; if not, the lease ends
                 if not has_warned:
-                    _logger.warning("%s could not be renewed: %s", self._file.path, error)
+                    _logger.warning("%s could not be renewed: %s", self._path, error)
                 has_warned = True
 
         self._renewing = RepeatingThread("directory-lock", renew, RENEW_SECONDS)
@@ -245,41 +244,6 @@ class DirectoryLock:
             f"{self._flag}={self._directory} is in use by {_describe(text)}. Wait until it has ended{stop}, or name "
             f"another {self._flag}."
         )
-
-
-class _LeaseFile:
-    """The file that names the holder of a lock, and that the holder renews."""
-
-    def __init__(self, path: str, description: Mapping[str, str]) -> None:
-        self.path = path
-        self._description = description
-
-    def new_values(self) -> dict[str, Any]:
-        """Returns what this process would write before its first renewal."""
-        return {
-            "command": shlex.join(sys.orig_argv),
-            **self._description,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "machine": _machine(),
-            "owner": uuid.uuid4().hex,
-            "renewals": -1,
-        }
-
-    def read(self) -> bytes | None:
-        """Returns what the file holds; None if it is not there."""
-        try:
-            return files.read_bytes(self.path)
-        except FileNotFoundError:
-            return None
-
-    def look(self) -> bytes | None:
-        """Reads the file of any other process: what cannot be read is not free either."""
-        try:
-            return self.read()
-        except Exception:  # TensorFlow's errors of URLs are no OSErrors
-            return b""
 
 
 class _Flock:
@@ -320,6 +284,35 @@ class _Flock:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a child forked by native code shares it
         os.close(descriptor)
+
+
+def _new_values(description: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what a lock file holds before its first renewal."""
+    return {
+        "command": shlex.join(sys.orig_argv),
+        **description,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": _machine(),
+        "owner": uuid.uuid4().hex,
+        "renewals": -1,
+    }
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return files.read_bytes(path)
+    except FileNotFoundError:
+        return None
+
+
+def _look(path: str) -> bytes | None:
+    """Reads the lock file of any process: what cannot be read is not free either."""
+    try:
+        return _read(path)
+    except Exception:  # TensorFlow's errors of URLs are no OSErrors
+        return b""
 
 
 def _parse(text: bytes | None) -> dict[str, Any]:

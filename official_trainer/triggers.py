@@ -260,17 +260,21 @@ class AtEnd(Trigger):
 
 
 @dataclasses.dataclass(frozen=True)
-class AnyOf(Trigger):
-    """Due when one of the parts is due."""
-
+class _Combination(Trigger):
     parts: tuple[Trigger, ...]
 
     def __post_init__(self) -> None:
-        _check(bool(self.parts), "any", "nothing", "at least one trigger")
+        name = "any" if isinstance(self, AnyOf) else "all"
+        _check(bool(self.parts), name, "nothing", "at least one trigger")
 
     @property
     def is_foreseeable(self) -> bool:
         return all(part.is_foreseeable for part in self.parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyOf(_Combination):
+    """Due when one of the parts is due."""
 
     def next_step(self, after: int, until: int, span: Span) -> int | None:
         steps = (part.next_step(after, until, span) for part in self.parts)
@@ -281,17 +285,8 @@ class AnyOf(Trigger):
 
 
 @dataclasses.dataclass(frozen=True)
-class AllOf(Trigger):
+class AllOf(_Combination):
     """Due at the steps at which every part is due."""
-
-    parts: tuple[Trigger, ...]
-
-    def __post_init__(self) -> None:
-        _check(bool(self.parts), "all", "nothing", "at least one trigger")
-
-    @property
-    def is_foreseeable(self) -> bool:
-        return all(part.is_foreseeable for part in self.parts)
 
     def next_step(self, after: int, until: int, span: Span) -> int | None:
         parts = [part for part in self.parts if part.is_foreseeable]

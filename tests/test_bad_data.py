@@ -127,5 +127,5 @@ def test_records_of_another_form(folder):
 def test_wrong_element_structure_names_the_method(folder, monkeypatch):
     """G6: what build_inputs returned instead of batches."""
     monkeypatch.setattr(RecordsTask, "build_inputs", lambda self, params, input_context=None: tf.data.Dataset.range(9))
-    with pytest.raises(DataError, match=r"RecordsTask.build_inputs must yield batches; element is a single int64"):
+    with pytest.raises(DataError, match=r"RecordsTask.build_inputs must yield batches, but element is a single int64"):
         do(folder)

@@ -224,7 +224,7 @@ def test_shares_that_are_very_uneven_are_warned_of_once_by_the_chief(tmp_path, c
         teller(context)
     assert [len(lines) for lines in told.values()] == [3, 1]
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "input pipeline 0 reads 3 examples, pipeline 1 20" in warning and "6.7 times as often" in warning
+    assert "input pipeline 0 reads 3 examples, and pipeline 1 reads 20" in warning and "6.7 times as often" in warning
 
 
 def test_a_damaged_manifest_entry_is_not_taken_for_a_layout(model_dir):

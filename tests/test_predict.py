@@ -147,10 +147,10 @@ def test_another_checkpoint_config_or_format_is_refused(trained, tmp_path):
     before = contents(tmp_path)
     with pytest.raises(PredictionsError, match=r"--checkpoint: 10 -> 20\n.*\n?.*another --output"):
         again(format="jsonl")
-    with pytest.raises(PredictionsError, match=r"--format: jsonl -> tfrecord\nTo continue those, set --format=jsonl"):
+    with pytest.raises(PredictionsError, match=r"--format: jsonl -> tfrecord\nTo continue those, use --format=jsonl"):
         again(checkpoint="10")
     size = "task.validation_data.global_batch_size"
-    with pytest.raises(PredictionsError, match=rf"{size}: 10 -> 20\nTo continue those, set --set {size}=10\n"):
+    with pytest.raises(PredictionsError, match=rf"{size}: 10 -> 20\nTo continue those, use --set {size}=10\n"):
         again(f"{size}=20", format="jsonl", checkpoint="10")
     with pytest.raises(PredictionsError, match=r"trainer.optimizer_config.ema.*: 0.9 -> "):
         again("trainer.optimizer_config.ema=null", format="jsonl", checkpoint="10")

@@ -164,10 +164,10 @@ def done(directory, **options):
 @pytest.mark.parametrize(
     ("source", "options", "lines"),
     [
-        ({}, {"format": "npy"}, ["--format: jsonl -> npy", "To continue those, set --format=jsonl"]),
-        ({}, {"shard_size": 9}, ["--shard_size: 4 -> 9", "give --shard_size=4"]),
-        ({"checkpoint": 200}, {}, ["--checkpoint: 100 -> 200", "give --checkpoint=100"]),
-        ({"task.held_out": 0.5}, {}, ["task.held_out: 0.2 -> 0.5", "give --set task.held_out=0.2"]),
+        ({}, {"format": "npy"}, ["--format: jsonl -> npy", "To continue those, use --format=jsonl"]),
+        ({}, {"shard_size": 9}, ["--shard_size: 4 -> 9", "use --shard_size=4"]),
+        ({"checkpoint": 200}, {}, ["--checkpoint: 100 -> 200", "use --checkpoint=100"]),
+        ({"task.held_out": 0.5}, {}, ["task.held_out: 0.2 -> 0.5", "use --set task.held_out=0.2"]),
         ({"gin f.x": "2"}, {}, ["gin f.x: not set -> 2"]),
     ],
 )

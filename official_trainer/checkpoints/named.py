@@ -107,7 +107,7 @@ def latest(directory: str, template: str | None = None) -> str | None:
 
     Args:
       directory: of the `checkpoint` action.
-      template: only names that this may have given; None means all.
+      template: only names that this template may have produced; None means all.
     """
     matches = NameTemplate(template).matches if template is not None else lambda name: True
     found = [

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from official_trainer.inputs import order
-from official_trainer.inputs.context import DataError, InputContext
+from official_trainer.inputs.context import DataError, InputContext, leaves
 from official_trainer.inputs.sharing import Sharing
 from official_trainer.lazy import tf
 
@@ -67,22 +67,22 @@ class _Source:
 
     @classmethod
     def of(cls, arrays: Any, plan: order.BatchPlan) -> _Source:
-        leaves = list(_leaves(arrays, "arrays"))
-        if not leaves:
+        found = list(leaves(arrays, "arrays"))
+        if not found:
             raise DataError(f"from_arrays() received no array for the {plan.use}")
-        for path, leaf in leaves:
+        for path, leaf in found:
             if not getattr(leaf, "shape", ()):
                 raise DataError(
                     f"from_arrays(): {path} is a {type(leaf).__name__}, not an array with a row for each example; "
                     "pass NumPy arrays in tuples and dicts, and np.asarray(…) for lists"
                 )
-        lengths = {path: int(leaf.shape[0]) for path, leaf in leaves}
+        lengths = {path: int(leaf.shape[0]) for path, leaf in found}
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{path} has {length}" for path, length in lengths.items())
             raise DataError(f"from_arrays(): the arrays of the {plan.use} differ in their number of examples: {sizes}")
-        num_examples = lengths[leaves[0][0]]
+        num_examples = lengths[found[0][0]]
         if num_examples == 0:
-            raise DataError(f"from_arrays(): the {plan.use} are empty: {leaves[0][0]} has 0 examples")
+            raise DataError(f"from_arrays(): the {plan.use} are empty: {found[0][0]} has 0 examples")
         # A constant on an accelerator would be copied back for every gather, one inside a function be part of its code.
         with tf.init_scope(), tf.device("CPU:0"):
             return cls(tf.nest.map_structure(tf.convert_to_tensor, arrays), num_examples, plan)
@@ -159,15 +159,3 @@ def _map(function: Callable[[tf.Tensor], Any], numbers: tf.data.Dataset) -> tf.d
     # AutoGraph would rewrite our own arithmetic, which has no control flow, at a cost of some tenths of a second.
     plain = tf.autograph.experimental.do_not_convert(function)
     return numbers.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def _leaves(arrays: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yields `(path, array)` for each array in nested tuples and dicts."""
-    if isinstance(arrays, Mapping):
-        for key, value in arrays.items():
-            yield from _leaves(value, f"{path}[{key!r}]")
-    elif isinstance(arrays, tuple):
-        for index, value in enumerate(arrays):
-            yield from _leaves(value, f"{path}[{index}]")
-    else:
-        yield path, arrays

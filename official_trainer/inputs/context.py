@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
@@ -229,7 +229,7 @@ def check_element_structure(dataset: Any, where: str) -> None:
     if not hasattr(dataset, "element_spec"):
         raise DataError(f"{place} must return a tf.data.Dataset of batches, but it returned {type(dataset).__name__}")
     batch_sizes: dict[str, int] = {}
-    for path, spec in _leaves(dataset.element_spec, "element"):
+    for path, spec in leaves(dataset.element_spec, "element"):
         shape: Any = getattr(spec, "shape", None)
         if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             if type(spec).__name__ != "NoneTensorSpec":  # an empty place, as in (features, None); no public name
@@ -246,10 +246,13 @@ def check_element_structure(dataset: Any, where: str) -> None:
         raise DataError(f"{place} must yield tensors with one common batch size, but {sizes}")
 
 
-def _leaves(structure: Any, path: str) -> list[tuple[str, Any]]:
-    """Returns `(path, leaf)` for each leaf of nested tuples and dicts."""
-    if isinstance(structure, dict):
-        return [leaf for key, value in structure.items() for leaf in _leaves(value, f"{path}[{key!r}]")]
-    if isinstance(structure, tuple):
-        return [leaf for index, value in enumerate(structure) for leaf in _leaves(value, f"{path}[{index}]")]
-    return [(path, structure)]
+def leaves(structure: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yields `(path, leaf)` for each leaf of nested tuples and dicts."""
+    if isinstance(structure, Mapping):
+        for key, value in structure.items():
+            yield from leaves(value, f"{path}[{key!r}]")
+    elif isinstance(structure, tuple):
+        for index, value in enumerate(structure):
+            yield from leaves(value, f"{path}[{index}]")
+    else:
+        yield path, structure

@@ -86,8 +86,13 @@ def serve(
         raise DataServiceUseError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
     running = threading.Lock()  # an Event can deadlock when its wait is interrupted by the handler that sets it
     running.acquire()
+
+    def stop(*_: Any) -> None:
+        if running.locked():
+            running.release()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: running.release() if running.locked() else None)
+        signal.signal(number, stop)
     _logger.info("%s listens at %s", role, getattr(server, "target", f"{host}:{port or 'a free port'}"))
     while not running.acquire(timeout=1.0):  # another thread may receive the signal, which does not end this wait
         pass

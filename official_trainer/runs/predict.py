@@ -29,7 +29,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
+from official_trainer.runs.health.watchdog import watchdog_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.runs.predictions.manifest import ALL, Share
@@ -157,7 +157,7 @@ def _predict(
     if shards.count:
         _logger.info("continuing after %d rows in %d shards", shards.rows, shards.count)
     stop.register(lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED))
-    with _watchdog(job, shards) as watchdog:
+    with watchdog_of(job.config.runtime, job.model_dir, lambda: {"detail": shards.rows}) as watchdog:
         watchdog.enter("build")
         trainer = build(job, stop=stop)
         watchdog.enter("restore", checkpoint[1])
@@ -252,10 +252,6 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
         )
     num_examples = builder.context.examples_per_epoch if builder.context is not None and is_training else None
     return builder, num_examples, dataset
-
-
-def _watchdog(job: Job, shards: PredictionShards) -> contextlib.AbstractContextManager[Watchdog]:
-    return watchdog_of(job.config.runtime, job.model_dir, lambda: {"detail": shards.rows})
 
 
 def _directory(job: Job, settings: PredictionSettings) -> str:

@@ -85,7 +85,7 @@ def test_batches_pass(good):
         (lambda: tf.data.Dataset.range(4).window(2), "element is a DatasetSpec"),
         (
             lambda: tf.data.Dataset.from_tensors((tf.zeros([4, 2]), tf.zeros([3]))),
-            r"one common batch size: element\[0\] has 4, element\[1\] has 3",
+            r"one common batch size, but element\[0\] has 4, element\[1\] has 3",
         ),
     ],
 )

@@ -279,7 +279,7 @@ def test_damaged_record_is_named_by_file_and_offset(folder, byte, offset):
     explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
     assert isinstance(explained, inputs.DataError)
     assert str(explained).startswith(
-        f"{folder}/part-3.tfrecord: corrupted record at offset {offset}; what comes before"
+        f"{folder}/part-3.tfrecord: corrupted record at offset {offset}; all records before"
     )
     for files in (params.input_path, [params.input_path]):
         error = tf.errors.DataLossError(None, None, "corrupted record")

@@ -132,7 +132,7 @@ def test_drop_remainder_with_uneven_shares_fails_in_no_pipeline(folder):
 @pytest.mark.parametrize(
     ("files", "job", "said"),
     [
-        (["empty", "part-0.tfrecord"], (2, 2), "no record for input pipeline 0 of 2: {folder}/empty; leave out empty"),
+        (["empty", "part-0.tfrecord"], (2, 2), "no record for input pipeline 0 of 2: {folder}/empty; remove empty"),
         (["two"], (4, 4), "no record for input pipeline 2, 3 of 4: {folder}/two; remove empty files, or use fewer"),
     ],
 )
@@ -190,7 +190,7 @@ def test_what_is_said_of_shares(folder):
         "training data for 2 input pipelines: each reads whole files (2 and 1 files, 15 and 8 examples)"
     )
     (warning,) = two.warnings()
-    assert "input pipeline 1 reads 8 examples, pipeline 0 15" in warning and "1.9 times as often" in warning
+    assert "input pipeline 1 reads 8 examples, and pipeline 0 reads 15" in warning and "1.9 times as often" in warning
     assert "Write the data in files of equal size, 2 or a multiple of that" in warning
     assert str(three).endswith("each reads whole files (1 file each, 9, 8 and 6 examples)")
     (warning,) = of_files(folder, (2, 2), sharding=False).warnings()
@@ -207,7 +207,7 @@ def test_large_and_remote_files_are_not_counted(folder, monkeypatch):
     large = of_files(folder, (2, 2))
     assert (large.examples, large.size_bytes) == (None, (300, 160))
     (warning,) = large.warnings()
-    assert "pipeline 1 reads 160 bytes, pipeline 0 300" in warning
+    assert "pipeline 1 reads 160 bytes, and pipeline 0 reads 300" in warning
     monkeypatch.setattr(files, "_is_remote", lambda path: True)
     remote = of_files(folder, (2, 2))
     assert (remote.examples, remote.size_bytes, remote.files) == (None, None, (2, 1))

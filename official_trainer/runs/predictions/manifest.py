@@ -245,7 +245,7 @@ def _refusal(
         elif "." in name and name in before and not name.startswith("gin "):
             undo.append(f"--set {shlex.quote(f'{name}={old}')}")
     if len(undo) == len(differing):
-        yield f"To continue those, set {' '.join(undo)}"
+        yield f"To continue those, use {' '.join(undo)}"
     yield "To predict from the start, name another --output"
 
 

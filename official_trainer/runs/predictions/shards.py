@@ -308,28 +308,18 @@ def predict_into(
     Raises:
       DataError: there is no example.
     """
-    while not shards.is_done and _predict_from_there(shards, batches_from, max_rows, on_batch):
-        pass
+    has_more = True
+    while has_more and not shards.is_done:
+        position, has_more = shards.position, False
+        batches = batches_from(position.batch)
+        for number, columns in _until(max_rows, batches, shards.next_row - position.row):
+            shards.add(number, columns)
+            on_batch()
+            if has_more := shards.is_done or shards.position.batch > number + 1:  # the next row is after a gap
+                break
     if shards.is_empty:
         raise DataError("there is nothing to predict: the data holds no example; check input_path")
     shards.finish()
-
-
-def _predict_from_there(
-    shards: PredictionShards,
-    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
-    max_rows: int | None,
-    on_batch: Callable[[], object],
-) -> bool:
-    """Writes predictions from the row that is needed next; returns whether more are needed after a gap."""
-    position = shards.position
-    batches = batches_from(position.batch)
-    for number, columns in _until(max_rows, batches, shards.next_row - position.row):
-        shards.add(number, columns)
-        on_batch()
-        if shards.is_done or shards.position.batch > number + 1:
-            return True
-    return False
 
 
 def _until(max_rows: int | None, batches: Iterator[tuple[int, Columns]], seen: int) -> Iterator[tuple[int, Columns]]:
@@ -339,5 +329,5 @@ def _until(max_rows: int | None, batches: Iterator[tuple[int, Columns]], seen: i
             return
         number, columns = found
         left = None if max_rows is None else max_rows - seen
-        seen += len(next(iter(columns.values())))
+        seen += num_rows(columns)
         yield number, {name: values[:left] for name, values in columns.items()}
