@@ -1,11 +1,11 @@
-"""With which config a run goes on: what has changed since its checkpoint, and what of that is refused.
+"""The config that a run continues with: what has changed since its checkpoint, and what of that is refused.
 
 Owns: the class of each change, the refusal and the notice of changes, `params.yaml` and its history.
 Does not own: comparing configs (`config/compare.py`), whether the checkpoint's variables fit
 (`checkpoints/restore.py`).
 
 A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
-next checkpoint still sees that change when it starts again. `params.yaml` answers for checkpoints without one.
+next checkpoint still sees that change when it starts again. For checkpoints without a config, `params.yaml` is read.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ CONFIG_KEY = "config"
 """Where a manifest's metadata holds the config, as `configuration.dump` writes it."""
 
 Kind = Literal["safe", "guarded", "variables"]
-"""What a change means for a run that goes on.
+"""What a change means for a run that continues.
 
-`safe`: the weights after each step stay what they would have been. `guarded`: they do not. `variables`: nor may the
-variables, and a checkpoint of other variables cannot be continued.
+`safe`: the weights after each step do not change. `guarded`: they change. `variables`: the variables may change too,
+and a checkpoint of other variables cannot be continued.
 """
 
 KINDS: Mapping[str, Kind] = {
@@ -155,7 +155,7 @@ _OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change(Difference):
-    """A field with another value than the checkpoint was saved with, and what that means for going on."""
+    """A field with another value than the checkpoint was saved with, and what that means for the run."""
 
     kind: Kind
 
@@ -176,9 +176,9 @@ class Change(Difference):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GinChange(Change):
-    """A gin binding that is another one, or new, or no more; a value is text, `Ellipsis` is none."""
+    """A gin binding that was changed, added or removed; a value is text, `Ellipsis` means not bound."""
 
-    kind: Kind = "variables"  # of what a function does nothing is known
+    kind: Kind = "variables"  # the effect of a function's argument is unknown
 
     def __str__(self) -> str:
         before, after = ("not bound" if value is Ellipsis else shorten(value) for value in (self.before, self.after))
@@ -190,7 +190,7 @@ class GinChange(Change):
 
     @property
     def way_out(self) -> str:
-        """What to do about a binding that is new, which no flag takes back; "" for others."""
+        """How to remove a new binding, for which there is no flag; "" for others."""
         return f"leave out the binding of {self.path}" if self.before is Ellipsis else ""
 
 
@@ -202,7 +202,7 @@ _HEADINGS: Mapping[Kind, str] = {
 
 
 class ConfigChangeError(ConfigError):
-    """A run that would go on with another config, which nobody has asked for in so many words.
+    """A run that would continue with another config without `--allow_config_change`.
 
     Attributes:
       changes: all of them, safe ones too.
@@ -240,7 +240,7 @@ def check(
     allow_config_change: bool,
     step: int | None = None,
 ) -> tuple[Change, ...]:
-    """Returns what has changed since the checkpoint that the run in `model_dir` goes on from; nothing for a new run.
+    """Returns what has changed since the checkpoint that the run in `model_dir` continues from; nothing for a new run.
 
     Args:
       model_dir: the run directory.
@@ -251,7 +251,7 @@ def check(
 
     Raises:
       ConfigChangeError: changes are not safe, and not allowed.
-      ConfigError: it cannot be told what has changed, which is not allowed either.
+      ConfigError: it is unknown what has changed, which is not allowed either.
     """
     step = _newest_step(model_dir) if step is None else step
     if step is None:
@@ -304,7 +304,7 @@ def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
-    """Returns the config that a checkpoint was saved with, or else what `params.yaml` says.
+    """Returns the config that a checkpoint was saved with, or else that of `params.yaml`.
 
     Raises:
       ConfigError: it is there and cannot be read.
@@ -327,7 +327,7 @@ def parse(text: str) -> Any:
 
 
 def notice(changes: Sequence[Change], step: int) -> str:
-    """Returns what is said about changes that were accepted by a run that goes on from `step`."""
+    """Returns the notice about changes that were accepted by a run that continues from `step`."""
     lines = [f"{c}" if c.kind == "safe" else f"{c}, by --allow_config_change" for c in changes]
     return "\n  ".join([f"config changed since step {step}:", *lines])
 
@@ -349,7 +349,7 @@ def write_params(model_dir: str, resolved: Resolved) -> None:
 
 
 def _newest_step(model_dir: str) -> int | None:
-    """Returns the checkpoint that will be restored, as far as can be told without reading all of it."""
+    """Returns the checkpoint that will be restored, as far as is known without reading all of it."""
     steps = reversed(manifest.committed_steps(model_dir))
     return next((step for step in steps if manifest.damage(model_dir, step, checksums=False) is None), None)
 

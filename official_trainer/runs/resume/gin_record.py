@@ -1,4 +1,4 @@
-"""What a run keeps of its gin bindings: the bound arguments, and those that gin has really given.
+"""The files of a run for its gin bindings: the bound arguments, and those that gin has really used.
 
 Owns: `config.MODE.gin` and `operative_config.MODE.gin` (Model Garden's name) in the run directory, their checksums.
 Does not own: binding (`garden/gin_bindings.py`), when a run is at which point (`runs/train.py`, `runs/evaluate.py`).
@@ -29,7 +29,7 @@ def bound_path(model_dir: str, mode: str) -> str:
 class OperativeConfig:
     """Keeps both files of one process; without bindings there are none.
 
-    What an earlier start has left stays until this one is really under way, for it may still be refused.
+    The files of an earlier start stay until this one has begun to train, because it may still be refused.
     """
 
     def __init__(self, model_dir: str, mode: str, bindings: Bindings | None) -> None:
@@ -40,7 +40,7 @@ class OperativeConfig:
         self._written: dict[str, str] = {}
 
     def begin(self) -> None:
-        """Writes what is bound, in a run directory that has nothing of the kind yet."""
+        """Writes what is bound, in a run directory without these files."""
         if self._has_bindings and not files.exists(self._bound_path):
             self.replace()
 
@@ -54,20 +54,20 @@ class OperativeConfig:
             files.remove(path)
 
     def save(self) -> dict[str, str] | None:
-        """Writes what gin has given so far, if that is news, and returns the SHA-256 checksums of both files.
+        """Writes what gin has used so far, if that has changed, and returns the SHA-256 checksums of both files.
 
         Returns:
           `{"config_sha256": …, "operative_config_sha256": …}`; None without bindings.
         """
         if not self._is_ours:
             return None
-        self._write(self._path, load_gin().config._config_str(operative()))  # of a copy: others may be calling
+        self._write(self._path, load_gin().config._config_str(operative()))  # of a copy: other threads may be calling
         paths = {"config_sha256": self._bound_path, "operative_config_sha256": self._path}
         return {name: self._written[path] for name, path in paths.items()}
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Any]:
-        """Writes what is bound, and at the end of the block, whatever way it ends, what gin has given."""
+        """Writes what is bound, and at the end of the block, whichever way it ends, what gin has used."""
         self.replace()
         try:
             yield
