@@ -1,7 +1,7 @@
 """Arguments of library functions that gin binds, from `--gin_file` and `--gin_params`.
 
 Owns: when gin's process-wide state is set and given back, what may be bound, which bindings came to nothing.
-Does not own: gin's syntax (`gin_syntax.py`), what a run keeps of its bindings (`runs/resume/gin_record.py`).
+Does not own: gin's syntax (`gin_syntax.py`), what a run keeps of its bindings (`runs/resume/config_files.py`).
 
 The config owns every hyperparameter; gin is for `@gin.configurable` functions that the config does not reach. Nobody
 imports gin here before one of the flags is given.

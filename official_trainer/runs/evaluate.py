@@ -35,7 +35,7 @@ from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
 from official_trainer.runs.resume import config_changes
-from official_trainer.runs.resume.gin_record import OperativeConfig, bound_path
+from official_trainer.runs.resume.config_files import OperativeConfig, bound_path
 from official_trainer.runs.train import lock_of, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, closing, flatten

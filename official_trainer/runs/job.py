@@ -19,7 +19,7 @@ from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, InputContext
-from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume import config_changes, config_files
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import Launch
 
@@ -124,12 +124,12 @@ class Job:
 
     def write_params(self) -> None:
         """Writes `params.yaml`, unless the calling program has written its own."""
-        path = self.path(config_changes.PARAMS_FILE)
+        path = self.path(config_files.PARAMS_FILE)
         is_callers = (
-            self.prebuilt is not None and files.exists(path) and not config_changes.is_ours(files.read_text(path))
+            self.prebuilt is not None and files.exists(path) and not config_files.is_ours(files.read_text(path))
         )
         if not is_callers:
-            config_changes.write_params(self.model_dir, self.resolved)
+            config_files.write_params(self.model_dir, self.resolved)
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""

@@ -21,7 +21,7 @@ from official_trainer.runs.health.late_reports import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.health.watchdog import watchdog_of
 from official_trainer.runs.job import Job
-from official_trainer.runs.resume.gin_record import OperativeConfig
+from official_trainer.runs.resume.config_files import OperativeConfig
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking.record import RunRecord
 

@@ -1,7 +1,7 @@
 """The config that a run continues with: what has changed since its checkpoint, and what of that is refused.
 
-Owns: the class of each change, the refusal and the notice of changes, `params.yaml` and its history.
-Does not own: comparing configs (`config/compare.py`), whether the checkpoint's variables fit
+Owns: the class of each change, the refusal and the notice of changes. Does not own: comparing configs
+(`config/compare.py`), the files (`config_files.py`), whether the checkpoint's variables fit
 (`checkpoints/restore.py`).
 
 A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import itertools
 import logging
 import re
 import shlex
@@ -29,10 +28,9 @@ from official_trainer.config.compare import Difference, differences
 from official_trainer.errors import shorten
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.garden.gin_syntax import PARAMS_FLAG
+from official_trainer.runs.resume.config_files import PARAMS_FILE
 
 _logger = logging.getLogger(__name__)
-
-PARAMS_FILE = "params.yaml"
 
 GIN_KEY = "gin"
 """Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
@@ -330,22 +328,6 @@ def notice(changes: Sequence[Change], step: int) -> str:
     """Returns the notice about changes that were accepted by a run that continues from `step`."""
     lines = [f"{c}" if c.kind == "safe" else f"{c}, by --allow_config_change" for c in changes]
     return "\n  ".join([f"config changed since step {step}:", *lines])
-
-
-def is_ours(params: str) -> bool:
-    """Whether the text of a `params.yaml` is one that `write_params` wrote."""
-    return params.startswith("# experiment: ")
-
-
-def write_params(model_dir: str, resolved: Resolved) -> None:
-    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
-    path = files.join(model_dir, PARAMS_FILE)
-    content = configuration.dump(resolved, origins=True, shared=True).encode()
-    before = files.read_bytes(path) if files.exists(path) else content
-    if before != content:
-        kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
-        files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
-    files.write_bytes_atomically(path, content)
 
 
 def _newest_step(model_dir: str) -> int | None:

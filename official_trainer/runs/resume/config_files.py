@@ -1,29 +1,51 @@
-"""The files of a run for its gin bindings: the bound arguments, and those that gin has really used.
+"""The files in a run directory for its config: `params.yaml`, and the gin bindings that were bound and used.
 
-Owns: `config.MODE.gin` and `operative_config.MODE.gin` (Model Garden's name) in the run directory, their checksums.
-Does not own: binding (`garden/gin_bindings.py`), when a run is at which point (`runs/train.py`, `runs/evaluate.py`).
+Owns: `params.yaml` and its history, `config.MODE.gin` and `operative_config.MODE.gin` (Model Garden's name), their
+checksums. Does not own: binding (`garden/gin_bindings.py`), comparing a config with an earlier one
+(`config_changes.py`), at which point of a run a file is written (`runs/train.py`, `runs/evaluate.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from official_trainer import config as configuration
 from official_trainer import files
+from official_trainer.config import Resolved
 from official_trainer.garden.gin_bindings import Bindings, operative
 from official_trainer.garden.gin_syntax import load_gin
 
+PARAMS_FILE = "params.yaml"
 
-def names(mode: str) -> tuple[str, str]:
-    """Returns the names of both files: what is bound, what was used."""
+
+def is_ours(params: str) -> bool:
+    """Whether the text of a `params.yaml` is one that `write_params` wrote."""
+    return params.startswith("# experiment: ")
+
+
+def write_params(model_dir: str, resolved: Resolved) -> None:
+    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
+    path = files.join(model_dir, PARAMS_FILE)
+    content = configuration.dump(resolved, origins=True, shared=True).encode()
+    before = files.read_bytes(path) if files.exists(path) else content
+    if before != content:
+        kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
+        files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
+    files.write_bytes_atomically(path, content)
+
+
+def gin_names(mode: str) -> tuple[str, str]:
+    """Returns the names of both files of gin: what is bound, what was used."""
     return f"config.{mode}.gin", f"operative_config.{mode}.gin"
 
 
 def bound_path(model_dir: str, mode: str) -> str:
     """Returns where the bindings of a run in `mode` are; the file can be given to `--gin_file`."""
-    return files.join(model_dir, names(mode)[0])
+    return files.join(model_dir, gin_names(mode)[0])
 
 
 class OperativeConfig:
@@ -35,7 +57,7 @@ class OperativeConfig:
     def __init__(self, model_dir: str, mode: str, bindings: Bindings | None) -> None:
         self._has_bindings = bindings is not None
         self._bound_path = bound_path(model_dir, mode)
-        self._path = files.join(model_dir, names(mode)[1])
+        self._path = files.join(model_dir, gin_names(mode)[1])
         self._is_ours = False
         self._written: dict[str, str] = {}
 
