@@ -325,8 +325,8 @@ May change which variables there are, or their shapes; then the checkpoint canno
   task.model.text: abc -> 'a b' (--set)
 Safe:
   trainer.train_steps: 100 -> 200 (--set)
-To go on with the new values, add --allow_config_change
-To go on with the old ones, add --set task.model.text=abc --set {BATCH}=8
+To continue with the new values, add --allow_config_change
+To continue with the old ones, add --set task.model.text=abc --set {BATCH}=8
 To start a new run, name another --model_dir; --set task.init_checkpoint={model_dir} gives it the weights of this one"""
     )
     assert error.exit_code == ExitCode.CONFIG
@@ -340,7 +340,7 @@ def test_the_old_values_can_be_given_as_shown(model_dir):
     """N9: the line of overrides is one for a shell."""
     save(model_dir, 10, "task.model.text=it's [mine]; or $HOME", "task.model.free={'a b': [1, '2']}")
     error = refusal(model_dir, "task.model.shape=round", "task.model.shape.round.x=5")
-    (line,) = [line for line in str(error).splitlines() if line.startswith("To go on with the old ones, add ")]
+    (line,) = [line for line in str(error).splitlines() if line.startswith("To continue with the old ones, add ")]
     words = shlex.split(line.partition(" add ")[2])
     sets = [word for word in words if word != "--set"]
     mine = ["task.model.shape=round", "task.model.shape.round.x=5"]
@@ -418,10 +418,13 @@ def test_a_params_yaml_that_cannot_be_read(content, reason, model_dir, caplog):
         job(model_dir).check_changes()
     said = str(caught.value)
     assert said.startswith(f"{model_dir}/params.yaml {reason}")
-    assert "put a good copy back, or go on as you are with --allow_config_change, or name another --model_dir" in said
+    assert (
+        "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
+        in said
+    )
     with caplog.at_level(logging.WARNING):
         assert job(model_dir, allow_config_change=True).check_changes() == ()
-    assert f"going on without knowing what has changed: {model_dir}/params.yaml" in caplog.text
+    assert f"continuing without knowing what has changed: {model_dir}/params.yaml" in caplog.text
 
 
 def test_a_params_yaml_with_surprises(model_dir):

@@ -160,7 +160,7 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
     what, fix = "", ""
     if cluster is None or len(cluster.training) < 2:
         if name == "multi_worker_mirrored" and job.mode in modes.TRAINING_MODES:
-            what = f"{name} needs several workers, and nothing says who they are"
+            what = f"{name} needs several workers, and their addresses are not configured"
             fix = "set TF_CONFIG, or runtime.worker_hosts and runtime.task_index, or start it with a launcher"
     else:
         if name in ("off", "one_device", "mirrored"):

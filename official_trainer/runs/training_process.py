@@ -1,6 +1,6 @@
 """One process that trains: its record, its time, its watchdog, and that its end is recorded in any case.
 
-Owns: what `run.json` and `status.json` hold of this process, whichever way it ends. Does not own: the format of
+Owns: what `run.json` and `status.json` hold of this process, at every kind of end. Does not own: the format of
 both files (`tracking/record.py`), what happens between start and end (`train.py`).
 """
 
@@ -58,7 +58,7 @@ class TrainingProcess:
 
     @contextlib.contextmanager
     def recorded(self, stop: StopRequest) -> Iterator[None]:
-        """Records how the process began and how it ended, whichever way it ended."""
+        """Records how the process began and how it ended, also after an error."""
         self.record.start()
         try:
             with self.watchdog, self.account:

@@ -220,12 +220,12 @@ class ConfigChangeError(ConfigError):
             if found := [change for change in self.changes if change.kind == kind]:
                 yield f"{heading}:"
                 yield from (f"  {change}" for change in found)
-        yield "To go on with the new values, add --allow_config_change"
+        yield "To continue with the new values, add --allow_config_change"
         undo = [flag for c in self.changes if c.kind != "safe" for flag in c.undo_flags]
         ways = [" ".join(["add", *undo])] if undo else []
         ways += [c.way_out for c in self.changes if isinstance(c, GinChange) and c.way_out]
         if ways:
-            yield f"To go on with the old ones, {'; '.join(ways)}"
+            yield f"To continue with the old ones, {'; '.join(ways)}"
         start = shlex.quote(f"task.init_checkpoint={self._model_dir}")
         yield f"To start a new run, name another --model_dir; --set {start} gives it the weights of this one"
 
@@ -260,7 +260,7 @@ def check(
     except ConfigError as error:
         if not allow_config_change:
             raise
-        _logger.warning("going on without knowing what has changed: %s", error)
+        _logger.warning("continuing without knowing what has changed: %s", error)
         return changes
     if not allow_config_change and any(change.kind != "safe" for change in changes):
         raise ConfigChangeError(model_dir, step, changes)
@@ -346,6 +346,6 @@ _Loader.add_implicit_resolver(
 
 
 def _unreadable(place: str, reason: str) -> ConfigError:
-    what = f"{place} {reason}, so it cannot be told what has changed since the checkpoints here were saved"
-    fix = "put a good copy back, or go on as you are with --allow_config_change, or name another --model_dir"
+    what = f"{place} {reason}, so it is unknown what has changed since the checkpoints here were saved"
+    fix = "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
     return ConfigError([Problem(what, fix=fix)])

@@ -89,7 +89,7 @@ class OperativeConfig:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Any]:
-        """Writes what is bound, and at the end of the block, whichever way it ends, what gin has used."""
+        """Writes what is bound, and at the end of the block, also after an error, what gin has used."""
         self.replace()
         try:
             yield

@@ -64,8 +64,8 @@ class LayoutChangeError(UserError, ValueError):
         super().__init__(
             f"--model_dir={model_dir}: ckpt-{step} was saved with {_pipelines(before.pipelines)}, now there "
             f"{'are' if pipelines > 1 else 'is'} {pipelines}. {_MEANING}\n"
-            f"To go on as before, start {_workers(before.pipelines)} again\n"
-            "To go on all the same, add --allow_config_change\n"
+            f"To continue as before, start {_workers(before.pipelines)} again\n"
+            "To continue anyway, add --allow_config_change\n"
             "Data in memory (from_arrays) keeps its order for any number of workers"
         )
 
