@@ -105,7 +105,7 @@ def _lead(
                 trainer=trainer,
                 store=store,
                 metric_writer=trackers.all,
-                due=due or DueSteps(job.config.trainer, evaluates),
+                due=due or DueSteps(trainer.config.trainer, evaluates),
                 observer=observer,
                 actions=schedule,
                 stop=stop,
