@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files
@@ -23,6 +23,9 @@ from official_trainer.runs.resume import config_changes, config_files
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import Launch
 
+if TYPE_CHECKING:
+    from official_trainer.engine.loop_parts import DueSteps
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prebuilt:
@@ -35,7 +38,7 @@ class Prebuilt:
     """
 
     trainer: Any
-    due: Any = None
+    due: DueSteps | None = None
     summaries: Callable[[Any], Any] = lambda board: board
 
 
