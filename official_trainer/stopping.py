@@ -89,7 +89,7 @@ class StopRequest:
         """Takes the limits of a run, once they are known.
 
         Args:
-          grace_seconds: from a signal to the end of the process, whatever it does.
+          grace_seconds: from a signal to the end of the process, in any state.
           max_wall_seconds: the run is stopped when this object is as old; None for no limit.
         """
         self._grace_seconds = grace_seconds

@@ -219,7 +219,7 @@ def test_looks_are_worth_the_time_since_the_last():
     for told.waits, seconds in ((None, 7), (True, 0.01), (False, 2), (None, 5), (True, 0.02)):
         told.time.after(seconds)
         told.sampler.sample()
-    assert told.sampler.sums == pytest.approx((2.03, 0.03))
+    assert told.sampler.take() == pytest.approx((2.03, 0.03))
 
 
 def test_the_line_of_the_console():

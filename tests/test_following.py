@@ -45,7 +45,7 @@ class Run:
             self._script.pop(0)(self)
 
     def follow(self, timeout_seconds=100, stop=None):
-        return evaluate.follow(
+        return evaluate.new_checkpoints(
             str(self.folder), timeout_seconds, stop or StopRequest(), is_done=self.done.__contains__,
             clock=lambda: self.seconds, sleep=self.sleep,
         )  # fmt: skip
@@ -105,7 +105,7 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
         run.sleep(seconds)
         watchdog.poll()
 
-    steps = evaluate.follow(
+    steps = evaluate.new_checkpoints(
         str(run.folder), 10_000, StopRequest(), is_done=run.done.__contains__, clock=lambda: run.seconds,
         sleep=functools.partial(evaluate.pause, watchdog, sleep=sleep),
     )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from official_trainer import files
 from official_trainer.runs import lease
 from official_trainer.runs.lease import LEASE_SECONDS, EvaluatorLease, LeasedSteps
+from official_trainer.threads import RepeatingThread
 
 NOW = 1_700_000_000.0
 
@@ -37,7 +38,7 @@ def clock():
 
 @pytest.fixture
 def no_thread(monkeypatch):
-    monkeypatch.setattr(EvaluatorLease, "_keep_alive", lambda self: None)
+    monkeypatch.setattr(RepeatingThread, "start", lambda self: None)
 
 
 def path_of(run_dir):

@@ -21,7 +21,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.runs.job import Job
-from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume import config_changes, config_files
 from official_trainer.runs.resume.config_changes import KINDS, ConfigChangeError, changes_since, kind_of
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
@@ -296,7 +296,7 @@ def test_a_run_without_a_checkpoint_may_change_anything(model_dir):
     """N9: a config that never led to a checkpoint binds nobody, nor does half a checkpoint."""
     assert job(model_dir).check_changes() == ()
     os.makedirs(model_dir)
-    config_changes.write_params(model_dir, sample.resolved())
+    config_files.write_params(model_dir, sample.resolved())
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
     save(model_dir, 10)
     os.remove(f"{model_dir}/ckpt-10.index")
@@ -325,8 +325,8 @@ May change which variables there are, or their shapes; then the checkpoint canno
   task.model.text: abc -> 'a b' (--set)
 Safe:
   trainer.train_steps: 100 -> 200 (--set)
-To go on with the new values, add --allow_config_change
-To go on with the old ones, add --set task.model.text=abc --set {BATCH}=8
+To continue with the new values, add --allow_config_change
+To continue with the old ones, add --set task.model.text=abc --set {BATCH}=8
 To start a new run, name another --model_dir; --set task.init_checkpoint={model_dir} gives it the weights of this one"""
     )
     assert error.exit_code == ExitCode.CONFIG
@@ -340,7 +340,7 @@ def test_the_old_values_can_be_given_as_shown(model_dir):
     """N9: the line of overrides is one for a shell."""
     save(model_dir, 10, "task.model.text=it's [mine]; or $HOME", "task.model.free={'a b': [1, '2']}")
     error = refusal(model_dir, "task.model.shape=round", "task.model.shape.round.x=5")
-    (line,) = [line for line in str(error).splitlines() if line.startswith("To go on with the old ones, add ")]
+    (line,) = [line for line in str(error).splitlines() if line.startswith("To continue with the old ones, add ")]
     words = shlex.split(line.partition(" add ")[2])
     sets = [word for word in words if word != "--set"]
     mine = ["task.model.shape=round", "task.model.shape.round.x=5"]
@@ -367,7 +367,7 @@ def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
     """N9: a change that was accepted and then killed before a save is still one; going back is none."""
     save(model_dir, 10)
     save(model_dir, 20, "runtime.seed=1")
-    config_changes.write_params(model_dir, sample.resolved("runtime.seed=2"))
+    config_files.write_params(model_dir, sample.resolved("runtime.seed=2"))
     (change,) = refusal(model_dir, "runtime.seed=2").changes
     assert (change.before, change.after) == (1, 2)
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
@@ -418,10 +418,13 @@ def test_a_params_yaml_that_cannot_be_read(content, reason, model_dir, caplog):
         job(model_dir).check_changes()
     said = str(caught.value)
     assert said.startswith(f"{model_dir}/params.yaml {reason}")
-    assert "put a good copy back, or go on as you are with --allow_config_change, or name another --model_dir" in said
+    assert (
+        "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
+        in said
+    )
     with caplog.at_level(logging.WARNING):
         assert job(model_dir, allow_config_change=True).check_changes() == ()
-    assert f"going on without knowing what has changed: {model_dir}/params.yaml" in caplog.text
+    assert f"continuing without knowing what has changed: {model_dir}/params.yaml" in caplog.text
 
 
 def test_a_params_yaml_with_surprises(model_dir):
@@ -438,9 +441,9 @@ def test_history_is_kept_byte_by_byte(model_dir):
     """N9: `params.<n>.yaml`, also of a file that nobody can read."""
     os.makedirs(model_dir)
     for seed in (1, 1, 2):
-        config_changes.write_params(model_dir, sample.resolved(f"runtime.seed={seed}"))
+        config_files.write_params(model_dir, sample.resolved(f"runtime.seed={seed}"))
     Path(model_dir, "params.yaml").write_bytes(b"\xff")
-    config_changes.write_params(model_dir, sample.resolved("runtime.seed=3"))
+    config_files.write_params(model_dir, sample.resolved("runtime.seed=3"))
     kept = sorted(name for name in os.listdir(model_dir) if name.startswith("params."))
     assert kept == ["params.1.yaml", "params.2.yaml", "params.yaml"]
     assert "seed: 1" in files.read_text(f"{model_dir}/params.1.yaml")

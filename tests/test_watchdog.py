@@ -393,10 +393,7 @@ def look(watchdog, clock):
     """Polls once, and waits until the probe has answered what was asked then."""
     clock.now += watchdog.poll_seconds
     watchdog.poll()
-    give_up = time.monotonic() + CHILD_SECONDS
-    while watchdog._prober._answers.empty():
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
+    assert watchdog._prober._call.wait(CHILD_SECONDS)
 
 
 def test_what_the_probe_sees_is_progress_and_tells_input_from_window():

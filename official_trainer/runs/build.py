@@ -204,7 +204,7 @@ def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:
             config.build(place),
             name=f"{config.type} (trainer.trackers[{number}])",
             on_error=config.on_error,
-            fix=f"with trainer.trackers[{number}].on_error=warn the run would go on",
+            fix=f"with trainer.trackers[{number}].on_error=warn the run would continue",
         )
         for number, config in enumerate(job.config.trainer.trackers)
     ]

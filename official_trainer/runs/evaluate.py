@@ -35,7 +35,7 @@ from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
 from official_trainer.runs.resume import config_changes
-from official_trainer.runs.resume.gin_record import OperativeConfig, bound_path
+from official_trainer.runs.resume.config_files import OperativeConfig, bound_path
 from official_trainer.runs.train import lock_of, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, closing, flatten
@@ -162,7 +162,7 @@ def _evaluate_each(
     lock, has_lock = lock_of(job, name="continuous_eval"), False
     operative = OperativeConfig(job.model_dir, job.mode, job.gin)
     sleep = functools.partial(pause, watchdog)
-    steps = follow(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
+    steps = new_checkpoints(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
     with closing(trackers.all) as outcome, contextlib.ExitStack() as stack:
         for step in in_phases(steps, watchdog):
             if not has_lock:  # not earlier: the trainer creates the run directory
@@ -246,7 +246,7 @@ def _end_of_run(job: Job) -> int | None:
     return run.get("steps", {}).get("end") or job.config.trainer.train_steps or None
 
 
-def follow(
+def new_checkpoints(
     directory: str,
     timeout_seconds: float,
     stop: StopRequest,
@@ -301,7 +301,7 @@ def continuous_train_and_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     files.make_dirs(job.model_dir)
     results: dict[str, Any] = json.loads(files.read_text(results_path)) if files.exists(results_path) else {}
     timeout = job.config.trainer.continuous_eval_timeout
-    for step in follow(source, timeout, stop, is_done=lambda step: str(step) in results):
+    for step in new_checkpoints(source, timeout, stop, is_done=lambda step: str(step) in results):
         task = job.config.task.replace(init_checkpoint=manifest.prefix(source, step))
         resolved = dataclasses.replace(job.resolved, config=job.config.replace(task=task))
         one = dataclasses.replace(job, resolved=resolved, mode="train_and_eval", model_dir=job.path(f"from-{step}"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files
@@ -19,9 +19,12 @@ from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, InputContext
-from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume import config_changes, config_files
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import Launch
+
+if TYPE_CHECKING:
+    from official_trainer.engine.loop_parts import DueSteps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class Prebuilt:
     """
 
     trainer: Any
-    due: Any = None
+    due: DueSteps | None = None
     summaries: Callable[[Any], Any] = lambda board: board
 
 
@@ -124,12 +127,12 @@ class Job:
 
     def write_params(self) -> None:
         """Writes `params.yaml`, unless the calling program has written its own."""
-        path = self.path(config_changes.PARAMS_FILE)
+        path = self.path(config_files.PARAMS_FILE)
         is_callers = (
-            self.prebuilt is not None and files.exists(path) and not config_changes.is_ours(files.read_text(path))
+            self.prebuilt is not None and files.exists(path) and not config_files.is_ours(files.read_text(path))
         )
         if not is_callers:
-            config_changes.write_params(self.model_dir, self.resolved)
+            config_files.write_params(self.model_dir, self.resolved)
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""
@@ -160,7 +163,7 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
     what, fix = "", ""
     if cluster is None or len(cluster.training) < 2:
         if name == "multi_worker_mirrored" and job.mode in modes.TRAINING_MODES:
-            what = f"{name} needs several workers, and nothing says who they are"
+            what = f"{name} needs several workers, and their addresses are not configured"
             fix = "set TF_CONFIG, or runtime.worker_hosts and runtime.task_index, or start it with a launcher"
     else:
         if name in ("off", "one_device", "mirrored"):

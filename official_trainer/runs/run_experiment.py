@@ -45,7 +45,7 @@ from official_trainer.runs import evaluate, train
 from official_trainer.runs.build import best_checkpoint, summaries_of
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
-from official_trainer.tracking import Outcome, Tracker
+from official_trainer.tracking import Tracker, Trackers
 
 _logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       controller_cls: there is no controller here; anything but `orbit.Controller` is refused.
       summary_manager: takes the numbers of training in place of TensorBoard files, names of nested ones joined.
       eval_summary_manager: the same for evaluations.
-      enable_async_checkpointing: whether training goes on while a checkpoint is written; with a config of ours, which
+      enable_async_checkpointing: whether training continues while a checkpoint is written; with a config of ours, which
         has this field too, only true has an effect.
 
     Returns:
@@ -134,7 +134,7 @@ def _run(job: Job) -> Mapping[str, Any]:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         if job.mode in TRAINING_MODES:
             if adopted := adopt(job.model_dir, job.metadata):
-                _logger.warning("%s: going on from Model Garden's own checkpoints: %s", job.model_dir, adopted)
+                _logger.warning("%s: continuing from Model Garden's own checkpoints: %s", job.model_dir, adopted)
             return train.train(job, stop, is_alone=False)
         if job.mode == "continuous_eval":
             return evaluate.continuous_eval(job, stop)
@@ -152,7 +152,7 @@ def _run(job: Job) -> Mapping[str, Any]:
 
 _NOT_HERE = {
     "continuous_train_and_eval": "it builds a model for each checkpoint",
-    "predict": "it has files to write, of which no argument says where they go",
+    "predict": "it has files to write, of which no argument names their place",
 }
 """Modes that this function has no arguments for, with the reason."""
 
@@ -207,7 +207,7 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
                 "(official.core.config_definitions) or ours (official_trainer.config)"
             )
         config = _mirrored(params)
-        # A model of Model Garden does not say what a server would call it with, so nothing is exported.
+        # A model of Model Garden does not define what a server would call it with, so nothing is exported.
         trainer = config.trainer.replace(async_checkpoint=is_async, export=ExportConfig(at_end=False))
         config = config.replace(trainer=trainer)
     _check_config(config)
@@ -345,37 +345,16 @@ def _summaries(save_summary: bool, for_training: Any, for_evaluations: Any, boar
     return _Managed(used, rest) if used else rest
 
 
-class _Managed(Tracker):
+class _Managed(Trackers):
     """Lets orbit's summary managers write their splits; they take the step from the run's variable."""
 
     def __init__(self, managers: Mapping[str, Any], rest: Tracker) -> None:
+        super().__init__([rest])
         self._managers = managers
-        self._rest = rest
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         if (manager := self._managers.get(split)) is None:
-            self._rest.log(split, step, values)
+            super().log(split, step, values)
         else:
             manager.write_summaries(dict(values))
             manager.flush()
-
-    def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
-        self._rest.describe(experiment, config)
-
-    def publish(self, split: str, step: int, media: Mapping[str, Any]) -> None:
-        self._rest.publish(split, step, media)
-
-    def rewind(self, step: int) -> None:
-        self._rest.rewind(step)
-
-    def resume(self, split: str, step: int) -> None:
-        self._rest.resume(split, step)
-
-    def flush(self) -> None:
-        self._rest.flush()
-
-    def end(self, outcome: Outcome) -> None:
-        self._rest.end(outcome)
-
-    def close(self) -> None:
-        self._rest.close()

@@ -28,7 +28,7 @@ from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver
-from official_trainer.runs.resume import config_changes, data_layout, gin_record
+from official_trainer.runs.resume import config_files, data_layout
 from official_trainer.runs.training_process import TrainingProcess
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
@@ -51,7 +51,7 @@ def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, fl
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
             stack.enter_context(lock)
-        kept = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_changes.PARAMS_FILE, *gin_record.names(job.mode)
+        kept = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_files.PARAMS_FILE, *config_files.gin_names(job.mode)
         files.remove_temporaries(job.model_dir, *kept)
         job.check_changes()
         process = TrainingProcess(job, account)
@@ -66,7 +66,7 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
 
 
 def _build_and_lead(job: Job, stop: StopRequest, lock: DirectoryLock, process: TrainingProcess) -> None:
-    if not files.exists(job.path(config_changes.PARAMS_FILE)):
+    if not files.exists(job.path(config_files.PARAMS_FILE)):
         job.write_params()  # a restart replaces them once it has restored
     process.gin.begin()
     process.enter("build")
@@ -106,7 +106,7 @@ def _lead(
                 trainer=trainer,
                 store=store,
                 metric_writer=trackers.all,
-                due=due or DueSteps(job.config.trainer, evaluates),
+                due=due or DueSteps(trainer.config.trainer, evaluates),
                 observer=observer,
                 actions=schedule,
                 stop=stop,

@@ -1,6 +1,6 @@
 """One process that trains: its record, its time, its watchdog, and that its end is recorded in any case.
 
-Owns: what `run.json` and `status.json` hold of this process, whichever way it ends. Does not own: the format of
+Owns: what `run.json` and `status.json` hold of this process, at every kind of end. Does not own: the format of
 both files (`tracking/record.py`), what happens between start and end (`train.py`).
 """
 
@@ -21,7 +21,7 @@ from official_trainer.runs.health.late_reports import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.health.watchdog import watchdog_of
 from official_trainer.runs.job import Job
-from official_trainer.runs.resume.gin_record import OperativeConfig
+from official_trainer.runs.resume.config_files import OperativeConfig
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking.record import RunRecord
 
@@ -58,7 +58,7 @@ class TrainingProcess:
 
     @contextlib.contextmanager
     def recorded(self, stop: StopRequest) -> Iterator[None]:
-        """Records how the process began and how it ended, whichever way it ended."""
+        """Records how the process began and how it ended, also after an error."""
         self.record.start()
         try:
             with self.watchdog, self.account:

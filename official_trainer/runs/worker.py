@@ -125,4 +125,4 @@ def _raise_end_of_chief(end: End) -> None:
     if end.exit_code == ExitCode.PREEMPTED:
         raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
     if end.exit_code != ExitCode.DONE:
-        raise PeerLostError(f"the chief has ended with exit code {end.exit_code}; it says why")
+        raise PeerLostError(f"the chief has ended with exit code {end.exit_code}; see its error message")

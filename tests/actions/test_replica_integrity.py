@@ -125,7 +125,7 @@ def test_a_run_ends_before_a_checkpoint_of_it_is_saved(model_dir):
     _, loop = run_loop(model_dir, Breaks(), ReplicaIntegrityConfig(name="integrity"), strategy="mirrored2")
     with pytest.raises(ActionError, match="action 'integrity' failed in on_step at step 4: replicas hold different"):
         loop.run()
-    assert CheckpointStore(model_dir, loop._trainer.checkpoint, max_to_keep=None).steps() == (2,)
+    assert CheckpointStore(model_dir, loop._parts.trainer.checkpoint, max_to_keep=None).steps() == (2,)
 
 
 def test_one_replica_costs_nothing(model_dir):
@@ -134,7 +134,7 @@ def test_one_replica_costs_nothing(model_dir):
     action.when = Every(1)
     windows = []
     _, loop = run_loop(model_dir, action, strategy="off")
-    loop._hooks.on_window = lambda state, steps, seconds, loss: windows.append(steps)
+    loop._parts.observer.on_window = lambda state, steps, seconds, loss: windows.append(steps)
     loop.run()
     assert max(windows) == 2
     assert loop.state.step == 12

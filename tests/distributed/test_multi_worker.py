@@ -106,7 +106,11 @@ def test_a_worker_that_does_not_come_is_named(workspace, tmp_path):
             TWO,
             "parameter_server needs a chief, workers and parameter servers, and TF_CONFIG has ",
         ),
-        ("multi_worker_mirrored", "", "multi_worker_mirrored needs several workers, and nothing says who they are"),
+        (
+            "multi_worker_mirrored",
+            "",
+            "multi_worker_mirrored needs several workers, and their addresses are not configured",
+        ),
     ],
 )
 def test_a_strategy_that_does_not_go_with_the_cluster_is_refused(workspace, tmp_path, strategy, tf_config, message):

@@ -288,7 +288,7 @@ def test_a_starter_that_dies_is_said(tmp_path):
 
 
 def test_a_starter_that_does_not_start_is_not_tried_again(tmp_path):
-    """TensorFlow cannot be imported, say; it says why itself."""
+    """TensorFlow cannot be imported, say; see its error message itself."""
     code, job = run(tmp_path, TWO, {"worker": "touch(NAME)"}, preload=["no_such_module"], supervise=True)
     assert code == 1
     assert "No module named 'no_such_module'" in job.err

@@ -33,6 +33,7 @@ class InputSampler:
         """
         self._is_waiting, self._clock = is_waiting, clock
         self._seen_seconds = self._waited_seconds = 0.0
+        self._taken = 0.0, 0.0
         self._sampled_at = clock()
         self._is_awake = False
         self._phase = 0.0
@@ -60,10 +61,11 @@ class InputSampler:
             self._seen_seconds += seconds
             self._waited_seconds += seconds * is_waiting
 
-    @property
-    def sums(self) -> tuple[float, float]:
-        """For how many seconds samples had an answer, and for how many of these a step waited."""
-        return self._seen_seconds, self._waited_seconds
+    def take(self) -> tuple[float, float]:
+        """Returns for how many seconds samples since the last call had an answer, and how many of these were waits."""
+        seen, waited = self._taken
+        self._taken = self._seen_seconds, self._waited_seconds
+        return self._taken[0] - seen, self._taken[1] - waited
 
     def _sample_if_awake(self) -> None:
         try:

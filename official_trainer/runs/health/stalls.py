@@ -65,7 +65,7 @@ class Stall:
         return doing if self.step is None else f"{doing} at step {self.step}"
 
     def __str__(self) -> str:
-        meaning = _MEANINGS.get(self.activity, ("", "The stacks tell where it waits."))[1]
+        meaning = _MEANINGS.get(self.activity, ("", "The stacks show where it waits."))[1]
         if self.others:
             meaning = f"It waited for others of the run: {'; '.join(self.others)}."
         if self.is_patience_over:
@@ -94,10 +94,10 @@ UNCERTAIN = (*SHARED, "evaluate", PEERS)
 _STORAGE = "does not answer, or is very slow: look at the disk, the mount or the object store, and the network to it."
 _DEVICE = "a device or a collective operation hangs: look at the devices, their driver, and the run's other processes"
 _MEANINGS = {
-    "start": ("starting", "An import, a device or a file system does not answer; the stacks tell which."),
+    "start": ("starting", "An import, a device or a file system does not answer; the stacks show which."),
     "build": (
         "building the run",
-        "A device, a file system or a source of data does not answer; the stacks tell which.",
+        "A device, a file system or a source of data does not answer; the stacks show which.",
     ),
     "restore": ("restoring a checkpoint", f"Usually the storage of the checkpoints {_STORAGE}"),
     "follow": ("looking for a checkpoint", f"Usually the storage of model_dir {_STORAGE}"),

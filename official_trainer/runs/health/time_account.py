@@ -156,7 +156,6 @@ class TimeAccount:
           clock: returns the time in seconds.
         """
         self._actions, self._trackers = _Growth(), _Growth()
-        self._seen, self._waited = _Growth(), _Growth()
         self._sampler: InputSampler | None = None
         self._clock = clock
         self._since = self._began = clock() if began_seconds is None else began_seconds
@@ -189,10 +188,9 @@ class TimeAccount:
           trackers_seconds: the same of trackers.
         """
         self._actions, self._trackers = _Growth(actions_seconds), _Growth(trackers_seconds)
-        sampler = self._sampler = InputSampler(is_waiting, clock=self._clock)
-        self._seen, self._waited = _Growth(lambda: sampler.sums[0]), _Growth(lambda: sampler.sums[1])
-        sampler.start()
-        return sampler
+        self._sampler = InputSampler(is_waiting, clock=self._clock)
+        self._sampler.start()
+        return self._sampler
 
     def enter(self, phase: str) -> None:
         """A phase of the loop begins, and the one before ends."""
@@ -279,7 +277,7 @@ class TimeAccount:
 
     def _take_samples(self) -> tuple[float, float]:
         """Adds the samples since the last call; returns the seconds they stand for, and those waited of them."""
-        seen, waited = self._seen.take(), self._waited.take()
+        seen, waited = self._sampler.take() if self._sampler is not None else (0.0, 0.0)
         self._stretch.seen_seconds += seen
         self._stretch.waited_seconds += waited
         return seen, waited

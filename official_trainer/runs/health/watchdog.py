@@ -63,7 +63,7 @@ class Reading:
       step: global step, if it can be read.
       waiting_for_input: in the phase `train`, whether the next batch is waited for; None if that is unknown.
       waiting_for_peers: whether other processes are waited for, to do the same.
-      detail: anything else that changes while work goes on, such as a count of batches or bytes.
+      detail: anything else that changes with the work, such as a count of batches or bytes.
     """
 
     step: int | None = None
@@ -90,7 +90,7 @@ class Others:
 class Progress:
     """What was seen of a run, and whether it stalls: a function of the calls and of the times given with them.
 
-    A gap is the time between two signs of progress. It counts for every activity that was going on in it, and the most
+    A gap is the time between two signs of progress. It counts for every activity in it, and the most
     generous of their limits holds. Until a phase has moved (a beat, a step, or its end), the startup limit holds:
     batches that arrive show nothing about how long it takes to compile.
     """

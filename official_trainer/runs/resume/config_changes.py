@@ -1,18 +1,17 @@
-"""With which config a run goes on: what has changed since its checkpoint, and what of that is refused.
+"""The config that a run continues with: what has changed since its checkpoint, and what of that is refused.
 
-Owns: the class of each change, the refusal and the notice of changes, `params.yaml` and its history.
-Does not own: comparing configs (`config/compare.py`), whether the checkpoint's variables fit
+Owns: the class of each change, the refusal and the notice of changes. Does not own: comparing configs
+(`config/compare.py`), the files (`config_files.py`), whether the checkpoint's variables fit
 (`checkpoints/restore.py`).
 
 A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
-next checkpoint still sees that change when it starts again. `params.yaml` answers for checkpoints without one.
+next checkpoint still sees that change when it starts again. For checkpoints without a config, `params.yaml` is read.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import itertools
 import logging
 import re
 import shlex
@@ -28,10 +27,9 @@ from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.errors import shorten
 from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings
+from official_trainer.runs.resume.config_files import PARAMS_FILE
 
 _logger = logging.getLogger(__name__)
-
-PARAMS_FILE = "params.yaml"
 
 GIN_KEY = "gin"
 """Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
@@ -40,10 +38,10 @@ CONFIG_KEY = "config"
 """Where a manifest's metadata holds the config, as `configuration.dump` writes it."""
 
 Kind = Literal["safe", "guarded", "variables"]
-"""What a change means for a run that goes on.
+"""What a change means for a run that continues.
 
-`safe`: the weights after each step stay what they would have been. `guarded`: they do not. `variables`: nor may the
-variables, and a checkpoint of other variables cannot be continued.
+`safe`: the weights after each step do not change. `guarded`: they change. `variables`: the variables may change too,
+and a checkpoint of other variables cannot be continued.
 """
 
 KINDS: Mapping[str, Kind] = {
@@ -154,7 +152,7 @@ _OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change(Difference):
-    """A field with another value than the checkpoint was saved with, and what that means for going on."""
+    """A field with another value than the checkpoint was saved with, and what that means for the run."""
 
     kind: Kind
 
@@ -175,9 +173,9 @@ class Change(Difference):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GinChange(Change):
-    """A gin binding that is another one, or new, or no more; a value is text, `Ellipsis` is none."""
+    """A gin binding that was changed, added or removed; a value is text, `Ellipsis` means not bound."""
 
-    kind: Kind = "variables"  # of what a function does nothing is known
+    kind: Kind = "variables"  # the effect of a function's argument is unknown
 
     def __str__(self) -> str:
         before, after = ("not bound" if value is Ellipsis else shorten(value) for value in (self.before, self.after))
@@ -189,7 +187,7 @@ class GinChange(Change):
 
     @property
     def way_out(self) -> str:
-        """What to do about a binding that is new, which no flag takes back; "" for others."""
+        """How to remove a new binding, for which there is no flag; "" for others."""
         return f"leave out the binding of {self.path}" if self.before is Ellipsis else ""
 
 
@@ -201,7 +199,7 @@ _HEADINGS: Mapping[Kind, str] = {
 
 
 class ConfigChangeError(ConfigError):
-    """A run that would go on with another config, which nobody has asked for in so many words.
+    """A run that would continue with another config without `--allow_config_change`.
 
     Attributes:
       changes: all of them, safe ones too.
@@ -221,12 +219,12 @@ class ConfigChangeError(ConfigError):
             if found := [change for change in self.changes if change.kind == kind]:
                 yield f"{heading}:"
                 yield from (f"  {change}" for change in found)
-        yield "To go on with the new values, add --allow_config_change"
+        yield "To continue with the new values, add --allow_config_change"
         undo = [flag for c in self.changes if c.kind != "safe" for flag in c.undo_flags]
         ways = [" ".join(["add", *undo])] if undo else []
         ways += [c.way_out for c in self.changes if isinstance(c, GinChange) and c.way_out]
         if ways:
-            yield f"To go on with the old ones, {'; '.join(ways)}"
+            yield f"To continue with the old ones, {'; '.join(ways)}"
         start = shlex.quote(f"task.init_checkpoint={self._model_dir}")
         yield f"To start a new run, name another --model_dir; --set {start} gives it the weights of this one"
 
@@ -239,7 +237,7 @@ def check(
     allow_config_change: bool,
     step: int | None = None,
 ) -> tuple[Change, ...]:
-    """Returns what has changed since the checkpoint that the run in `model_dir` goes on from; nothing for a new run.
+    """Returns what has changed since the checkpoint that the run in `model_dir` continues from; nothing for a new run.
 
     Args:
       model_dir: the run directory.
@@ -250,7 +248,7 @@ def check(
 
     Raises:
       ConfigChangeError: changes are not safe, and not allowed.
-      ConfigError: it cannot be told what has changed, which is not allowed either.
+      ConfigError: it is unknown what has changed, which is not allowed either.
     """
     step = _newest_step(model_dir) if step is None else step
     if step is None:
@@ -261,7 +259,7 @@ def check(
     except ConfigError as error:
         if not allow_config_change:
             raise
-        _logger.warning("going on without knowing what has changed: %s", error)
+        _logger.warning("continuing without knowing what has changed: %s", error)
         return changes
     if not allow_config_change and any(change.kind != "safe" for change in changes):
         raise ConfigChangeError(model_dir, step, changes)
@@ -303,7 +301,7 @@ def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
-    """Returns the config that a checkpoint was saved with, or else what `params.yaml` says.
+    """Returns the config that a checkpoint was saved with, or else that of `params.yaml`.
 
     Raises:
       ConfigError: it is there and cannot be read.
@@ -326,29 +324,13 @@ def parse(text: str) -> Any:
 
 
 def notice(changes: Sequence[Change], step: int) -> str:
-    """Returns what is said about changes that were accepted by a run that goes on from `step`."""
+    """Returns the notice about changes that were accepted by a run that continues from `step`."""
     lines = [f"{c}" if c.kind == "safe" else f"{c}, by --allow_config_change" for c in changes]
     return "\n  ".join([f"config changed since step {step}:", *lines])
 
 
-def is_ours(params: str) -> bool:
-    """Whether the text of a `params.yaml` is one that `write_params` wrote."""
-    return params.startswith("# experiment: ")
-
-
-def write_params(model_dir: str, resolved: Resolved) -> None:
-    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
-    path = files.join(model_dir, PARAMS_FILE)
-    content = configuration.dump(resolved, origins=True, shared=True).encode()
-    before = files.read_bytes(path) if files.exists(path) else content
-    if before != content:
-        kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
-        files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
-    files.write_bytes_atomically(path, content)
-
-
 def _newest_step(model_dir: str) -> int | None:
-    """Returns the checkpoint that will be restored, as far as can be told without reading all of it."""
+    """Returns the checkpoint that will be restored, as far as is known without reading all of it."""
     steps = reversed(manifest.committed_steps(model_dir))
     return next((step for step in steps if manifest.damage(model_dir, step, checksums=False) is None), None)
 
@@ -363,6 +345,6 @@ _Loader.add_implicit_resolver(
 
 
 def _unreadable(place: str, reason: str) -> ConfigError:
-    what = f"{place} {reason}, so it cannot be told what has changed since the checkpoints here were saved"
-    fix = "put a good copy back, or go on as you are with --allow_config_change, or name another --model_dir"
+    what = f"{place} {reason}, so it is unknown what has changed since the checkpoints here were saved"
+    fix = "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
     return ConfigError([Problem(what, fix=fix)])

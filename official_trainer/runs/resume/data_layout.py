@@ -1,7 +1,7 @@
-"""How training data is laid out over replicas and input pipelines: said, remembered, compared when a run goes on.
+"""How training data is divided over replicas and input pipelines: recorded, and compared when a run continues.
 
 Owns: the layout in a checkpoint's manifest, the refusal of another one where the order of examples depends on it, what
-the console and `run.json` say about shares. Does not own: who reads what (`inputs/`), changes of the config
+the console and `run.json` show of it. Does not own: which process reads what (`inputs/`), changes of the config
 (`config_changes.py`).
 """
 
@@ -28,10 +28,10 @@ which data worker of a tf.data service is faster."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What shares the training data of a run out.
+    """How the training data of a run is divided.
 
     Attributes:
-      replicas: among which a global batch is divided.
+      replicas: that share a global batch.
       pipelines: input pipelines, one for each host.
       order: what the order of examples depends on.
     """
@@ -49,14 +49,14 @@ class Layout:
 
     @classmethod
     def saved(cls, model_dir: str, step: int) -> Layout | None:
-        """Returns the layout that a checkpoint was saved with; None if it does not say."""
+        """Returns the layout that a checkpoint was saved with; None if it has no record of it."""
         values = manifest.read(model_dir, step).metadata.get(KEY)
         known = {field.name for field in dataclasses.fields(cls)}
         return None if values is None else cls(**{name: values[name] for name in known})
 
 
 class LayoutChangeError(UserError, ValueError):
-    """A run that would go on with other input pipelines, and so with its examples in another order."""
+    """A run that would continue with other input pipelines, and so with its examples in another order."""
 
     exit_code = ExitCode.CONFIG
 
@@ -64,8 +64,8 @@ class LayoutChangeError(UserError, ValueError):
         super().__init__(
             f"--model_dir={model_dir}: ckpt-{step} was saved with {_pipelines(before.pipelines)}, now there "
             f"{'are' if pipelines > 1 else 'is'} {pipelines}. {_MEANING}\n"
-            f"To go on as before, start {_workers(before.pipelines)} again\n"
-            "To go on all the same, add --allow_config_change\n"
+            f"To continue as before, start {_workers(before.pipelines)} again\n"
+            "To continue anyway, add --allow_config_change\n"
             "Data in memory (from_arrays) keeps its order for any number of workers"
         )
 
@@ -77,7 +77,7 @@ _MEANING = (
 
 
 def check(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> str | None:
-    """Compares the layout of the checkpoint that a run goes on from with that of now.
+    """Compares the layout of the checkpoint that a run continues from with the current one.
 
     Args:
       model_dir: the run directory.
@@ -86,7 +86,7 @@ def check(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> s
       allow_change: whether examples may come in another order.
 
     Returns:
-      What is to be said about a change that is accepted; None if there is none.
+      A notice about a change that is accepted; None without a change.
 
     Raises:
       LayoutChangeError: the order would change, which is not allowed.
@@ -103,7 +103,7 @@ def check(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> s
 
 
 class LayoutReport:
-    """Passes on how the training data of a process is laid out, the first time that it is built."""
+    """Reports how the training data of a process is divided, the first time that it is built."""
 
     def __init__(
         self,
@@ -116,10 +116,10 @@ class LayoutReport:
         """Prepares.
 
         Args:
-          remember: takes what checkpoints from now on say.
-          record: takes what `run.json` says.
+          remember: takes the layout for the manifests of checkpoints.
+          record: takes the layout for `run.json`.
           show: takes lines for the console.
-          is_chief: whether this process speaks for the run; others only remember.
+          is_chief: whether this process is the chief; others only remember.
         """
         self._remember, self._record, self._show = remember, record, show
         self._is_chief = is_chief
@@ -138,7 +138,7 @@ class LayoutReport:
             layout = layout | {"service": context.served_by}
             self._show(
                 f"training data from the tf.data service at {context.served_by}: batches come in no fixed order, so "
-                "a run that is broken off goes on near where it was, not exactly there"
+                "a run that is interrupted continues near where it was, not exactly there"
             )
         if context.num_input_pipelines > 1 and context.sharing is not None:
             sharing = context.sharing()

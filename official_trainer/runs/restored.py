@@ -1,7 +1,7 @@
 """What a training run checks and adapts once its newest checkpoint is restored.
 
 Owns: the refusal of a run directory whose checkpoints are gone, and what a changed config needs besides other values.
-Does not own: which changes are refused (`config_changes.py`, `data_layout.py`).
+Does not own: which changes are refused (`resume/config_changes.py`, `resume/data_layout.py`).
 """
 
 from __future__ import annotations
