@@ -21,7 +21,7 @@ from official_trainer.engine import windows
 from official_trainer.engine.async_steps import AsyncWorkers
 from official_trainer.engine.checkpoint_state import CheckpointState, OptimizerSettings
 from official_trainer.engine.evaluation import EvalStep, Evaluation
-from official_trainer.engine.input_wait import InputWait, NoInputWait, is_waiting
+from official_trainer.engine.input_wait import InputWait, is_waiting
 from official_trainer.engine.replica_state import ReplicaState
 from official_trainer.engine.step_context import StepContext, TrainerOptions
 from official_trainer.engine.traces import Traces
@@ -102,7 +102,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._workers: AsyncWorkers | None = None
         self.init_async()
         optimizer = optimization.without_averaging(optimizer)
-        counts_wait = options.counts_input_wait and self._workers is None
         global_step = orbit.utils.create_global_step()
         if not isinstance(task, MultiTask):
             given = train_dataset if train_dataset is not None else validation_dataset
@@ -118,7 +117,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             average=None if ema is None else optimization.WeightAverage(model, ema),
             process_group=self.process_group,
             traces=Traces(getattr(config.trainer, "max_traces", _MAX_TRACES)),
-            input_wait=InputWait() if counts_wait else NoInputWait(),
+            input_wait=InputWait(counts=options.counts_input_wait and self._workers is None),
             workers=self._workers,
             enables_xla=needs_xla(strategy, _runtime(config, "enable_xla", False)),
         )
@@ -127,7 +126,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         is_scaled = getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1
         self.optimizer_settings = OptimizerSettings(self.context, is_scaled=is_scaled)
         self._build_training(train_dataset, trains=train, measures_loss=options.measures_loss)
-        self.replica_state = ReplicaState(self.context, self._metrics.variables)
+        self.replica_state = ReplicaState(self.context, self._metrics)
         self._build_evaluation(validation_dataset, checkpoint_exporter, options, evaluates=evaluate)
         self.checkpoint_state = CheckpointState(self.context, self._metrics, self.train_iterator, self.replica_state)
         self.process_group.register(self)
