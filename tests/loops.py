@@ -36,7 +36,7 @@ class Step:
         return self.value
 
 
-class FakeFeed:
+class FakeTrainIterator:
     def __init__(self, trainer, length):
         self.trainer, self.length = trainer, length
         self.position = types.SimpleNamespace(epoch=Step())
@@ -72,7 +72,7 @@ class FakeTrainer:
         self.accuracies = dict(accuracies)
         self.config = types.SimpleNamespace(trainer=config)
         self.global_step = Step()
-        self.train_iterator = FakeFeed(self, data_length)
+        self.train_iterator = FakeTrainIterator(self, data_length)
         self.mean_loss = 1.0
         self.windows = []
         self.in_loop = False

@@ -17,7 +17,7 @@ import orbit
 
 from official_trainer.distributed.cluster import PS, WORKER
 from official_trainer.distributed.parameter_server import addresses_of
-from official_trainer.engine.coordinator import CoordinatedLoop
+from official_trainer.engine.coordinator import Closures, CoordinatedLoop
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.engine.worker_streams import NumberedBatches, WorkerDatasets
 from official_trainer.lazy import tf
@@ -81,9 +81,8 @@ class AsyncWorkers:
 
         self.loop = CoordinatedLoop(
             self.coordinator,
-            step,
+            Closures(self._strategy, step, watched),
             global_step,
-            watched=watched,
             before_window=before_window,
             stop=stop,
             patience_seconds=self._patience_seconds,

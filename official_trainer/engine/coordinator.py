@@ -95,13 +95,19 @@ class Closures:
         self,
         strategy: tf.distribute.Strategy,
         step: Callable[[Any], Any],
-        num_workers: int,
         watched: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
-        """Takes `step(iterator)`, which returns the number of its batch; `watched` records traces."""
+        """Takes what is run.
+
+        Args:
+          strategy: the strategy of the workers.
+          step: `step(iterator)`, traced: one step on the next batch, returns the number of the batch.
+          watched: records traces.
+        """
+        num_slots = _SLOTS_PER_WORKER * len(addresses_of(strategy)[WORKER])
         self._strategy, self._step, self._watched = strategy, step, watched
         with tf.init_scope(), tf.device("/job:ps/task:0/device:CPU:0"):
-            self._counts = tf.Variable(tf.zeros([_SLOTS_PER_WORKER * num_workers], tf.int64), trainable=False)
+            self._counts = tf.Variable(tf.zeros([num_slots], tf.int64), trainable=False)
         self._traced: tuple[Any, Any] | None = None
         self._cancellation = load("tensorflow.python.eager.cancellation").CancellationManager()
 
@@ -236,29 +242,26 @@ class CoordinatedLoop:
     def __init__(
         self,
         coordinator: Any,
-        step: Callable[[Any], Any],
+        closures: Closures,
         global_step: tf.Variable,
         *,
-        watched: Callable[[Callable[..., Any]], Callable[..., Any]],
         before_window: Callable[[int], None],
         stop: StopRequest,
-        patience_seconds: float = 600.0,
+        patience_seconds: float,
     ) -> None:
         """Takes what is done.
 
         Args:
           coordinator: TensorFlow's `ClusterCoordinator`.
-          step: `step(iterator)`, traced: one step on the next batch, returns the number of the batch.
+          closures: run the steps.
           global_step: counts steps.
-          watched: records traces.
           before_window: called with the step at which a window begins.
           stop: checked while a window runs.
           patience_seconds: how long a window waits when all workers are gone.
         """
-        self._coordinator, self._global_step = coordinator, global_step
+        self._coordinator, self._closures, self._global_step = coordinator, closures, global_step
         self._before_window, self._stop, self._patience_seconds = before_window, stop, patience_seconds
         self._activity = Activity(coordinator.strategy)
-        self._closures = Closures(coordinator.strategy, step, self._activity.num_workers, watched)
         self._is_left = False
         self._steps_per_second: float | None = None
 

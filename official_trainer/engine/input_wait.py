@@ -19,23 +19,24 @@ from official_trainer.stopping import StopRequest
 class InputWait:
     """A counter on the host, odd while a step waits for its data. It costs a step about a microsecond."""
 
-    def __init__(self) -> None:
-        with futures.ThreadPoolExecutor(1) as outside:  # of the strategy in scope, which would mirror the counter
-            self._count = outside.submit(_create_count).result()
+    def __init__(self, *, counts: bool = True) -> None:
+        """Creates the counter, or none for steps that run in other processes, several at a time."""
+        self._count: tf.Variable | None = None
+        if counts:
+            with futures.ThreadPoolExecutor(1) as outside:  # of the strategy in scope, which would mirror the counter
+                self._count = outside.submit(_create_count).result()
         self._is_used = self._is_in_window = False
 
     def next(self, get_inputs: Callable[[], Any]) -> Any:
         """Returns `get_inputs()`; traced. Nothing that depends on the inputs runs before the counter is even again."""
+        if self._count is None:
+            return get_inputs()
         self._is_used = True
-        self._add_one()
+        _add_one(self._count)
         inputs = get_inputs()
         first = tf.nest.flatten(inputs, expand_composites=True)[:1]
-        with tf.control_dependencies(first), tf.control_dependencies([self._add_one()]):
+        with tf.control_dependencies(first), tf.control_dependencies([_add_one(self._count)]):
             return tf.nest.map_structure(tf.identity, inputs, expand_composites=True)
-
-    def _add_one(self) -> tf.Operation:
-        with tf.device("CPU:0"):
-            return self._count.assign_add(1, read_value=False)
 
     def rescuer(self, stop: StopRequest) -> Callable[[], bool]:
         """Returns a function to call repeatedly: it has the state saved once a step is stuck without data."""
@@ -51,7 +52,8 @@ class InputWait:
     @contextlib.contextmanager
     def window(self) -> Iterator[None]:
         """For a window: sets the counter to "no step waits" first, whatever the last window left in it."""
-        self._count.assign(0)
+        if self._count is not None:
+            self._count.assign(0)
         self._is_in_window = True
         try:
             yield
@@ -65,7 +67,12 @@ class InputWait:
     @property
     def count(self) -> int:
         """How often steps have begun and ended to wait since the window began; any thread may read it."""
-        return int(self._count.numpy())
+        return 0 if self._count is None else int(self._count.numpy())
+
+
+def _add_one(count: tf.Variable) -> tf.Operation:
+    with tf.device("CPU:0"):
+        return count.assign_add(1, read_value=False)
 
 
 def _create_count() -> tf.Variable:
@@ -76,27 +83,3 @@ def _create_count() -> tf.Variable:
 def is_waiting(count: int) -> bool:
     """Whether a step waits for data while the counter is at `count`."""
     return count % 2 == 1
-
-
-class NoInputWait(InputWait):
-    """For steps that run in other processes, several at a time: it is unknown whether they wait."""
-
-    def __init__(self) -> None:
-        """Creates no counter."""
-
-    def next(self, get_inputs: Callable[[], Any]) -> Any:
-        """Returns `get_inputs()`."""
-        return get_inputs()
-
-    @contextlib.contextmanager
-    def window(self) -> Iterator[None]:
-        """Does nothing."""
-        yield
-
-    def waits(self) -> None:
-        """Always returns None: it is unknown."""
-
-    @property
-    def count(self) -> int:
-        """Is 0."""
-        return 0

@@ -14,6 +14,7 @@ from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import ReplicaValues, ValueBackup, synchronize_replicas
 from official_trainer.engine.step_context import StepContext
+from official_trainer.engine.train_steps import TrainMetrics
 from official_trainer.lazy import tf
 
 
@@ -24,9 +25,9 @@ class ReplicaState:
       saved: what a checkpoint holds of variables that differ by replica (batch-norm statistics, metrics).
     """
 
-    def __init__(self, context: StepContext, metric_variables: Sequence[tf.Variable]) -> None:
-        """Takes the model and the variables of the metrics of training."""
-        self._context, self._metric_variables = context, metric_variables
+    def __init__(self, context: StepContext, metrics: TrainMetrics) -> None:
+        """Takes the model and the metrics of training."""
+        self._context, self._metrics = context, metrics
         self.process_group = context.process_group
         self.saved = ReplicaValues(self._variables, self.process_group.peers)
         self._backups: list[ValueBackup] = []
@@ -35,7 +36,7 @@ class ReplicaState:
     @property
     def _variables(self) -> list[tf.Variable]:
         """The variables whose values may differ by replica, among others."""
-        return [*self._context.model.variables, *self._metric_variables]
+        return [*self._context.model.variables, *self._metrics.variables]
 
     @collective
     def synchronize(self) -> None:
@@ -43,9 +44,6 @@ class ReplicaState:
 
         An evaluation, or a checkpoint, then has the values that a run on one replica would have.
         """
-        self._synchronize()
-
-    def _synchronize(self) -> None:
         variables = self._variables
         with self.process_group.reading(variables):
             synchronize_replicas(variables, self.process_group.peers)
@@ -60,7 +58,7 @@ class ReplicaState:
         self.saved.collect()
         if not self.process_group.is_alone:
             self.process_group.undo_at_next_call(ValueBackup(self._variables).restore)
-            self._synchronize()
+            self.synchronize()
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:

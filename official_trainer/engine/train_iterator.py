@@ -379,11 +379,14 @@ class TrainIterator:
     def epoch(self, step: int) -> float | None:
         """Returns the passes over the data until `step`, or None if the length of one is unknown."""
         done = int(self.position.epoch.numpy())
-        if self._dataset is None and self._iterator is not None:
-            steps = self._builder.steps_per_epoch(count=False)
-            if steps is not None and steps != math.inf:
-                return (step + self.skipped_steps) / steps
+        steps = None if self._iterator is None else self._known_epoch_steps()
+        if steps is not None:
+            return (step + self.skipped_steps) / steps
         return float(done) if done else None
+
+    def _known_epoch_steps(self) -> float | None:
+        steps = None if self._dataset is not None else self._builder.steps_per_epoch(count=False)
+        return None if steps == math.inf else steps
 
     def place(self, step: int) -> tuple[int, int] | None:
         """Returns the epoch in which step number `step` lies and which step of it that is, both counted from 1.
@@ -391,8 +394,8 @@ class TrainIterator:
         None if the length of an epoch is unknown.
         """
         self.iterator()
-        steps = None if self._dataset is not None else self._builder.steps_per_epoch(count=False)
-        if steps is None or steps == math.inf:
+        steps = self._known_epoch_steps()
+        if steps is None:
             return None
         done = step + self.skipped_steps
         epoch = max(1, math.ceil(done / steps))

@@ -21,7 +21,7 @@ from official_trainer.engine import windows
 from official_trainer.engine.async_steps import AsyncWorkers
 from official_trainer.engine.checkpoint_state import CheckpointState, OptimizerSettings
 from official_trainer.engine.evaluation import EvalStep, Evaluation
-from official_trainer.engine.input_wait import InputWait, NoInputWait, is_waiting
+from official_trainer.engine.input_wait import InputWait, is_waiting
 from official_trainer.engine.replica_state import ReplicaState
 from official_trainer.engine.step_context import StepContext, TrainerOptions
 from official_trainer.engine.traces import Traces
@@ -97,40 +97,41 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         options = options or TrainerOptions()
         self._config = config
         self.actions: list[Any] = []
-        strategy = tf.distribute.get_strategy()
-        self.process_group = ProcessGroup(strategy, options.stop)
+        self.process_group = ProcessGroup(tf.distribute.get_strategy(), options.stop)
         self._workers: AsyncWorkers | None = None
         self.init_async()
-        optimizer = optimization.without_averaging(optimizer)
-        counts_wait = options.counts_input_wait and self._workers is None
-        global_step = orbit.utils.create_global_step()
         if not isinstance(task, MultiTask):
-            given = train_dataset if train_dataset is not None else validation_dataset
-            variables.build_all_layers(model, task, lambda: _batch_spec(config, task, given, trains=train))
+            dataset = train_dataset if train_dataset is not None else validation_dataset
+            variables.build_all_layers(model, task, lambda: _batch_spec(config, task, dataset, trains=train))
+        self.context = self._create_context(task, model, optimization.without_averaging(optimizer), options)
+        is_scaled = getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1
+        self.optimizer_settings = OptimizerSettings(self.context, is_scaled=is_scaled)
+        self._build_training(train_dataset, trains=train, measures_loss=options.measures_loss)
+        self.replica_state = ReplicaState(self.context, self._metrics)
+        self._build_evaluation(validation_dataset, checkpoint_exporter, options, evaluates=evaluate)
+        self.checkpoint_state = CheckpointState(self.context, self._metrics, self.train_iterator, self.replica_state)
+        self.process_group.register(self)
+
+    def _create_context(self, task: Any, model: keras.Model, optimizer: Any, options: TrainerOptions) -> StepContext:
+        config, strategy = self._config, tf.distribute.get_strategy()
         ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
-        self.context = StepContext(
+        context = StepContext(
             strategy=strategy,
             task=task,
             model=model,
             optimizer=optimizer,
-            global_step=global_step,
+            global_step=orbit.utils.create_global_step(),
             streams=RandomStreams(model, _runtime(config, "seed", 0)),
             average=None if ema is None else optimization.WeightAverage(model, ema),
             process_group=self.process_group,
             traces=Traces(getattr(config.trainer, "max_traces", _MAX_TRACES)),
-            input_wait=InputWait() if counts_wait else NoInputWait(),
+            input_wait=InputWait(counts=options.counts_input_wait and self._workers is None),
             workers=self._workers,
             enables_xla=needs_xla(strategy, _runtime(config, "enable_xla", False)),
         )
         if optimizer is not None and is_built(model):
             optimization.build_slots(optimizer, model.trainable_variables)
-        is_scaled = getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1
-        self.optimizer_settings = OptimizerSettings(self.context, is_scaled=is_scaled)
-        self._build_training(train_dataset, trains=train, measures_loss=options.measures_loss)
-        self.replica_state = ReplicaState(self.context, self._metrics.variables)
-        self._build_evaluation(validation_dataset, checkpoint_exporter, options, evaluates=evaluate)
-        self.checkpoint_state = CheckpointState(self.context, self._metrics, self.train_iterator, self.replica_state)
-        self.process_group.register(self)
+        return context
 
     def _build_training(self, dataset: Any, *, trains: bool, measures_loss: bool) -> None:
         trainer, context = self._config.trainer, self.context
@@ -141,7 +142,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
         )
         orbit.StandardTrainer.__init__(self, None, options)
-        compiles = context.enables_xla and options.use_tf_while_loop and self._can_compile_windows
+        compiles = context.enables_xla and options.use_tf_while_loop and _can_compile_windows(self)
         window_options = windows.WindowOptions(
             traces_steps=options.use_tf_function, traces_loops=options.use_tf_while_loop, compiles_windows=compiles
         )
@@ -155,16 +156,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         )
         step = TrainStep(context, self._metrics, accumulator, window_options)
         self.windows = WindowRunner(context, self, step, self.train_iterator, window_options)
-
-    @property
-    def _can_compile_windows(self) -> bool:
-        """Whether XLA can compile windows: one replica, and the engine's step, so that batches can come in blocks."""
-        return (
-            self.context.strategy.num_replicas_in_sync == 1
-            and not self.context.dispatches  # whose batches have several shapes
-            and type(self).train_step is Trainer.train_step
-            and type(self).next_train_inputs is Trainer.next_train_inputs
-        )
 
     def _worker_datasets(self, dataset: Any) -> Callable[[DatasetBuilder, int], Any] | None:
         """Returns what builds the data of workers; None without workers.
@@ -509,6 +500,16 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 def _runtime(config: Any, name: str, default: Any) -> Any:
     """Returns a field of the runtime section, which configs built by hand may lack."""
     return getattr(getattr(config, "runtime", None), name, default)
+
+
+def _can_compile_windows(trainer: Trainer) -> bool:
+    """Whether XLA can compile windows: one replica, and the engine's step, so that batches can come in blocks."""
+    return (
+        trainer.context.strategy.num_replicas_in_sync == 1
+        and not trainer.context.dispatches  # whose batches have several shapes
+        and type(trainer).train_step is Trainer.train_step
+        and type(trainer).next_train_inputs is Trainer.next_train_inputs
+    )
 
 
 def _on_data_end(trainer: Any) -> str:

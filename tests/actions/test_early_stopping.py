@@ -20,7 +20,8 @@ from tests import runs, scripted
 
 
 def run_at(step):
-    trainer = types.SimpleNamespace(metric_direction=lambda name: "max", checkpoint_exporter=None)
+    evaluation = types.SimpleNamespace(metric_direction=lambda name: "max")
+    trainer = types.SimpleNamespace(evaluation=evaluation, checkpoint_exporter=None)
     return Run(state=LoopState(step=step), trainer=trainer, model_dir="", tracker=None)
 
 

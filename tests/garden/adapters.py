@@ -94,7 +94,8 @@ class OrbitEvaluator(orbit.StandardEvaluator):
         own = ValidationSet(context.task, context.model, builder)
         own.dataset = eval_dataset
         step = EvalStep(context, skips_idle_replicas=True, is_overridden=True)
-        self._evaluation = Evaluation(context, self, [own], step, ReplicaState(context, []), None)
+        measured = TrainMetrics(context.task, context.model, trains=False, measures_loss=False)
+        self._evaluation = Evaluation(context, self, [own], step, ReplicaState(context, measured), None)
 
     def weights_averaged(self):
         return contextlib.nullcontext()
