@@ -36,7 +36,7 @@ PACKAGES = {
 MANY_PARAMETERS = {
     "engine/trainer.py Trainer.__init__": (10, "the signature is Model Garden's, and the named validation sets"),
     "program/checkpoint.py ProgramCheckpoint.__init__": (10, "the signature is Keras's"),
-    "program/compiled.py Compiled.compile": (11, "the signature is Keras's, with rewards"),
+    "program/program.py Program.compile": (11, "the signature is Keras's, with rewards"),
     "program/program.py Program.evaluate": (8, "the signature is Keras's"),
     "program/program.py Program.fit": (16, "the signature is Keras's"),
     "runs/run.py run": (11, "the public entry: one keyword for each flag of the command line, and who stops it"),
@@ -177,7 +177,8 @@ print(json.dumps({"done": done, "heavy": heavy}))
 
 NEED_TENSORFLOW = {
     *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py", "runs/run_experiment.py"),
-    *("runs/train.py", "runs/worker.py", "tasks/metrics.py", "tasks/multi_task/model.py", "tasks/optimization.py"),
+    *("runs/observer.py", "runs/restored.py", "runs/train.py", "runs/training_process.py", "runs/worker.py"),
+    *("tasks/metrics.py", "tasks/multi_task/model.py", "tasks/optimization.py"),
 }
 """Modules that import TensorFlow when they are imported, beside those of `engine/` and `program/`."""
 
