@@ -2,7 +2,6 @@
 
 import orbit
 
-from official_trainer import run_experiment
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.engine.evaluation import Evaluator
@@ -11,6 +10,7 @@ from official_trainer.engine.traces import Traces
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import Stepper
 from official_trainer.engine.validation_sets import ValidationSet
+from official_trainer.garden import run_experiment
 from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import metrics
