@@ -45,7 +45,7 @@ def face(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(names[name])
-        value = module if names[name].endswith(f".{name}") else getattr(module, name)
+        value = getattr(module, name, module) if names[name].endswith(f".{name}") else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

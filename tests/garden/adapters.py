@@ -4,7 +4,6 @@ import contextlib
 
 import orbit
 
-from official_trainer import run_experiment
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.engine.evaluation import EvalStep, Evaluation
