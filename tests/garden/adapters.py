@@ -4,6 +4,7 @@ import contextlib
 
 import orbit
 
+from official_trainer import run_experiment
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.engine.evaluation import EvalStep, Evaluation
@@ -15,7 +16,6 @@ from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowRunner
 from official_trainer.engine.validation_sets import ValidationSet
 from official_trainer.engine.windows import WindowOptions
-from official_trainer.garden import run_experiment
 from official_trainer.lazy import tf
 from official_trainer.tasks.task import Task
 

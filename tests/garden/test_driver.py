@@ -12,13 +12,12 @@ import tensorflow as tf
 from official.core import base_trainer, train_lib, train_utils
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from official_trainer import files
+from official_trainer import files, run_experiment
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.config import ConfigError, DataConfig
 from official_trainer.config.modes import ModeError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.engine.trainer import Trainer
-from official_trainer.garden import run_experiment
 from official_trainer.lazy import keras
 from official_trainer.runs import run_experiment as driver
 from official_trainer.runs.run_experiment import ArgumentError
