@@ -16,6 +16,7 @@ from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowR
 from official_trainer.engine.validation_sets import ValidationSet
 from official_trainer.engine.windows import WindowOptions
 from official_trainer.lazy import tf
+from official_trainer.runs.run_experiment import run_experiment
 from official_trainer.tasks.task import Task
 
 

@@ -59,7 +59,7 @@ def _exporter():
 
 
 def _driver():
-    from official_trainer.garden import run_experiment
+    from official_trainer.runs.run_experiment import run_experiment
     from tests.garden.adapters import Runner
 
     return {

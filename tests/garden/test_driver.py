@@ -18,10 +18,9 @@ from official_trainer.config import ConfigError, DataConfig
 from official_trainer.config.modes import ModeError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.engine.trainer import Trainer
-from official_trainer.garden import run_experiment
 from official_trainer.lazy import keras
 from official_trainer.runs import run_experiment as driver
-from official_trainer.runs.run_experiment import ArgumentError
+from official_trainer.runs.run_experiment import ArgumentError, run_experiment
 from official_trainer.tracking.jsonl import read_rows
 from tests import toy
 from tests.test_model_garden import GardenTask, garden_config
@@ -273,7 +272,7 @@ def test_datasets_of_the_caller(tmp_path):
 def test_async_checkpointing_is_as_the_argument_says(tmp_path, is_async, monkeypatch):
     """The engine's default is in the background; theirs is not."""
     asked = []
-    monkeypatch.setattr(driver.training, "train", lambda job, stop, is_alone: asked.append(job.config.trainer) or {})
+    monkeypatch.setattr(driver.train, "train", lambda job, stop, is_alone: asked.append(job.config.trainer) or {})
     call(tmp_path, enable_async_checkpointing=is_async)
     assert asked[0].async_checkpoint == is_async
 
