@@ -142,10 +142,8 @@ class Recovery:
         """
         self._store.wait()
         count, left_out = self._count + 1, self._left_out
-        skipped, scale = (
-            self._trainer.train_iterator.skipped_steps,
-            self._scale * self._config.recovery_learning_rate_scale,
-        )
+        skipped = self._trainer.train_iterator.skipped_steps
+        scale = self._scale * self._config.recovery_learning_rate_scale
         has_cause = not isinstance(error, DivergedError)
         can_repeat = has_cause and not self._trainer.is_async  # else no step comes again as it was
         culprit = self._find(good_step, failed_step, step_seconds, run_to) if can_repeat else None
@@ -154,11 +152,7 @@ class Recovery:
         if count > self._config.recovery_max_trials or not steps:
             raise NonFiniteError(f"{error}\n{found}") from error
         target = steps[max(0, len(steps) - self._config.recovery_checkpoints_back)]
-        for step in steps:
-            if step > target:
-                self._store.delete(step)  # they led to the failure; a restart must not restore them
-        self._decision = None
-        self.restore()
+        self._go_back(target, steps)
         policy, bad_step = self._config.recovery_data, failed_step if culprit is None else culprit
         if policy == "skip_batch":
             left_out = (*left_out, bad_step - 1)
@@ -177,6 +171,14 @@ class Recovery:
         rate = "" if scale == 1 else f", at {scale:g} times the learning rate"
         limit = self._config.recovery_max_trials
         return f"{error}\n{found}\nrecovery {count} of {limit}: back at step {target}, {data}{rate}"
+
+    def _go_back(self, target: int, steps: Sequence[int]) -> None:
+        """Restores the checkpoint of step `target`; later ones are deleted, because a restart must not restore them."""
+        for step in steps:
+            if step > target:
+                self._store.delete(step)
+        self._decision = None
+        self.restore()
 
     def restore(self) -> bool:
         """Restores the newest checkpoint, and its record of recoveries; returns whether there is one."""

@@ -84,7 +84,7 @@ class _Call:
 class ProgramTrainer(Trainer):
     """A Trainer whose evaluations call callbacks.
 
-    It has all methods and fields of a Trainer, which the loop and actions use, so it is above the limits of a class.
+    Size: it inherits the methods and fields of a Trainer, which the loop and actions use.
 
     Attributes:
       numbers: the numbers that callbacks and the history get.
