@@ -10,9 +10,9 @@ from official.modeling import optimization as garden_optimization
 from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
+from official_trainer.engine.loop_saving import Saving
+from official_trainer.engine.loop_windows import LoopWindows
 from official_trainer.engine.recovery import NonFiniteError, Recovery
-from official_trainer.engine.saving import Saving
-from official_trainer.engine.window_runner import WindowRunner
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.stopping import PreemptedError
@@ -207,7 +207,7 @@ def test_a_failure_that_does_not_come_again_is_the_machines(model_dir, tmp_path,
 def test_a_stop_while_the_batch_is_looked_for_loses_nothing(model_dir, tmp_path, stream, monkeypatch):
     """N5, T12: the same command finds it again, and ends as if nobody had stopped it."""
     sets = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
-    run_to = WindowRunner.run_to
+    run_to = LoopWindows.run_to
 
     def run_to_and_stop(runner, step):
         if step >= 35:
@@ -215,7 +215,7 @@ def test_a_stop_while_the_batch_is_looked_for_loses_nothing(model_dir, tmp_path,
         run_to(runner, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(WindowRunner, "run_to", run_to_and_stop)
+        patch.setattr(LoopWindows, "run_to", run_to_and_stop)
         with pytest.raises(PreemptedError, match=r"SIGTERM while steps were repeated .*nothing is lost"):
             do(model_dir, *sets)
     assert committed_steps(model_dir) == (10, 20, 30)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from official_trainer.errors import ExitCode
-from official_trainer.runs.health.stalls import Stall, stacks
+from official_trainer.runs.health.stall_report import Stall, stacks
 from official_trainer.runs.health.watchdog import FACTOR, Limits, Progress, Reading, Watchdog
 
 ROOT = Path(__file__).parents[1]
@@ -490,7 +490,7 @@ def test_stacks_name_threads_and_functions():
 
 _CHILD = """
 import functools, os, select, sys, threading, time
-from official_trainer.runs.health.stalls import dump_and_exit
+from official_trainer.runs.health.stall_report import dump_and_exit
 from official_trainer.runs.health.watchdog import Reading, Watchdog
 
 model_dir = sys.argv[1]

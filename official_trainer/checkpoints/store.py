@@ -1,8 +1,8 @@
 """CheckpointStore: saves values to a directory of checkpoints, and restores them.
 
 Owns: the order of a save, saving beside training, which checkpoint is restored, and errors of the storage.
-Does not own: what is saved, and at which step (`engine/loop.py`); which checkpoints a directory holds
-(`directory.py`); which of them are kept (`retention.py`); reading values, and refusing those of another model
+Does not own: what is saved (`engine/checkpoint_state.py`), at which step (`engine/loop_saving.py`); which checkpoints
+exist (`directory.py`); which of them are kept (`retention.py`); reading values, and refusing those of another model
 (`restore.py`).
 
 Values are taken when `save` is called. An asynchronous store writes them in a thread of its own, one save at a time; a
@@ -48,10 +48,9 @@ class StoreOptions:
       keep_every_steps: checkpoints at multiples of it are kept for ever.
       in_use: called before retention deletes: returns those of the given steps that are still needed.
       allow_mismatch: patterns of variables that `restore` lets differ; see `read_exactly`.
-      read: reads the files of a prefix and step with this allowance; other processes may have to do the same. None for
-        `read_into`.
-      is_asynchronous: whether `save` returns once it has taken the values, while a thread writes them. Call `poll` now
-        and then, and `close` at the end.
+      read: restores from (prefix, step, allowed mismatches). In a run of several processes it makes all of them
+      restore. None for `read_into`. is_asynchronous: whether `save` returns once it has taken the values, while a
+      thread writes them. Call `poll` now and then, and `close` at the end.
     """
 
     keep_every_steps: int | None = None
@@ -66,8 +65,8 @@ class CheckpointStore:
 
     Args:
       directory: local path or URL; created by the first save.
-      checkpoint: what is saved and restored. Optimizers should have created their variables before `restore`, or
-        those cannot be checked.
+      checkpoint: what is saved and restored. Build the optimizer's variables before `restore`; otherwise it
+        cannot compare them with the checkpoint.
       max_to_keep: newest checkpoints kept; None keeps all.
       metadata: about the run, written into each manifest.
       read_only: leaves the directory as it is, for evaluating what another process writes.
@@ -134,7 +133,8 @@ class CheckpointStore:
     ) -> None:
         """Saves the values of this moment as `step`, commits them, then applies retention.
 
-        An asynchronous store does all but the first in its own thread. It waits for the save before this one.
+        An asynchronous store takes the values now, and writes and commits them in its thread. If the earlier save still
+        runs, `save` waits for it first.
 
         Args:
           step: global step.
@@ -199,7 +199,7 @@ class CheckpointStore:
         with self._faults_explained(step):
             files.make_dirs(directory.path)
             if not replaces:
-                # A save that replaces a committed checkpoint is not marked: if it dies, that is worth stopping for.
+                # Not for a committed checkpoint: if this process dies, the next start must report the loss.
                 files.write_text_atomically(saving, "", durable=False)
             directory.remove_files(step, keep=(".saving",))
             snapshot.write(self.prefix(step))
@@ -220,9 +220,9 @@ class CheckpointStore:
                 names = files.list_dir(self._directory.path)
                 saved = manifest.name(step) in names
                 if not saved and manifest.saving_mark(step) in names:  # the mark means that what is there is ours
-                    self._directory.remove_files(step)  # on a full disk they would keep the next start from beginning
+                    self._directory.remove_files(step)  # on a full disk they would make the next start fail
             reason = files.reason_of(error)
-            done = "was saved, but not everything after it was done" if saved else "could not be saved"
+            done = "was saved, but the cleaning up after it failed" if saved else "could not be saved"
             raise SaveError(f"{self.prefix(step)} {done}: {reason}. {files.storage_fix(reason)}") from error
 
     def _tidy(self, newly_saved: Collection[int] = ()) -> None:
@@ -288,7 +288,7 @@ class Snapshot:
     def __init__(self, checkpoint: tf.train.Checkpoint) -> None:
         by_object, _, registered, _ = checkpoint._saver._gather_serialized_tensors()
         for owner, tensors in by_object.items():
-            by_object[owner] = {key: _held(value) for key, value in tensors.items()}
+            by_object[owner] = {key: _read_now(value) for key, value in tensors.items()}
         saving = load("tensorflow.python.checkpoint.functional_saver")
         self._saver = saving.MultiDeviceSaver(by_object, registered)
 
@@ -299,10 +299,10 @@ class Snapshot:
             self._saver.save(tf.constant(prefix))
 
 
-def _held(value: Any) -> Any:
-    """Returns tensors in place of what would be read when it is written: by slice where a variable is partitioned."""
+def _read_now(value: Any) -> Any:
+    """Reads the values now, not when they are written; slice by slice for a partitioned variable."""
     if isinstance(value, dict):
-        return {part: _held(inner) for part, inner in value.items()}
+        return {part: _read_now(inner) for part, inner in value.items()}
     if hasattr(value, "tensor"):  # TensorFlow's SaveSpec, which reads the variable here
         with tf.device(value.device):
             value = value.tensor

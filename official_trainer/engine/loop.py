@@ -6,7 +6,7 @@ Owns: the order of events and that each happens at exactly its step, however oft
 The order is part of correctness:
 - the summary comes first, so that the window that failed is on record;
 - the finite check comes before the save, so that no bad state is ever saved;
-- a stop is answered between two steps, with a save of its own, unless that step is saved;
+- when a stop is requested, the run ends between two steps, and saves that step unless it is saved already;
 - the save comes before the evaluation, so that a crash while evaluating loses no training;
 - an evaluation's row is written last, after its best checkpoint: the row marks the evaluation as done.
 """
@@ -18,12 +18,12 @@ import logging
 from typing import Any
 
 from official_trainer.actions.action import LoopState, Run
-from official_trainer.engine.evaluating import Evaluations, Summaries
 from official_trainer.engine.loop_parts import LoopParts, LoopProgress
+from official_trainer.engine.loop_requests import ActionRequests
+from official_trainer.engine.loop_results import Evaluations, Summaries
+from official_trainer.engine.loop_saving import Saving
+from official_trainer.engine.loop_windows import LoopWindows
 from official_trainer.engine.recovery import NonFiniteError, Recovery
-from official_trainer.engine.requests import ActionRequests
-from official_trainer.engine.saving import Saving
-from official_trainer.engine.window_runner import WindowRunner
 from official_trainer.stopping import Interrupted, PreemptedError
 
 _logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Loop:
         self._parts = parts
         self._progress = LoopProgress(parts)
         self._recovery = Recovery(parts.trainer, parts.store, diagnosis=parts.diagnosis)
-        self._windows = WindowRunner(parts, self._progress, self._recovery)
+        self._windows = LoopWindows(parts, self._progress, self._recovery)
         self._saving = Saving(parts, self._progress, self._recovery)
         run = Run(
             state=self.state,
@@ -79,11 +79,11 @@ class Loop:
     def _run(self) -> None:
         self._restore()
         self._start()
-        self._evaluations.run_if_due()  # one that a crash interrupted
+        self._evaluations.run_if_due()  # an evaluation that a crash interrupted is repeated
         while not self._progress.is_done:
             try:
                 self._train_window()
-                self._requests.on_traces()
+                self._requests.report_new_traces()
                 self._requests.on_step(summarized=self._summaries.is_written)
                 self._saving.save_if_due()
                 self._evaluations.run_if_due()
@@ -115,7 +115,9 @@ class Loop:
         """Runs a window up to where something is due, at most, and writes the summary if one is due."""
         start = self._progress.step
         self._progress.enter("train")
-        while self._progress.step == start and not self._progress.is_done:  # none ran where an epoch ended
+        while (
+            self._progress.step == start and not self._progress.is_done
+        ):  # a window has 0 steps where the data of an epoch ended
             self._windows.run()
             if problem := self._recovery.loss_problem():
                 self._summaries.write()
@@ -138,16 +140,18 @@ class Loop:
     def _recover(self, error: NonFiniteError) -> None:
         """Goes back and prepares to continue from there, or raises what cannot be recovered from."""
         seconds = self.state.median_step_seconds or 0.0
-        bounds = self._progress.good_step, self._progress.step
+        good_step, failed_step = self._progress.good_step, self._progress.step
         with self._progress.repeating():
-            done = self._recovery.recover(error, *bounds, step_seconds=seconds, run_to=self._windows.run_to)
+            report = self._recovery.recover(
+                error, good_step, failed_step, step_seconds=seconds, run_to=self._windows.run_to
+            )
         step = self._progress.read_step()
         self._parts.metric_writer.rewind(step)
         self._parts.observer.on_rollback(step)
         self._saving.forget()
         self._parts.actions.restore(self._recovery.extra)
         self._summaries.restart()
-        _logger.warning("%s", done)
+        _logger.warning("%s", report)
 
     def _export(self) -> None:
         self._progress.enter("save")

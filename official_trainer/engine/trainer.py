@@ -364,7 +364,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
         """Evaluates `num_steps` batches (-1: all), with averaged weights if there are any; returns `eval_end`'s logs.
 
-        A validation set with a name may have a number of steps of its own, which then counts for it.
+        If a named validation set has its own number of steps, that is used instead of `num_steps`.
 
         Raises:
           DataError: the validation data holds no batch, or cannot be read.
@@ -376,8 +376,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
         """Returns `loop(iterator, num_steps, state) -> state`; -1 steps means until the iterator ends."""
         is_reduced = type(self).eval_reduce is not Trainer.eval_reduce
-        folds = has_state or is_reduced or self.evaluation.task_folds
-        return self.evaluation.create_loop(self._eval_options, folds=folds)
+        combines_logs = has_state or is_reduced or self.evaluation.task_folds
+        return self.evaluation.create_loop(self._eval_options, folds=combines_logs)
 
     def eval_begin(self) -> Any:
         """Resets the metrics; returns the first state of `eval_reduce`. Called eagerly."""
@@ -407,7 +407,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def stop(self) -> StopRequest:
-        """Asks the run to stop."""
+        """The requests to stop this run."""
         return self.process_group.stop
 
     @property
@@ -436,7 +436,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return self._metrics.trace.results(self.context.step)
 
     def use_config(self, config: Any) -> None:
-        """Takes another config for what happens between windows: how long, how often, what is kept."""
+        """Replaces the config; only settings that are used between windows change: lengths, intervals, retention."""
         self._config = config
 
     def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
@@ -456,7 +456,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return self.windows.run(num_steps, publish=publish)
 
     def synchronize(self) -> None:
-        """Gives all replicas their part of the common value; see `ReplicaState.synchronize`."""
+        """Makes the values that replicas keep separately agree; see `ReplicaState.synchronize`."""
         self.replica_state.synchronize()
 
     def before_save(self) -> None:
@@ -503,10 +503,10 @@ def _runtime(config: Any, name: str, default: Any) -> Any:
 
 
 def _can_compile_windows(trainer: Trainer) -> bool:
-    """Whether XLA can compile windows: one replica, and the engine's step, so that batches can come in blocks."""
+    """Whether XLA can compile windows: there is one replica, and `train_step` is not overridden."""
     return (
         trainer.context.strategy.num_replicas_in_sync == 1
-        and not trainer.context.dispatches  # whose batches have several shapes
+        and not trainer.context.dispatches  # batches of different tasks have different shapes
         and type(trainer).train_step is Trainer.train_step
         and type(trainer).next_train_inputs is Trainer.next_train_inputs
     )

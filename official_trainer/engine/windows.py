@@ -1,7 +1,7 @@
 """How a window of training steps runs: a traced while loop, a Python loop, or one program compiled by XLA.
 
 Owns: turning a step function into `loop(iterator, num_steps)`. Results never depend on how steps are cut into windows.
-Does not own: what a step is (`train_steps.py`), how long a window may be (`window_runner.py`).
+Does not own: what a step is (`train_steps.py`), how long a window may be (`loop_windows.py`).
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Engine:
         runtime = job.config.runtime
         with self._call.new_stop() as stop, job.prebuilt.trainer.evaluation.keeping_best(best_checkpoint(job)):
             stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
-            train.train(job, stop, is_alone=False)
+            train.train(job, stop, is_whole_command=False)
 
     def _run_in_memory(self, trainer: ProgramTrainer, action: CallbacksAction, due: DueSteps) -> None:
         if not isinstance(self._compiled.data.training, Own):  # an experiment's data continues where it was

@@ -305,6 +305,6 @@ def continuous_train_and_eval(job: Job, stop: StopRequest) -> dict[str, float]:
         task = job.config.task.replace(init_checkpoint=manifest.prefix(source, step))
         resolved = dataclasses.replace(job.resolved, config=job.config.replace(task=task))
         one = dataclasses.replace(job, resolved=resolved, mode="train_and_eval", model_dir=job.path(f"from-{step}"))
-        results[str(step)] = train(one, stop, is_alone=False)
+        results[str(step)] = train(one, stop, is_whole_command=False)
         files.write_text_atomically(results_path, json.dumps(results, indent=1) + "\n")
     return results[max(results, key=int)] if results else {}

@@ -19,11 +19,10 @@ from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs import restored
 from official_trainer.runs.build import best_of, drop_best_after, export_best, export_last
 from official_trainer.runs.health import time_account
 from official_trainer.runs.job import Job
-from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume import after_restore, config_changes
 from official_trainer.runs.training_process import TrainingProcess
 from official_trainer.tasks import variables
 from official_trainer.tracking.console import format_number
@@ -56,11 +55,11 @@ class RunObserver(LoopObserver):
     def on_restore(self, state: LoopState) -> None:
         """Checks the checkpoint against this job, and applies what has changed."""
         if state.step == 0:
-            restored.check_fresh(self._job, self._record.last_checkpoint_step)
+            after_restore.check_fresh(self._job, self._record.last_checkpoint_step)
             return
-        if notice := restored.check_layout(self._job, self._trainer, state.step):
+        if notice := after_restore.check_layout(self._job, self._trainer, state.step):
             self._console.message(notice)
-        self._changes = restored.apply_changes(self._job, self._trainer, state.step)
+        self._changes = after_restore.apply_changes(self._job, self._trainer, state.step)
 
     def on_start(self, state: LoopState) -> None:
         """Records what trains from where; from here on the run directory is that of this config."""

@@ -135,7 +135,7 @@ def _run(job: Job) -> Mapping[str, Any]:
         if job.mode in TRAINING_MODES:
             if adopted := adopt(job.model_dir, job.metadata):
                 _logger.warning("%s: continuing from Model Garden's own checkpoints: %s", job.model_dir, adopted)
-            return train.train(job, stop, is_alone=False)
+            return train.train(job, stop, is_whole_command=False)
         if job.mode == "continuous_eval":
             return evaluate.continuous_eval(job, stop)
         with stop.interruptible():

@@ -37,26 +37,26 @@ from official_trainer.tracking.record import prepare_model_dir
 _logger = logging.getLogger(__name__)
 
 
-def train(job: Job, stop: StopRequest, *, is_alone: bool = True) -> dict[str, float]:
+def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict[str, float]:
     """Trains from the newest checkpoint of the run directory to the end, or until `stop`; returns the last metrics.
 
     Args:
       job: the run, in a mode that trains.
       stop: requests to stop.
-      is_alone: whether this is all that the command does, so that its time begins with the process.
+      is_whole_command: whether the command runs nothing else. Its time is then measured from the start of the process.
     """
-    account = TimeAccount(began_seconds=time_account.process_start_seconds() if is_alone and job.argv else None)
+    account = TimeAccount(began_seconds=time_account.process_start_seconds() if is_whole_command and job.argv else None)
     prepare_model_dir(job.model_dir, job.experiment, is_shared=job.prebuilt is not None)
     lock = lock_of(job)
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
             stack.enter_context(lock)
-        kept = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_files.PARAMS_FILE, *config_files.gin_names(job.mode)
-        files.remove_temporaries(job.model_dir, *kept)
+        names = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_files.PARAMS_FILE, *config_files.gin_names(job.mode)
+        files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
         process = TrainingProcess(job, account)
         with process.recorded(stop):
-            _build_and_lead(job, stop, lock, process)
+            _build_and_run(job, stop, lock, process)
         return process.metrics
 
 
@@ -65,7 +65,7 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
     return DirectoryLock(job.model_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, **options)
 
 
-def _build_and_lead(job: Job, stop: StopRequest, lock: DirectoryLock, process: TrainingProcess) -> None:
+def _build_and_run(job: Job, stop: StopRequest, lock: DirectoryLock, process: TrainingProcess) -> None:
     if not files.exists(job.path(config_files.PARAMS_FILE)):
         job.write_params()  # a restart replaces them once it has restored
     process.gin.begin()
@@ -75,13 +75,13 @@ def _build_and_lead(job: Job, stop: StopRequest, lock: DirectoryLock, process: T
         trainer = build(job, trains=True, keeps_best=evaluates != "never", stop=stop)
     process.set_trainer(trainer)
     with trainer.process_group.leading():
-        _lead(job, trainer, evaluates, stop, lock, process)
+        _run_loop(job, trainer, evaluates, stop, lock, process)
 
 
-def _lead(
+def _run_loop(
     job: Job, trainer: Trainer, evaluates: Evaluates, stop: StopRequest, lock: DirectoryLock, process: TrainingProcess
 ) -> None:
-    """Runs the loop; the run's other processes, if it has several, follow until this ends."""
+    """Runs the loop; the other processes of the run make the same collective calls until it ends."""
     with stop.interruptible():
         schedule = schedule_of(job, trainer)
         _check_monitored(job, trainer, schedule, evaluates)
@@ -120,7 +120,7 @@ def _lead(
 
 
 def _waits_for_input(job: Job, trainer: Trainer) -> Callable[[], bool | None]:
-    """Returns a function for whether a step waits for data; it reports a tf.data service that does not deliver."""
+    """Returns a function that tells whether a step waits for data; it warns when a tf.data service sends nothing."""
     data: Any = getattr(job.config.task, "train_data", None)  # several tasks have sections of their own
     if not data_service.is_used(data):
         return trainer.context.input_wait.waits

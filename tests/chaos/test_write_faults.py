@@ -141,7 +141,7 @@ def test_a_save_that_fails_after_its_commit_says_so(faults, whole, model_dir):
     last = len(faults.operations) - 1
     renewed(whole, model_dir)
     faults.arm(last, errno.ENOSPC)
-    with pytest.raises(SaveError, match=r"ckpt-3 was saved, but not everything after it was done: No space left on"):
+    with pytest.raises(SaveError, match=r"ckpt-3 was saved, but the cleaning up after it failed: No space left on"):
         save(store_of(Tiny(3), model_dir), 3)
     assert committed_steps(model_dir) == (2, 3)
 

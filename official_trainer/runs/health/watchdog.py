@@ -1,8 +1,8 @@
 """The stall watchdog: notices that a run makes no progress, and never takes a slow one for a stalled one.
 
 Owns: what counts as progress, and how long a gap is healthy, which it learns from the run itself.
-Does not own: when phases begin (`engine/loop.py`), or what is done about a stall (`stalls.py`). It runs in a thread,
-so a hang in C code that never lets go of Python's global lock stops it too, and is not noticed.
+Does not own: when phases begin (`engine/loop.py`), or what is done about a stall (`stall_report.py`). It runs in a
+thread, so a hang in C code that never lets go of Python's global lock stops it too, and is not noticed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from official_trainer.runs.health.late_reports import LateReports
-from official_trainer.runs.health.stalls import PEERS, SHARED, Stall, dump_and_exit
+from official_trainer.runs.health.stall_report import PEERS, SHARED, Stall, dump_and_exit
 from official_trainer.threads import Call, RepeatingThread, WorkerThread
 
 _logger = logging.getLogger(__name__)
@@ -210,10 +210,10 @@ class Watchdog:
         Args:
           floor_seconds: see `Limits`.
           startup_seconds: see `Limits`.
-          on_stall: called in the watching thread, once a stall; `stalls.dump_and_exit` with a directory, as a rule.
+          on_stall: called in the watching thread, once a stall; as a rule `stall_report.dump_and_exit` with a directory.
           probe: looks at the run from another thread. It may fail and it may block: then there is no information.
           others: the run's other processes, which do each step together with this one.
-          clock: returns the time in seconds.
+          clock: tells the time in seconds.
         """
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
         self._on_stall = on_stall

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from official_trainer.actions.action import Run
 from official_trainer.engine.loop_parts import LoopParts, LoopProgress
-from official_trainer.engine.requests import ActionRequests
+from official_trainer.engine.loop_requests import ActionRequests
 from official_trainer.tracking import flatten
 
 
@@ -74,7 +74,7 @@ class Evaluations:
         if found is None:
             self._progress.enter("evaluate")
             logs = parts.trainer.evaluate(parts.config.validation_steps)
-            self._requests.on_traces()
+            self._requests.report_new_traces()
             flat = flatten(logs)
             self._requests.on_evaluation(flat, logs)
             parts.metric_writer.log("validation", step, flat)

@@ -1,7 +1,7 @@
 """What actions ask the loop for, and that the loop does it.
 
 Owns: the order in which requests are met. Does not own: which actions are called (`actions/schedule.py`), saving
-(`saving.py`), going back (`recovery.py`).
+(`loop_saving.py`), going back (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from official_trainer.actions.action import Request, Rollback, Run, Save, Stop
 from official_trainer.engine.loop_parts import LoopParts, LoopProgress
+from official_trainer.engine.loop_saving import Saving
 from official_trainer.engine.recovery import DivergedError
-from official_trainer.engine.saving import Saving
 
 
 class ActionRequests:
@@ -56,8 +56,8 @@ class ActionRequests:
         self._run.outputs = outputs
         self._meet(self._actions.evaluation(logs, ended=self._progress.is_done))
 
-    def on_traces(self) -> None:
-        """Functions may have been traced since the last call."""
+    def report_new_traces(self) -> None:
+        """Tells actions which functions were traced since the last call."""
         self._meet(self._actions.traces(self._observer.new_traces()))
 
     def _meet(self, requests: Sequence[Request]) -> None:

@@ -22,7 +22,7 @@ WINDOW_GROWTH = 10
 """A window is at most this many times as long as the last one: the first, which traces, says little about speed."""
 
 
-class WindowRunner:
+class LoopWindows:
     """Runs the windows of a loop, one after the other."""
 
     def __init__(self, parts: LoopParts, progress: LoopProgress, recovery: Recovery) -> None:
