@@ -48,9 +48,10 @@ class StoreOptions:
       keep_every_steps: checkpoints at multiples of it are kept for ever.
       in_use: called before retention deletes: returns those of the given steps that are still needed.
       allow_mismatch: patterns of variables that `restore` lets differ; see `read_exactly`.
-      read: restores from (prefix, step, allowed mismatches). In a run of several processes it makes all of them
-      restore. None for `read_into`. is_asynchronous: whether `save` returns once it has taken the values, while a
-      thread writes them. Call `poll` now and then, and `close` at the end.
+      read: restores from (prefix, step, allowed mismatches); in a run of several processes it makes all of them
+        restore. None for `read_into`.
+      is_asynchronous: whether `save` returns once it has taken the values, while a thread writes them. Call `poll` now
+        and then, and `close` at the end.
     """
 
     keep_every_steps: int | None = None

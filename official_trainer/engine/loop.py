@@ -115,9 +115,8 @@ class Loop:
         """Runs a window up to where something is due, at most, and writes the summary if one is due."""
         start = self._progress.step
         self._progress.enter("train")
-        while (
-            self._progress.step == start and not self._progress.is_done
-        ):  # a window has 0 steps where the data of an epoch ended
+        # More than once where the data of an epoch has ended: that window has no step.
+        while self._progress.step == start and not self._progress.is_done:
             self._windows.run()
             if problem := self._recovery.loss_problem():
                 self._summaries.write()

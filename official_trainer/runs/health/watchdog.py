@@ -210,7 +210,7 @@ class Watchdog:
         Args:
           floor_seconds: see `Limits`.
           startup_seconds: see `Limits`.
-          on_stall: called in the watching thread, once a stall; as a rule `stall_report.dump_and_exit` with a directory.
+          on_stall: called in the watching thread, once a stall; `stall_report.dump_and_exit` with a directory.
           probe: looks at the run from another thread. It may fail and it may block: then there is no information.
           others: the run's other processes, which do each step together with this one.
           clock: tells the time in seconds.
