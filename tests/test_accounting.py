@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from official_trainer import config as configuration
 from official_trainer import files
-from official_trainer.actions.action import Action
+from official_trainer.actions.action import Action, LoopState
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import schema
 from official_trainer.errors import UserError
@@ -153,7 +153,7 @@ def test_actions_count_in_whichever_phase_they_are_called():
     account.attach(actions_seconds=lambda: schedule.spent_seconds).stop()
     account.enter("evaluate")
     clock.after(2)
-    schedule.start(type("Run", (), {"step": 0})())
+    schedule.start(type("Run", (), {"step": 0, "state": LoopState()})())
     account.enter("save")
     schedule.end(None)
     assert account.report()["seconds"] == parts(evaluation=2, actions=4)

@@ -150,7 +150,7 @@ def test_epochs_are_counted_where_their_length_is_known(running):
         return TrainIterator(feed_of(running, source), step, on_data_end="stop").steps_per_epoch()
 
     assert (steps(in_memory), steps(plain)) == (NUMBERS / 4, NUMBERS / 4)
-    with pytest.raises(inputs.DataError, match=r"from a tf\.data service the end of one does not show"):
+    with pytest.raises(inputs.DataError, match=r"from a tf\.data service its end cannot be seen"):
         steps(filtered)
 
 
@@ -187,7 +187,7 @@ def test_data_that_only_this_process_knows_is_refused(running):
 
 def test_whoever_looks_at_data_aside_reads_it_in_this_process(running):
     """The job of the run is left alone."""
-    aside = feed_of(running, in_memory).apart()
+    aside = feed_of(running, in_memory).separate()
     assert not aside.is_served
     assert read(aside.build(), 1) == read(aside.build(), 1)
 

@@ -361,7 +361,10 @@ def problems_of(config, *sets):
             r"task_routines\[1\].task_name: 'points' is the name of task_routines\[0\] too; give one an",
         ),
         ((POINTS.replace(task_name=""),), r"task_routines\[0\].task_name: is not set; name the task"),
-        ((POINTS.replace(task_name="a|b"),), r"task_routines\[0\].task_name: 'a\|b' holds '\|' or '/', which stand"),
+        (
+            (POINTS.replace(task_name="a|b"),),
+            r"task_routines\[0\].task_name: 'a\|b' contains '\|' or '/'",
+        ),
         ((POINTS.replace(task_weight=0.0),), r"task_routines\[0\].task_weight: must be greater than 0, got 0.0"),
         ((POINTS.replace(task_weight=-1.0),), r"task_routines\[0\].task_weight: must be greater than 0, got -1.0"),
         ((POINTS.replace(eval_steps=0),), r"task_routines\[0\].eval_steps: must be -1 \(all data\) or at least 1"),

@@ -173,7 +173,7 @@ def test_two_of_one_template_are_refused(tmp_path):
     [
         ({"filepath": "a/{epoch"}, "cannot be read"),
         ({"filepath": "{epoch}/a"}, r"'\{epoch\}/a' has placeholders before its last '/'; only the name may have them"),
-        ({"filepath": "a/{epoch:s}"}, r"cannot have \{epoch:s\}.*it stands for a whole number"),
+        ({"filepath": "a/{epoch:s}"}, r"cannot hold \{epoch:s\}.*it stands for a whole number"),
         ({"filepath": "best.h5"}, r"names a file of another format, .* tf_keras\.callbacks\.ModelCheckpoint"),
         ({"save_freq": "batch"}, "save_freq='batch'; allowed: 'epoch', or a number of steps from 1 on"),
         ({"save_freq": 0}, "save_freq=0; allowed"),

@@ -16,7 +16,7 @@ from official_trainer.checkpoints.manifest import CheckpointError, committed_ste
 from official_trainer.config import schema
 from official_trainer.config.modes import ModeError
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.engine.trainer import Trainer
+from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
@@ -269,18 +269,18 @@ def test_continuous_eval_goes_on_past_a_checkpoint_that_is_damaged_or_goes(
     """N14: deleted or quarantined while it is read, or damaged: the others are evaluated, the last one too."""
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
-    load_weights = Trainer.load_weights
+    load_weights = CheckpointState.load_weights
 
-    def harmed(trainer, directory, step):
+    def harmed(state, directory, step):
         if step == 40 and harm == "flip":
             with open(f"{directory}/ckpt-40.data-00000-of-00001", "r+b") as file:
                 file.write(b"\0" * files.size_bytes(file.name))
         elif step == 40:
             for name in sorted(n for n in files.list_dir(directory) if n.startswith("ckpt-40.")):
                 files.remove(f"{directory}/{name}")
-        load_weights(trainer, directory, step)
+        load_weights(state, directory, step)
 
-    monkeypatch.setattr(Trainer, "load_weights", harmed)
+    monkeypatch.setattr(CheckpointState, "load_weights", harmed)
     do(model_dir, mode="continuous_eval")
     assert [row["step"] for row in read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")] == [20, 60, 80]
     assert caplog.text.count("cannot be evaluated") == 1

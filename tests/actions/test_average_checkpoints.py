@@ -295,7 +295,7 @@ def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, 
     run.state.step = 13
     before, saved = parts(trainer), []
     trainer.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
-    monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer._rescue() and {})
+    monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer.evaluation.rescue() and {})
     action = AverageCheckpointsConfig(last=2).build()
     action.on_step(run)
     toy.assert_bitwise_equal(saved[0], before)

@@ -152,7 +152,7 @@ def test_an_error_before_a_save_begins_deletes_nothing(faults, model_dir):
     tf.train.CheckpointManager(Tiny(1).checkpoint, model_dir, max_to_keep=2).save()
     before = sorted(os.listdir(model_dir))
     faults.arm(0, errno.EIO)
-    with pytest.raises(SaveError, match=r"ckpt-1 could not be saved: Input/output error\. See to it"):
+    with pytest.raises(SaveError, match=r"ckpt-1 could not be saved: Input/output error\. Make the directory writable"):
         save(store_of(Tiny(1), model_dir), 1)
     assert sorted(os.listdir(model_dir)) == before
 

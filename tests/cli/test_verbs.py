@@ -198,7 +198,7 @@ def test_gin_flags_reach_the_engine(verb, engine, workspace):
     """T17: of every verb that builds the model; without them nothing does."""
     assert cli.main([verb, "my_experiment", "--gin_params=f.x = 1", "--gin_params=f.y = 2"]) == 0
     (source,) = engine.calls[0][3]["gin"].sources
-    assert [statement.arg_name for statement, _ in source.statements] == ["x", "y"]
+    assert [statement.arg_name for statement, _ in source] == ["x", "y"]
     assert cli.main([verb, "my_experiment", "--gin_params="]) == 0
     assert engine.calls[1][3]["gin"] is None
 

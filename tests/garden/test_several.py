@@ -182,7 +182,7 @@ def test_the_command_line_knows_them(tmp_path):
         "until rare tasks are the most frequent",
         "Model Garden has no recovery for several tasks or sets",
         "no evaluation uses them",
-        "there it is always validation",
+        "in Model Garden it is always validation",
         "SavedModel with points, sums",
     ):
         assert said in done.out, done.out

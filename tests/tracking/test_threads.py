@@ -123,7 +123,7 @@ def test_media_are_bounded_by_their_bytes(monkeypatch):
     tracker.log("train", 3, {})
     inner.gate.set()
     tracker._queue.close()
-    tracker._queue._worker._thread.join()
+    tracker._queue._worker.wait()
     assert inner.calls == [("log", 1), ("publish", 1), ("log", 3)]
     inner = Recorder()
     tracker = ThreadedTracker(inner, name="x", on_error="fail")
@@ -210,7 +210,7 @@ def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog):
         "tracker x: 5 of 8 calls were lost",
     ]
     inner.gate.set()
-    tracker._queue._worker._thread.join()
+    tracker._queue._worker.wait()
     assert inner.calls == [("log", 0), ("log", 1), ("log", 2), ("flush",), ("flush",), ("close",)]
 
 
@@ -247,5 +247,6 @@ def test_the_thread_does_not_keep_a_process_alive():
     inner = Recorder()
     tracker = ThreadedTracker(inner, name="x")
     tracker.log("train", 1, {})
-    assert tracker._queue._worker._thread.daemon
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "tracker x")
+    assert thread.daemon
     tracker.close()
