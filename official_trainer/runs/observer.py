@@ -19,10 +19,11 @@ from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs import after_restore, config_changes
+from official_trainer.runs import after_restore
 from official_trainer.runs.build import best_of, drop_best_after, export_best, export_last
 from official_trainer.runs.health import time_account
 from official_trainer.runs.job import Job
+from official_trainer.runs.resume import config_changes
 from official_trainer.runs.training_process import TrainingProcess
 from official_trainer.tasks import variables
 from official_trainer.tracking.console import format_number
