@@ -63,7 +63,7 @@ def test_only_a_new_very_best_is_announced(model_dir):
     """C6: an export is made of the very best only, while its weights are in the model."""
     best = keeper(model_dir, max_to_keep=2)
     announced = []
-    best.on_new_best = lambda step, logs: announced.append((step, logs["accuracy"]))
+    best.observe(lambda step, logs: announced.append((step, logs["accuracy"])))
     for step, value in [(10, 0.5), (20, 0.4), (30, 0.45), (40, 0.6), (50, 0.6)]:
         offer(best, step, value)
     assert announced == [(10, 0.5), (40, 0.6)]
@@ -188,11 +188,11 @@ def test_an_announcement_that_was_cut_off_is_made_again(model_dir):
     def die(step, logs):
         raise Died
 
-    best.on_new_best = die
+    best.observe(die)
     with pytest.raises(Died):
         offer(best, 10, 0.5)
     announced = []
     again = keeper(model_dir)
-    again.on_new_best = lambda step, logs: announced.append(step)
+    again.observe(lambda step, logs: announced.append(step))
     assert offer(again, 10, 0.5)
     assert announced == [10]

@@ -37,10 +37,6 @@ class BestCheckpoint:
     """Keeps the best checkpoints in a store of their own; Model Garden's exporter contract.
 
     What is saved is the model as it was evaluated, with averaged weights if there are any, and the global step.
-
-    Attributes:
-      on_new_best: called with the step and the logs after a new very best checkpoint is committed, while the evaluated
-        weights are still in the model; again if it may not have been, because the process died.
     """
 
     def __init__(
@@ -66,7 +62,7 @@ class BestCheckpoint:
         self._retention = Retention(monitor=metric, direction=direction, max_to_keep=max_to_keep)
         self._directory = CheckpointDirectory(directory)
         self._metadata = dict(metadata or {})
-        self.on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
+        self._on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
         self._records = read_records(directory)
         replacements = files.join(directory, REPLACEMENT)
         for step in manifest.committed_steps(replacements):  # some of its files may be in their place already
@@ -107,6 +103,14 @@ class BestCheckpoint:
         """The evaluation's results at the very best checkpoint."""
         return None if self.step is None else self._records[self.step]["logs"]
 
+    def observe(self, on_new_best: Callable[[int, Mapping[str, Any]], None]) -> None:
+        """Has a function called with the step and the logs of each new very best checkpoint.
+
+        It is called after the checkpoint is committed, while the evaluated weights are still in the model; again if a
+        process died before the call.
+        """
+        self._on_new_best = on_new_best
+
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
         """Saves the model if `eval_logs` are among the best; returns whether they are."""
         self._finish_replacement()
@@ -121,8 +125,8 @@ class BestCheckpoint:
             save(self.directory, evaluated, global_step, record, metadata=self._metadata)
             self._records[global_step] = record
         self.tidy()
-        if is_among_best and self.on_new_best is not None and global_step == self.step:
-            self.on_new_best(global_step, logs)
+        if is_among_best and self._on_new_best is not None and global_step == self.step:
+            self._on_new_best(global_step, logs)
         return is_among_best
 
     def tidy(self) -> None:

@@ -156,7 +156,7 @@ def _of_task(trainer: Trainer) -> Sequence[Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunTrackers:
-    """The trackers of a process: `all` of them, and among those the console and the ledger."""
+    """The trackers of a process: `all` of them, and among those the console and the rows of `metrics.jsonl`."""
 
     all: Tracker
     console: Console

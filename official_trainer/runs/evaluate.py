@@ -121,8 +121,8 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
 
     Its own rows go to `continuous_eval/metrics.jsonl`, because the training process rewrites the one in the run
     directory when it restarts; TensorBoard files and the best checkpoint go where a training run puts them. The rows
-    are also the ledger: a checkpoint with a row is done, also after a restart. A lease makes the trainer keep the
-    checkpoints that are not. Waiting for a checkpoint is not a stall.
+    are also the record of what is evaluated: a checkpoint with a row is done, also after a restart. A lease makes the
+    trainer keep the checkpoints that are not. Waiting for a checkpoint is not a stall.
     """
     trainers: list[Trainer] = []
     with _watchdog_of(job, trainers) as watchdog:
@@ -145,7 +145,7 @@ def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watch
             if best is not None:
                 best.tidy()
                 if job.config.trainer.export.best:
-                    best.on_new_best = functools.partial(export_best, job, trainer)
+                    best.observe(functools.partial(export_best, job, trainer))
             return _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
 
 

@@ -88,7 +88,7 @@ class RunObserver(LoopObserver):
             raise LockedError(self._lock.lost_to)
         examples = self._trainer.examples_of(num_steps)
         self._process.account.window(num_steps, seconds, examples=examples, has_traced=self._has_traced())
-        self._console.end_step = state.end_step
+        self._console.set_end_step(state.end_step)
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         if self._heartbeat.is_due(time.monotonic()):
             self._record.phase("train", state.step)

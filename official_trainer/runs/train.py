@@ -99,7 +99,7 @@ def _run_loop(
         )
         trainer.train_iterator.add_observer(layout)
         if (best := best_of(trainer)) is not None:
-            best.on_new_best = observer.on_new_best
+            best.observe(observer.on_new_best)
         due = job.prebuilt.due if job.prebuilt is not None else None
         loop = Loop(
             LoopParts(

@@ -80,6 +80,10 @@ class Console(Tracker):
         else:
             self.message(f"{split} @ {step}: {_metrics(values)}")
 
+    def set_end_step(self, end_step: int | None) -> None:
+        """Takes the step at which training ends, once it is known, or when it changes."""
+        self.end_step = end_step
+
     def progress(self, step: int, *, loss: float, examples_per_second: float) -> None:
         """Shows the progress of training; it is cheap enough for every window, and most calls show nothing.
 

@@ -29,7 +29,7 @@ class Evaluated:
         self.checkpoint = tf.train.Checkpoint(global_step=tf.Variable(0, dtype=tf.int64), model=model)
         self.best = BestCheckpoint(directory, metric="dev|accuracy", comp=comp)
         self.told = []
-        self.best.on_new_best = lambda step, logs: self.told.append((step, logs["dev"]["accuracy"]))
+        self.best.observe(lambda step, logs: self.told.append((step, logs["dev"]["accuracy"])))
 
     def evaluate(self, step, value):
         self.checkpoint.global_step.assign(step)
