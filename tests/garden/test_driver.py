@@ -272,7 +272,9 @@ def test_datasets_of_the_caller(tmp_path):
 def test_async_checkpointing_is_as_the_argument_says(tmp_path, is_async, monkeypatch):
     """The engine's default is in the background; theirs is not."""
     asked = []
-    monkeypatch.setattr(driver.train, "train", lambda job, stop, is_alone: asked.append(job.config.trainer) or {})
+    monkeypatch.setattr(
+        driver.train, "train", lambda job, stop, is_whole_command: asked.append(job.config.trainer) or {}
+    )
     call(tmp_path, enable_async_checkpointing=is_async)
     assert asked[0].async_checkpoint == is_async
 
