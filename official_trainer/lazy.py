@@ -1,6 +1,6 @@
-"""Imports at first use: TensorFlow, Keras, and the names that a package exports; the only place that selects Keras 2.
+"""TensorFlow and Keras, imported at their first use; the only place that selects Keras 2.
 
-Owns: the names `tf` and `keras` for modules that must stay importable in milliseconds (configs, tasks, inputs); `face`.
+Owns: the names `tf` and `keras` for modules that must stay importable in milliseconds (configs, tasks, inputs).
 Does not own: any setting of the runtime; `engine/process.py` does that.
 
 `keras` is tf_keras: TPUStrategy, ParameterServerStrategy, orbit and every Model Garden model need Keras 2. With
@@ -17,7 +17,7 @@ import importlib
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 
@@ -31,25 +31,6 @@ class LazyModule(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         return dir(load(self.__name__))
-
-
-def face(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns `__getattr__` of a package that exports names of its modules, each imported at first use.
-
-    Args:
-      package: its `__name__`.
-      names: each name with the module that defines it; a module is exported under its own name.
-    """
-
-    def get(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(names[name])
-        value = getattr(module, name, module) if names[name].endswith(f".{name}") else getattr(module, name)
-        setattr(sys.modules[package], name, value)
-        return value
-
-    return get
 
 
 def load(name: str) -> types.ModuleType:

@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import importlib
-import inspect
 import io
 import json
 import re
@@ -111,8 +110,6 @@ def test_no_module_is_imported_by_a_string_unseen():
     """A string that names a module of this package has its reason above."""
     found = set()
     for path in PATHS:
-        if path.name == "__init__.py" and path.parent.parent in (ENGINE, ROOT):
-            continue  # the names that a package offers, which the next test looks at
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if re.match(r"official_trainer\.\w*$|official_trainer(\.\w+)+$", text):
@@ -120,20 +117,21 @@ def test_no_module_is_imported_by_a_string_unseen():
     assert found == STRINGS.keys()
 
 
-@pytest.mark.parametrize("package", ["", *sorted(PACKAGES)])
-def test_a_package_offers_names_of_its_own_modules(package):
+FACES = sorted(ENGINE.rglob("__init__.pyi"))
+"""The public names of packages: type checkers read them here, and the packages import them from here at first use."""
+
+
+@pytest.mark.parametrize("path", FACES, ids=lambda path: dotted(path))
+def test_a_package_offers_names_of_its_own_modules(path):
     """Each name is there, is the package's own, and importing the package alone imports no module for it."""
-    name = ".".join(filter(None, ("official_trainer", package)))
-    module = importlib.import_module(name)
-    table = re.findall(rf'"(\w+)": "({name}[\w.]*)"', Path(module.__file__).read_text(encoding="utf-8"))
-    for offered, owner in table:
-        found = getattr(module, offered)
-        assert owner.startswith(f"{name}.")
-        assert owner == (found.__name__ if inspect.ismodule(found) else found.__module__) or offered == "Program"
-    if table:
-        assert {offered for offered, _ in table} == set(module.__all__)
-        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-            _ = module.nothing
+    package = importlib.import_module(dotted(path))
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    assert all(isinstance(node, ast.ImportFrom) and node.level == 1 for node in nodes)
+    offered = [alias.name for node in nodes for alias in node.names]
+    assert sorted(offered) == package.__all__
+    assert all(getattr(package, name) is not None for name in offered)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = package.nothing
 
 
 EXPERIMENTS_IMPORT = {"official_trainer", "config", "inputs", "lazy", "tasks"}
@@ -163,7 +161,7 @@ def watch(event, arguments):
         path, mode, flags = arguments
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         inside = isinstance(path, str) and os.path.abspath(path).startswith(own)
-        if writes or (inside and not path.endswith((".py", ".pyc"))):
+        if writes or (inside and not path.endswith((".py", ".pyc", ".pyi"))):
             done.append([event, str(path)])
     elif event.partition(".")[0] in ("socket", "subprocess", "shutil", "tempfile", "signal"):
         done.append([event])

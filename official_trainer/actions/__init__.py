@@ -6,23 +6,6 @@ Each file has an `ActionConfig` with the fields of the section and the `Action` 
 a config names it, and importing it does not import TensorFlow. A workspace's own `actions/` are found too.
 """
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from official_trainer import lazy
-
-if TYPE_CHECKING:
-    from official_trainer.actions.action import Action, CallAt, Rollback, Run, Save, Stop
-else:
-    __getattr__ = lazy.face(
-        __name__,
-        {
-            "Action": "official_trainer.actions.action",
-            "CallAt": "official_trainer.actions.action",
-            "Rollback": "official_trainer.actions.action",
-            "Run": "official_trainer.actions.action",
-            "Save": "official_trainer.actions.action",
-            "Stop": "official_trainer.actions.action",
-        },
-    )
-
-__all__ = ["Action", "CallAt", "Rollback", "Run", "Save", "Stop"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,20 +4,6 @@ Owns: the Trainer, its training and evaluation steps, and the order of events in
 directory (`runs/`), the contents of a task (`tasks/`).
 """
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from official_trainer import lazy
-
-if TYPE_CHECKING:
-    from official_trainer.engine.loop import Loop
-    from official_trainer.engine.trainer import Trainer
-else:
-    __getattr__ = lazy.face(
-        __name__,
-        {
-            "Loop": "official_trainer.engine.loop",
-            "Trainer": "official_trainer.engine.trainer",
-        },
-    )
-
-__all__ = ["Loop", "Trainer"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,31 +8,6 @@ Does not own: devices (`distributed/strategy.py`), the loop over batches (`engin
     context.py   the contract with a task's build_inputs   files.py   record files, and what is wrong with them
 """
 
-from official_trainer.inputs.arrays import from_arrays
-from official_trainer.inputs.context import (
-    BatchSizeError,
-    DataError,
-    InputContext,
-    call_build_inputs,
-    check_element_structure,
-    with_training_flag,
-)
-from official_trainer.inputs.order import skip, stack_windows, without_tuning
-from official_trainer.inputs.records import from_tfrecords
-from official_trainer.inputs.tfds import explain_data_error, from_tfds
+import lazy_loader
 
-__all__ = [
-    "BatchSizeError",
-    "DataError",
-    "InputContext",
-    "call_build_inputs",
-    "check_element_structure",
-    "explain_data_error",
-    "from_arrays",
-    "from_tfds",
-    "from_tfrecords",
-    "skip",
-    "stack_windows",
-    "with_training_flag",
-    "without_tuning",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

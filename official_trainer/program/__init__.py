@@ -21,21 +21,6 @@ Trainer, a second way to save.
             └─► prediction.py   outputs for all examples
 """
 
-from official_trainer.program.calls import BusyError
-from official_trainer.program.checkpoint import ProgramCheckpoint
-from official_trainer.program.data import ArgumentError
-from official_trainer.program.estimators import EvolutionStrategies, ScoreFunction
-from official_trainer.program.program import NotCompiledError, Program
-from official_trainer.program.reward_function import PythonReward, RewardError
+import lazy_loader
 
-__all__ = [
-    "ArgumentError",
-    "BusyError",
-    "EvolutionStrategies",
-    "NotCompiledError",
-    "Program",
-    "ProgramCheckpoint",
-    "PythonReward",
-    "RewardError",
-    "ScoreFunction",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

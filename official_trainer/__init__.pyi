@@ -1,0 +1,11 @@
+from .actions.action import Action as Action
+from .program import Program as Program
+from .runs.run_experiment import run_experiment as run_experiment
+from .tasks import publish as publish
+from .tasks import random_streams as random_streams
+from .tasks import registry as registry
+from .tasks.multi_task.task import MultiTask as MultiTask
+from .tasks.registry import register_config_factory as register_config_factory
+from .tasks.registry import register_task_cls as register_task_cls
+from .tasks.task import Task as Task
+from .tracking import Tracker as Tracker

@@ -1,0 +1,2 @@
+from .loop import Loop as Loop
+from .trainer import Trainer as Trainer

@@ -1,0 +1,13 @@
+from .arrays import from_arrays as from_arrays
+from .context import BatchSizeError as BatchSizeError
+from .context import DataError as DataError
+from .context import InputContext as InputContext
+from .context import call_build_inputs as call_build_inputs
+from .context import check_element_structure as check_element_structure
+from .context import with_training_flag as with_training_flag
+from .order import skip as skip
+from .order import stack_windows as stack_windows
+from .order import without_tuning as without_tuning
+from .records import from_tfrecords as from_tfrecords
+from .tfds import explain_data_error as explain_data_error
+from .tfds import from_tfds as from_tfds

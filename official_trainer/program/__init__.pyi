@@ -1,0 +1,9 @@
+from .calls import BusyError as BusyError
+from .checkpoint import ProgramCheckpoint as ProgramCheckpoint
+from .data import ArgumentError as ArgumentError
+from .estimators import EvolutionStrategies as EvolutionStrategies
+from .estimators import ScoreFunction as ScoreFunction
+from .program import NotCompiledError as NotCompiledError
+from .program import Program as Program
+from .reward_function import PythonReward as PythonReward
+from .reward_function import RewardError as RewardError
