@@ -74,7 +74,8 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
 def test_the_status_follows_the_run(model_dir):
     """N6: phase, step and last checkpoint."""
     run = start(model_dir)
-    run.describe(devices=["CPU:0"], start_step=100, end_step=500)
+    run.note(devices=["CPU:0"])
+    run.set_span(100, 500)
     assert read(model_dir)["devices"] == ["CPU:0"]
     assert read(model_dir)["steps"] == {"start": 100, "current": 100, "end": 500}
     run.phase("train", 150)

@@ -108,7 +108,7 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
     record = RunRecord(late_reports.folder, job.launch)
     record.start()
     records.append(record)
-    record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
+    record.note(devices=[device.name for device in tf.config.list_logical_devices()])
     try:
         yield
     except BaseException as error:

@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import io
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
@@ -89,7 +90,7 @@ class CsvTracker(Tracker):
     def rewind(self, step: int) -> None:
         """Drops rows after `step`, and a line that was cut off."""
         self.close()
-        files.remove_temporaries(*_split(self.path))
+        files.remove_temporaries(*os.path.split(self.path))
         if files.exists(self.path):
             rows = list(self._rows())
             kept = [row for row in rows if int(row["step"]) <= step]
@@ -138,9 +139,3 @@ def _text(lines: list[list[str]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
-
-
-def _split(path: str) -> tuple[str, str]:
-    """Returns the folder and the name of a file."""
-    folder, slash, name = path.rpartition("/")
-    return (folder or slash or "."), name

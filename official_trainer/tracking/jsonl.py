@@ -77,9 +77,6 @@ class JsonlTracker(Tracker):
         if files.exists(self.path):
             self._keep(lambda row: row["step"] <= step)
 
-    def flush(self) -> None:
-        """Does nothing: every row is flushed."""
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -87,11 +84,9 @@ class JsonlTracker(Tracker):
 
     def _rows_known(self) -> set[tuple[int, str]]:
         if self._known is None:
+            self._known = set()
             if files.exists(self.path):
                 self._keep(lambda row: True)  # drops an incomplete last line of a killed process
-            else:
-                self._known = set()
-        assert self._known is not None
         return self._known
 
     def _keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -25,11 +25,6 @@ class Histogram:
 
     values: Any
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the values take."""
-        return int(getattr(self.values, "nbytes", 0))
-
     def buckets(self, count: int = HISTOGRAM_BUCKETS) -> tuple[Any, Any]:
         """Returns how many values are in each bucket, float64 `[count]`, and its edges, `[count + 1]`.
 
@@ -50,11 +45,6 @@ class Image:
 
     pixels: Any
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the pixels take."""
-        return int(getattr(self.pixels, "nbytes", 0))
-
     def png(self) -> bytes:
         """Returns the picture as a PNG file; only for pixels on the host, as trackers get them."""
         from PIL import Image as pillow  # installed with TensorBoard, which is installed with TensorFlow
@@ -71,13 +61,15 @@ class Text:
 
     markdown: str
 
-    @property
-    def size_bytes(self) -> int:
-        """Approximate memory that the text takes."""
-        return len(self.markdown)
-
 
 Media = Histogram | Image | Text
+
+
+def size_bytes(thing: Media) -> int:
+    """Returns about how much memory media take that are on the host."""
+    if isinstance(thing, Text):
+        return len(thing.markdown)
+    return int((thing.values if isinstance(thing, Histogram) else thing.pixels).nbytes)
 
 
 def on_host(name: str, thing: Any) -> Media:

@@ -16,6 +16,7 @@ from official_trainer import files
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.threads import Call, WorkerThread
 from official_trainer.tracking import Media, Outcome, Tracker
+from official_trainer.tracking.media import size_bytes
 
 _logger = logging.getLogger(__name__)
 
@@ -47,9 +48,9 @@ class _CallQueue:
         self._waiting: deque[tuple[str, int]] = deque()  # method and bytes of each call that has not ended
         self._is_late = self._has_warned = False
 
-    def put(self, method: str, function: Callable[[], bool], size_bytes: int) -> Call:
+    def put(self, method: str, function: Callable[[], bool], num_bytes: int) -> Call:
         """Adds a call of `function`, which returns whether it has worked."""
-        self._waiting.append((method, size_bytes))
+        self._waiting.append((method, num_bytes))
         return self._worker.submit(functools.partial(self._run, function))
 
     def _run(self, function: Callable[[], bool]) -> None:
@@ -57,18 +58,16 @@ class _CallQueue:
             self._is_late = False
         self._waiting.popleft()
 
-    def make_room(self, size_bytes: int) -> bool:
+    def make_room(self, num_bytes: int) -> bool:
         """Waits until the queue has room for a call; returns whether it has."""
-        while True:
+        while pending := self._worker.pending:
             waiting = list(self._waiting)
-            waiting_bytes = sum(size for _, size in waiting) if size_bytes else 0
-            if len(waiting) < self._max_calls and not 0 < waiting_bytes > QUEUE_BYTES - size_bytes:
-                return True
-            pending = self._worker.pending
-            if not pending:
+            waiting_bytes = sum(size for _, size in waiting) if num_bytes else 0
+            if len(waiting) < self._max_calls and not 0 < waiting_bytes > QUEUE_BYTES - num_bytes:
                 return True
             if not self.wait(pending[0]):
                 return False
+        return True
 
     def wait(self, call: Call) -> bool:
         """Waits for a call; returns whether it has ended. Patience that has run out returns with the next success."""
@@ -77,11 +76,8 @@ class _CallQueue:
         self._is_late = True
         if not self._has_warned:
             self._has_warned = True
-            then = (
-                "waiting for it"
-                if self._waits_forever
-                else "continuing without it; calls that it does not make are lost"
-            )
+            without = "continuing without it; calls that it does not make are lost"
+            then = "waiting for it" if self._waits_forever else without
             _logger.warning("tracker %s has been busy for %g s: %s", self._name, self._patience_seconds, then)
         return self._waits_forever and call.wait()
 
@@ -131,11 +127,10 @@ class ThreadedTracker(Tracker):
         self._submit("describe", experiment, config)
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        self._submit_bounded("log", split, step, values)
+        self._submit_bounded(0, "log", split, step, values)
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        size_bytes = sum(item.size_bytes for item in media.values())
-        self._submit_bounded("publish", split, step, media, size_bytes=size_bytes)
+        self._submit_bounded(sum(map(size_bytes, media.values())), "publish", split, step, media)
 
     def rewind(self, step: int) -> None:
         """Returns when it is done, so that calls before it and calls after it stay separate."""
@@ -157,7 +152,7 @@ class ThreadedTracker(Tracker):
         if self._is_closed:
             return
         self._is_closed = True
-        call = self._put("close")
+        call = self._submit("close")
         self._queue.close()
         self._queue.wait(call)
         if not self._must_work:
@@ -167,29 +162,25 @@ class ThreadedTracker(Tracker):
 
     # In the caller.
 
-    def _submit_bounded(self, method: str, *arguments: Any, size_bytes: int = 0) -> None:
-        if self._queue.make_room(size_bytes):
-            self._submit(method, *arguments, size_bytes=size_bytes)
+    def _submit_bounded(self, num_bytes: int, method: str, *arguments: Any) -> None:
+        if self._queue.make_room(num_bytes):
+            self._submit(method, *arguments, num_bytes=num_bytes)
         else:
             self._num_calls += 1
             self._num_lost += 1
 
-    def _submit(self, method: str, *arguments: Any, size_bytes: int = 0) -> Call:
-        if self._must_work:
+    def _submit(self, method: str, *arguments: Any, num_bytes: int = 0) -> Call:
+        if method != "close":
             self._raise_failure()
-        return self._put(method, *arguments, size_bytes=size_bytes)
-
-    def _put(self, method: str, *arguments: Any, size_bytes: int = 0) -> Call:
         self._num_calls += 1
-        return self._queue.put(method, functools.partial(self._call, method, arguments), size_bytes)
+        return self._queue.put(method, functools.partial(self._call, method, arguments), num_bytes)
 
     def _wait(self, call: Call) -> None:
         self._queue.wait(call)
-        if self._must_work:
-            self._raise_failure()
+        self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self._failure is None:
+        if self._failure is None or not self._must_work:
             return
         self._has_raised = True
         what, error = self._failure
