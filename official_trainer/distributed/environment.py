@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from official_trainer.distributed import slurm
 from official_trainer.distributed.cluster import (
@@ -29,21 +29,9 @@ from official_trainer.errors import shorten
 _KUBERNETES_PORT = 2222
 
 
-class WorkerHosts(Protocol):
-    """The fields of Model Garden's config that describe the processes of a run."""
-
-    @property
-    def worker_hosts(self) -> str | None:
-        """`host:port` of all workers, separated by commas."""
-
-    @property
-    def task_index(self) -> int | None:
-        """The number of this process in the list."""
-
-
 def cluster_env(
     environ: Mapping[str, str],
-    runtime: WorkerHosts | None = None,
+    runtime: Any = None,
     *,
     scontrol: Callable[..., str] = slurm.run_scontrol,
 ) -> Cluster | None:
@@ -53,7 +41,8 @@ def cluster_env(
 
     Args:
       environ: the environment of this process.
-      runtime: section `runtime` of the config.
+      runtime: section `runtime` of the config: `worker_hosts`, `host:port` of all workers with commas between, and
+        `task_index`, the number of this process in the list.
       scontrol: runs Slurm's `scontrol` with these words; raises OSError if it cannot.
 
     Raises:
@@ -184,7 +173,7 @@ def _read_layout(text: str) -> dict[str, tuple[int, int]]:
 # The config.
 
 
-def _worker_hosts(runtime: WorkerHosts) -> Cluster | None:
+def _worker_hosts(runtime: Any) -> Cluster | None:
     if runtime.worker_hosts is None or runtime.task_index is None:
         return None
     hosts = [host.strip() for host in runtime.worker_hosts.split(",")]

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -146,14 +146,13 @@ def _cluster_spec(cluster: Cluster) -> tf.train.ClusterSpec:
     return tf.train.ClusterSpec({role: list(cluster.addresses[role]) for role in known})
 
 
-def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
     """Runs the server of a worker or parameter server until the chief's run is done.
 
     Args:
       cluster: with the role and index of this process.
       runtime: the section of the config.
       model_dir: the run directory, which shows whether the chief is alive and how it ended.
-      sleep: waits; an exception that it raises ends the server.
 
     Raises:
       PreemptedError: the chief was asked to stop and has saved.
@@ -177,7 +176,7 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
     tcp_timeout.end_silent_connections(_servers(cluster.addresses).values())
     _logger.info("%s serves at %s", cluster.name, server.target)
     while (code := watch.look(time.monotonic())) is None:
-        sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
     if code == ExitCode.PREEMPTED:
         raise PreemptedError(f"the chief was asked to stop; {cluster.name} has nothing to save")
     if code != ExitCode.DONE:

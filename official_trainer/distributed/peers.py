@@ -10,7 +10,7 @@ import contextlib
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from official_trainer.distributed.cluster import process_name
 from official_trainer.errors import ExitCode, UserError
@@ -24,14 +24,15 @@ class PeerLostError(UserError, RuntimeError):
     exit_code = ExitCode.RETRY
 
 
-class Peers(Protocol):
-    """The processes that train together. Number 0 is the chief."""
+class Peers:
+    """The processes that train together. Number 0 is the chief. This class is that of a process without others."""
 
-    index: int
-    count: int
+    index = 0
+    count = 1
 
     def losses_explained(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context that turns errors of a lost process into `PeerLostError`."""
+        return contextlib.nullcontext()
 
     def exchange(self, value: Any) -> list[Any]:
         """Returns the values of all processes, in their order; waits for all of them without a limit.
@@ -44,24 +45,10 @@ class Peers(Protocol):
         Raises:
           PeerLostError: a process has died.
         """
-
-
-class Alone:
-    """A process without others."""
-
-    index = 0
-    count = 1
-
-    def losses_explained(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that does nothing."""
-        return contextlib.nullcontext()
-
-    def exchange(self, value: Any) -> list[Any]:
-        """Returns `value` alone."""
         return [value]
 
 
-ALONE = Alone()
+ALONE = Peers()
 
 
 def answers(address: str) -> bool:

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from official_trainer.distributed.peers import PeerLostError, answers, named
 
@@ -31,42 +31,31 @@ class RendezvousError(PeerLostError, TimeoutError):
     """Processes of the run did not come in time; starting again helps once they do."""
 
 
-def wait_for(
-    addresses: Mapping[str, str],
-    timeout_seconds: float,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-    connects: Callable[[str], bool] | None = None,
-) -> None:
+def wait_for(addresses: Mapping[str, str], timeout_seconds: float) -> None:
     """Returns when every process answers at its address.
 
     Args:
       addresses: `host:port` of each process, by what it is called: `worker 1`.
       timeout_seconds: longest wait.
-      clock: tells the time in seconds.
-      sleep: waits.
-      connects: whether a process answers at an address; None opens a connection.
 
     Raises:
       RendezvousError: names the processes that did not answer.
     """
-    connects = connects or answers
-    deadline = clock() + timeout_seconds
-    warning_seconds = clock() + _WARN_AFTER_SECONDS
+    deadline = time.monotonic() + timeout_seconds
+    warning_seconds = time.monotonic() + _WARN_AFTER_SECONDS
     missing = dict(addresses)
-    while missing := {name: address for name, address in missing.items() if not connects(address)}:
-        if clock() >= deadline:
+    while missing := {name: address for name, address in missing.items() if not answers(address)}:
+        if time.monotonic() >= deadline:
             raise RendezvousError(
                 f"{named(missing)} did not answer within {timeout_seconds:g} seconds "
                 f"(runtime.rendezvous_timeout_seconds). Start "
                 f"{'them' if len(missing) > 1 else 'it'}, or check that the address is right and can be reached from "
                 "here, and start this process again."
             )
-        if clock() >= warning_seconds:
+        if time.monotonic() >= warning_seconds:
             _logger.warning("waiting for %s, for up to %g seconds", named(missing), timeout_seconds)
             warning_seconds = deadline
-        sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def meet(name: str, addresses: Mapping[str, str], timeout_seconds: float) -> None:

@@ -265,15 +265,11 @@ _SIGNS = (
 )
 
 
-def is_meant(runtime: Any) -> bool:
-    """Whether a run of one process has to use a TPU."""
-    strategy = runtime.distribution_strategy
-    return strategy == "tpu" or (strategy == "auto" and address(runtime) is not None)
-
-
 def as_lost_error(error: BaseException, runtime: Any) -> TPULostError | None:
     """Returns `error` in words for the user if the run uses a TPU and it means that this one is gone; else None."""
-    reason = lost(error) if is_meant(runtime) else None
+    strategy = runtime.distribution_strategy
+    is_meant = strategy == "tpu" or (strategy == "auto" and address(runtime) is not None)
+    reason = lost(error) if is_meant else None
     if reason is None:
         return None
     return TPULostError(f"the TPU was taken away, by a preemption or a restart of its host ({reason}). {_AGAIN}")
