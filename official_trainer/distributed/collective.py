@@ -118,10 +118,10 @@ class ProcessGroup:
 
     def exchange(self, value: Any) -> list[Any]:
         """Returns the values of all processes, in their order; the chief learns which processes are asked to stop."""
-        received = self._exchange((self.stop.reason, value))
+        reasons, values = self._exchange(value)
         if self.is_chief:
-            self._take_reason([reason for reason, _ in received])
-        return [value for _, value in received]
+            self._take_reason(reasons)
+        return values
 
     @contextlib.contextmanager
     def calling(self, owner: Any, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterator[None]:
@@ -188,18 +188,20 @@ class ProcessGroup:
         """
         if self.is_alone or not self._parts.is_check_due():
             return
-        received = self._exchange((self.stop.reason, time.monotonic()))
-        self._take_reason([reason for reason, _ in received])
-        if any(reason for reason, _ in received):
+        reasons, seconds = self._exchange(time.monotonic())
+        self._take_reason(reasons)
+        if any(reasons):
             raise PreemptedError(f"{self.stop.reason}; {NOTHING_LOST}")
-        self._parts.plan_check(received[0][1])  # the chief's clock counts for all
+        self._parts.plan_check(seconds[0])  # the chief's clock counts for all
 
-    def _exchange(self, value: Any) -> list[Any]:
+    def _exchange(self, value: Any) -> tuple[list[str | None], list[Any]]:
+        """Returns why each process is asked to stop, if it is, and the values of all processes."""
         self.is_waiting = True
         try:
-            return self.peers.exchange(value)
+            received = self.peers.exchange((self.stop.reason, value))
         finally:
             self.is_waiting = False
+        return [reason for reason, _ in received], [value for _, value in received]
 
     def _take_reason(self, reasons: Sequence[str | None]) -> None:
         """Stops this process too if another one is asked to stop."""

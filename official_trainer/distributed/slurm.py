@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from official_trainer.distributed.cluster import (
     WORKER,
@@ -76,10 +76,7 @@ def _step_of_a_role(environ: Mapping[str, str], scontrol: Callable[..., str]) ->
             f"{HOSTS}={environ[HOSTS]}: {role} {rank} belongs on {there[0]}, and srun started it on {here}; "
             "`launch slurm` sets both, so let it start the steps"
         )
-    hosts = list(dict.fromkeys(host for names in nodes.values() for host in names))
-    addresses = dict(zip(hosts, _node_addresses(hosts, scontrol), strict=True))
-    places = iter(_with_ports([addresses[host] for names in nodes.values() for host in names], job))
-    return checked_cluster({name: [next(places) for _ in nodes[name]] for name in nodes}, role, rank, SOURCE)
+    return checked_cluster(_addresses(nodes, job, scontrol), role, rank, SOURCE)
 
 
 def _step_of_workers(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster | None:
@@ -103,21 +100,10 @@ def _step_of_workers(environ: Mapping[str, str], scontrol: Callable[..., str]) -
             f"Slurm: SLURM_NODEID={node}, but task {rank} of {count} belongs on node {places[rank]} of {nodes}; "
             "start the tasks in blocks: srun --distribution=block"
         )
-    names = _node_addresses(hosts, scontrol)
     step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "0"))
     slot = job + 131 * int(step if step.isdecimal() else 0)
-    return checked_cluster({WORKER: _with_ports([names[node] for node in places], slot)}, WORKER, rank, SOURCE)
-
-
-def _with_ports(hosts: Iterable[str], number: int) -> list[str]:
-    """Returns `host:port` of each process; jobs that share a host differ by their numbers."""
-    first = _FIRST_PORT + number % _SLOTS * _PORTS_PER_SLOT
-    used: collections.Counter[str] = collections.Counter()
-    found = []
-    for host in hosts:
-        found.append(f"{host}:{first + used[host]}")
-        used[host] += 1
-    return found
+    nodes_of_tasks = {WORKER: [hosts[number] for number in places]}
+    return checked_cluster(_addresses(nodes_of_tasks, slot, scontrol), WORKER, rank, SOURCE)
 
 
 def _places(environ: Mapping[str, str], hosts: Sequence[str], count: int) -> list[int]:
@@ -135,13 +121,23 @@ def _places(environ: Mapping[str, str], hosts: Sequence[str], count: int) -> lis
     return [node for node, _ in (sorted(places, key=lambda place: place[::-1]) if is_cyclic else places)]
 
 
-def _node_addresses(hosts: Iterable[str], scontrol: Callable[..., str]) -> list[str]:
-    """Returns the address of each node: its NodeAddr, or its name where Slurm has none."""
-    hosts = list(hosts)
+def _addresses(nodes: Mapping[str, Sequence[str]], number: int, scontrol: Callable[..., str]) -> dict[str, list[str]]:
+    """Returns `host:port` of each process by role, from its node: its NodeAddr, or its name where Slurm has none.
+
+    Processes that share a host have different ports, and so have jobs, by their numbers.
+    """
+    names = dict.fromkeys(name for listed in nodes.values() for name in listed)
     try:
-        lines = scontrol("-o", "show", "node", ",".join(hosts)).splitlines()
+        lines = scontrol("-o", "show", "node", ",".join(names)).splitlines()
     except OSError:
-        return hosts
-    nodes = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
-    known = {node["NodeName"]: node["NodeAddr"] for node in nodes if {"NodeName", "NodeAddr"} <= node.keys()}
-    return [known.get(host, host) for host in hosts]
+        lines = []
+    known = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+    hosts = {node["NodeName"]: node["NodeAddr"] for node in known if {"NodeName", "NodeAddr"} <= node.keys()}
+    first_port = _FIRST_PORT + number % _SLOTS * _PORTS_PER_SLOT
+    used: collections.Counter[str] = collections.Counter()
+    found: dict[str, list[str]] = {role: [] for role in nodes}
+    for role, name in ((role, name) for role, listed in nodes.items() for name in listed):
+        host = hosts.get(name, name)
+        found[role].append(f"{host}:{first_port + used[host]}")
+        used[host] += 1
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs.sharing import Sharing
@@ -152,20 +152,9 @@ class InputContext:
         """How many steps lie between the batches to yield, from `start_step` on; reading it is a promise."""
         return self._promise("batch_stride")
 
-    @property
-    def strides(self) -> bool:
-        """Whether the pipeline leaves out the batches between by itself."""
-        return "batch_stride" in self._promises
-
-    @property
-    def starts_at_step(self) -> bool:
-        """Whether the pipeline starts at `start_step` by itself."""
-        return "start_step" in self._promises
-
-    @property
-    def yields_windows(self) -> bool:
-        """Whether the pipeline groups batches into blocks of `window_steps` by itself."""
-        return "window_steps" in self._promises
+    def promises(self, request: Literal["start_step", "window_steps", "batch_stride"]) -> bool:
+        """Whether the pipeline has read a request, and so starts, groups or leaves out batches by itself."""
+        return request in self._promises
 
     @property
     def examples_per_epoch(self) -> int | None:

@@ -138,13 +138,12 @@ def _check_is_free(port: int) -> None:
             raise DataServiceError(f"port {port}: {os.strerror(error.errno or 0)}; use another port") from error
 
 
-def wait_for(address: str, timeout_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+def wait_for(address: str, timeout_seconds: float) -> None:
     """Waits until a server listens at `address`.
 
     Args:
       address: `grpc://host:port`.
       timeout_seconds: how long at most.
-      clock: returns the time in seconds.
 
     Raises:
       DataServiceUseError: it is not such an address.
@@ -153,13 +152,13 @@ def wait_for(address: str, timeout_seconds: float, *, clock: Callable[[], float]
     place = _ADDRESS.fullmatch(address)
     if place is None:
         raise DataServiceUseError(f"{address!r} is not an address of a tf.data service; write grpc://HOST:PORT")
-    began = clock()
+    began = time.monotonic()
     while True:
         try:
             socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=2.0).close()
             return
         except OSError as error:
-            if clock() - began >= timeout_seconds:
+            if time.monotonic() - began >= timeout_seconds:
                 raise DataServiceError(
                     f"the dispatcher of the tf.data service at {address} does not answer ({error.strerror or error}), "
                     f"{timeout_seconds:.0f} s after the start. Start it, or correct "
@@ -207,13 +206,15 @@ def distribute(dataset: Any, params: Any, *, start: Any, timeout_seconds: float)
     wait_for(address, timeout_seconds)
     if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
         dataset = dataset.repeat()
+    content = repr((params, dataset.element_spec, start))
+    digest = hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
     service = tf.data.experimental.service
     try:
         served = dataset.apply(
             service.distribute(
                 processing_mode=service.ShardingPolicy.DYNAMIC,
                 service=address,
-                job_name=f"{name}-{_digest(params, dataset.element_spec, start)}" if name else None,
+                job_name=f"{name}-{digest}" if name else None,
             )
         )
     except (tf.errors.OpError, ValueError) as error:
@@ -224,10 +225,6 @@ def distribute(dataset: Any, params: Any, *, start: Any, timeout_seconds: float)
         ) from error
     ahead = _PREFETCHED if params.prefetch_buffer_size is None else params.prefetch_buffer_size
     return inputs.without_tuning(served.prefetch(ahead) if ahead else served)
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
 
 
 class Alarm:

@@ -68,9 +68,9 @@ def from_files(
     plan = order.BatchPlan.resolve(params, context)
     share = _Share.of(files, plan, params)
     share.check(parse_fn)
-    context.examples_per_epoch = lambda: _examples_per_epoch(files, plan, params)
+    read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
+    context.examples_per_epoch = lambda: read_by * sum(file.count() for file in files)
     context.sharing = share.sharing
-    share.warn()
     start_step = context.start_step
     window_steps = context.window_steps if plan.training else None
     first_example = start_step * plan.pipeline_batch_size
@@ -108,9 +108,7 @@ class _Share:
     all_files: tuple[RecordFile, ...]
     by: By
     seed: int
-    cycle_length: int
-    block_length: int
-    shuffle_buffer_size: int
+    params: Any
 
     @classmethod
     def of(cls, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> _Share:
@@ -126,25 +124,13 @@ class _Share:
             all_files=tuple(files),
             by=by,
             seed=plan.seed if alone else order.stream_seed(plan.seed, f"pipeline/{plan.pipeline}"),
-            cycle_length=min(params.cycle_length or _CYCLE_LENGTH, len(own)),
-            block_length=params.block_length,
-            shuffle_buffer_size=params.shuffle_buffer_size,
+            params=params,
         )
 
     def count(self) -> int:
         """Returns the records of this share in one epoch."""
         records = sum(file.count() for file in self.files)
         return self._every_nth(records, self.plan.pipeline) if self.by == "examples" else records
-
-    def warn(self) -> None:
-        """Warns, in one of the pipelines, that an evaluation counts every example several times."""
-        plan = self.plan
-        if self.by == "nothing" and plan.pipelines > 1 and not plan.training and plan.pipeline == 0:
-            _logger.warning(
-                "validation_data.sharding is false: each example is evaluated %d times, once by each input pipeline; "
-                "set it to true to evaluate it once",
-                plan.pipelines,
-            )
 
     def sharing(self) -> Sharing:
         """Returns what each pipeline reads; counts records where that is quick."""
@@ -172,14 +158,17 @@ class _Share:
         return -(-(records - pipeline) // self.plan.pipelines)
 
     def check(self, parse_fn: ParseFn) -> None:
-        """Reads and parses the first record, so that a fault of all records is an error before training."""
+        """Reads and parses the first record, so that a fault of all records is an error before training.
+
+        Warns, in one of the pipelines, of an evaluation that counts every example several times.
+        """
         plan = self.plan
         alone = plan.pipelines == 1  # one of several may have less than a batch, or nothing, to evaluate
         needed = plan.pipeline_batch_size if plan.drop_remainder and not plan.training and alone else 1
         with tf.init_scope():  # the pipeline may be built inside a traced function
             try:
-                found = int(self._in_order().take(needed).reduce(0, lambda total, _: total + 1))
-                first = self._in_order().take(1).map(lambda record: _parsed(parse_fn, record))
+                found = int(self._read().take(needed).reduce(0, lambda total, _: total + 1))
+                first = self._read().take(1).map(lambda record: _parsed(parse_fn, record))
                 list(first.prefetch(1))
             except tf.errors.OpError as error:
                 explained = record_files.explain(error, self.all_files)
@@ -195,6 +184,12 @@ class _Share:
                 f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder drops an "
                 f"incomplete batch; set drop_remainder: false. Files: {_named(self.files)}"
             )
+        if self.by == "nothing" and not alone and not plan.training and plan.pipeline == 0:
+            _logger.warning(
+                "validation_data.sharding is false: each example is evaluated %d times, once by each input pipeline; "
+                "set it to true to evaluate it once",
+                plan.pipelines,
+            )
 
     def _check_none_is_empty(self, found: int) -> None:
         """Refuses training data that leave a pipeline without records, in all pipelines: the others would wait.
@@ -204,7 +199,7 @@ class _Share:
         """
         plan = self.plan
         if self.by == "examples":
-            records = int(self._read(self._numbers(), whole=True).take(plan.pipelines).reduce(0, lambda n, _: n + 1))
+            records = int(self._read(whole=True).take(plan.pipelines).reduce(0, lambda n, _: n + 1))
             empty = list(range(records, plan.pipelines))
         else:
             empty = [p for p in range(plan.pipelines) if all(f.size_bytes() == 0 for f in self._files_of(p))]
@@ -232,7 +227,7 @@ class _Share:
     def cached_records(self, first: int) -> tf.data.Dataset:
         """Returns the same records from memory, shuffled whole."""
         with tf.init_scope(), tf.device("CPU:0"):
-            blocks = [tf.zeros([0], tf.string), *self._in_order().batch(_CACHE_BLOCK)]
+            blocks = [tf.zeros([0], tf.string), *self._read().batch(_CACHE_BLOCK)]
             held = tf.concat(blocks, axis=0)
         num_records = int(held.shape[0])
         last = 2**62 if self.plan.training else num_records
@@ -249,7 +244,7 @@ class _Share:
     def _epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
         """Returns the records of one epoch in their order."""
         if not self.plan.shuffle:
-            return self._in_order()
+            return self._read()
         positions = epoch * len(self.files) + tf.range(len(self.files), dtype=tf.int64)
         numbers = order.shuffled(positions, len(self.files), order.stream_seed(self.seed, "files"))
         if not tf.executing_eagerly():  # not under tf.data's debug mode
@@ -257,16 +252,13 @@ class _Share:
             # the order depends on set_seed().
             tf.random.set_seed(1)
         shuffle_seed = order.epoch_seed(self.seed, "records", epoch)
-        return self._read(numbers).shuffle(self.shuffle_buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
+        buffer_size = self.params.shuffle_buffer_size
+        return self._read(numbers).shuffle(buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
 
-    def _in_order(self) -> tf.data.Dataset:
-        return self._read(self._numbers())
-
-    def _numbers(self) -> tf.Tensor:
-        return tf.range(len(self.files), dtype=tf.int64)
-
-    def _read(self, numbers: tf.Tensor, *, whole: bool = False) -> tf.data.Dataset:
-        """Returns the serialized records of the files with these numbers, interleaved; `whole`: of all pipelines."""
+    def _read(self, numbers: tf.Tensor | None = None, *, whole: bool = False) -> tf.data.Dataset:
+        """Returns the serialized records of all files, or those with these numbers; `whole`: of all pipelines."""
+        if numbers is None:
+            numbers = tf.range(len(self.files), dtype=tf.int64)
         paths = tf.constant([file.path for file in self.files])
         skips = tf.constant([file.skip for file in self.files], tf.int64)
         takes = tf.constant([file.take for file in self.files], tf.int64)
@@ -277,8 +269,8 @@ class _Share:
 
         records = tf.data.Dataset.from_tensor_slices(numbers).interleave(
             read,
-            cycle_length=self.cycle_length,
-            block_length=self.block_length,
+            cycle_length=min(self.params.cycle_length or _CYCLE_LENGTH, len(self.files)),
+            block_length=self.params.block_length,
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -289,11 +281,6 @@ class _Share:
 def _parsed(parse_fn: ParseFn, record: tf.Tensor) -> Any:
     with tf.name_scope("parse_fn"):
         return parse_fn(record)
-
-
-def _examples_per_epoch(files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> int:
-    records = sum(file.count() for file in files)
-    return records if params.sharding else records * plan.pipelines
 
 
 def _are_known(sizes: Sequence[Sequence[int | None]]) -> bool:

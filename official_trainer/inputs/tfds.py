@@ -52,15 +52,6 @@ def from_tfds(
     return from_files(files, params, input_context, parse_fn=parse_fn, transform_fn=transform_fn)
 
 
-def prepared_files(params: Any) -> list[RecordFile]:
-    """Returns the record files of the split that `params` names.
-
-    Raises:
-      DataError: the dataset is not prepared or has no such split.
-    """
-    return _split_files(_builder(params), params)
-
-
 def explain_data_error(error: Exception, params_or_files: Any) -> DataError | None:
     """Returns an error that names the file and the offset, or the user's function, behind TensorFlow's error, or None.
 
@@ -80,7 +71,7 @@ def _files_of(params_or_files: Any) -> Sequence[RecordFile]:
     if isinstance(params_or_files, str | list | tuple):
         return record_files.find_files(params_or_files)
     if getattr(params_or_files, "tfds_name", ""):
-        return prepared_files(params_or_files)
+        return _split_files(_builder(params_or_files), params_or_files)
     input_path = getattr(params_or_files, "input_path", "")
     return record_files.find_files(input_path) if input_path else []
 

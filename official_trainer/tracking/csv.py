@@ -83,7 +83,7 @@ class CsvTracker(Tracker):
             return
         if self._file is None:
             self._file = files.open_file(self.path, "a")
-        self._file.write(_text([[row.get(name, "") for name in columns]]))
+        csv.DictWriter(self._file, columns, lineterminator="\n").writerow(row)
         self._file.flush()
         self._known.add(place)
 
@@ -129,13 +129,10 @@ class CsvTracker(Tracker):
 
     def _write(self, columns: list[str], rows: list[dict[str, str]]) -> None:
         self.close()
-        table = [columns, *([row.get(name, "") for name in columns] for row in rows)]
-        files.write_text_atomically(self.path, _text(table), durable=False)
+        table = io.StringIO()
+        writer = csv.DictWriter(table, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        files.write_text_atomically(self.path, table.getvalue(), durable=False)
         self._columns = columns
         self._known = {(row["step"], row["split"]) for row in rows}
-
-
-def _text(lines: list[list[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()

@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from official_trainer import files
@@ -63,11 +63,10 @@ class MlflowTracker(Tracker):
     Args:
       tracking_uri: MLflow's store.
       place: the names of experiment and run, and the directory of the file with the tag.
-      clock: tells the time in Unix seconds.
     """
 
-    def __init__(self, tracking_uri: str, place: Place, *, clock: Callable[[], float] = time.time) -> None:
-        self._uri, self._place, self._clock = tracking_uri, place, clock
+    def __init__(self, tracking_uri: str, place: Place) -> None:
+        self._uri, self._place = tracking_uri, place
         self._client: Any = None
         self._run_id = ""
         self._last_steps: dict[str, int] = {}  # of each metric that was looked up
@@ -84,7 +83,7 @@ class MlflowTracker(Tracker):
             _logger.warning("MLflow keeps the first value of a parameter; changed since: %s", ", ".join(changed))
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        client, now_ms = self._open(), round(self._clock() * 1000)
+        client, now_ms = self._open(), round(time.time() * 1000)
         named = {_name(f"{split}/{name}"): float(value) for name, value in values.items()}
         metric = _entities().Metric
         new = [metric(name, value, now_ms, step) for name, value in named.items() if step > self._last(name)]

@@ -38,7 +38,6 @@ class TensorBoardTracker(Tracker):
       directory: the run's directory.
       folders: split → its folder below `directory`; the folder of any other split has the split's name.
       owns_run: whether this process writes the config and the end of the run; only one process of a run does.
-      clock: tells the time in Unix seconds.
     """
 
     def __init__(
@@ -47,12 +46,10 @@ class TensorBoardTracker(Tracker):
         *,
         folders: Mapping[str, str] | None = None,
         owns_run: bool = True,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._files = _EventFiles(str(directory))
         self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
         self._owns_run = owns_run
-        self._clock = clock
         self._writers: dict[str, Any] = {}
         self._known: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
         self._rewound_to: int | None = None
@@ -64,7 +61,7 @@ class TensorBoardTracker(Tracker):
         summary = load("tensorboard.plugins.hparams.summary_v2")
         plain = {"experiment": experiment, **config}
         values = {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str)}
-        new = summary.hparams_pb(values, start_time_secs=self._clock())
+        new = summary.hparams_pb(values, start_time_secs=time.time())
         tag = new.value[0].tag
         written = [value for event in self._files.events(_HPARAMS) for value in event.summary.value if value.tag == tag]
         if [_group(value) for value in written] == [_group(new.value[0])]:
@@ -113,7 +110,7 @@ class TensorBoardTracker(Tracker):
             # For a TensorBoard that has read the points already. It takes the first start for the beginning of the run,
             # so there are two.
             for _ in range(2):
-                event = events.Event(wall_time=self._clock(), step=step + 1, session_log=restart)
+                event = events.Event(wall_time=time.time(), step=step + 1, session_log=restart)
                 self._writer(path).add_event(event)
             self._writer(path).flush()
 
@@ -128,7 +125,7 @@ class TensorBoardTracker(Tracker):
         scalar = load("tensorboard.plugins.scalar.summary_v2")
         self._note(_HPARAMS, outcome.step)
         final = [scalar.scalar_pb(f"final/{name}", value) for name, value in outcome.metrics.items()]
-        self._add(outcome.step, [(_HPARAMS, summary) for summary in (*final, _session_end(self._clock()))])
+        self._add(outcome.step, [(_HPARAMS, summary) for summary in (*final, _session_end())])
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -147,7 +144,7 @@ class TensorBoardTracker(Tracker):
 
     def _write(self, path: str, step: int, summary: Any) -> None:
         events = load("tensorboard.compat.proto.event_pb2")
-        self._writer(path).add_event(events.Event(wall_time=self._clock(), step=step, summary=summary))
+        self._writer(path).add_event(events.Event(wall_time=time.time(), step=step, summary=summary))
 
     def _writer(self, path: str) -> Any:
         if path not in self._writers:
@@ -245,10 +242,10 @@ def _summary(tag: str, metadata: Any, tensor: Any) -> Any:
     return summary
 
 
-def _session_end(seconds: float) -> Any:
+def _session_end() -> Any:
     plugin = load("tensorboard.plugins.hparams.plugin_data_pb2")
     status = load("tensorboard.plugins.hparams.api_pb2").STATUS_SUCCESS
-    info = plugin.SessionEndInfo(status=status, end_time_secs=seconds)
+    info = plugin.SessionEndInfo(status=status, end_time_secs=time.time())
     metadata = load("tensorboard.plugins.hparams.metadata")
     content = metadata.create_summary_metadata(plugin.HParamsPluginData(session_end_info=info))
     return _summary(metadata.SESSION_END_INFO_TAG, content, metadata.NULL_TENSOR)

@@ -41,9 +41,8 @@ class TrackerError(UserError, RuntimeError):
 class _CallQueue:
     """The calls that wait for the thread: bounded in number and bytes, and so is the time a caller waits for them."""
 
-    def __init__(self, name: str, *, waits_forever: bool, patience_seconds: float, max_calls: int) -> None:
+    def __init__(self, name: str, *, waits_forever: bool) -> None:
         self._name, self._waits_forever = name, waits_forever
-        self._patience_seconds, self._max_calls = patience_seconds, max_calls
         self._worker = WorkerThread(f"tracker {name}")
         self._waiting: deque[tuple[str, int]] = deque()  # method and bytes of each call that has not ended
         self._is_late = self._has_warned = False
@@ -63,7 +62,7 @@ class _CallQueue:
         while pending := self._worker.pending:
             waiting = list(self._waiting)
             waiting_bytes = sum(size for _, size in waiting) if num_bytes else 0
-            if len(waiting) < self._max_calls and not 0 < waiting_bytes > QUEUE_BYTES - num_bytes:
+            if len(waiting) < QUEUE_CALLS and not 0 < waiting_bytes > QUEUE_BYTES - num_bytes:
                 return True
             if not self.wait(pending[0]):
                 return False
@@ -71,14 +70,14 @@ class _CallQueue:
 
     def wait(self, call: Call) -> bool:
         """Waits for a call; returns whether it has ended. Patience that has run out returns with the next success."""
-        if call.wait(0 if self._is_late and not self._waits_forever else self._patience_seconds):
+        if call.wait(0 if self._is_late and not self._waits_forever else PATIENCE_SECONDS):
             return True
         self._is_late = True
         if not self._has_warned:
             self._has_warned = True
             without = "continuing without it; calls that it does not make are lost"
             then = "waiting for it" if self._waits_forever else without
-            _logger.warning("tracker %s has been busy for %g s: %s", self._name, self._patience_seconds, then)
+            _logger.warning("tracker %s has been busy for %g s: %s", self._name, PATIENCE_SECONDS, then)
         return self._waits_forever and call.wait()
 
     def close(self) -> None:
@@ -100,8 +99,6 @@ class ThreadedTracker(Tracker):
         name: str,
         on_error: Literal["warn", "fail"] = "warn",
         fix: str = "",
-        patience_seconds: float = PATIENCE_SECONDS,
-        queue_calls: int = QUEUE_CALLS,
     ) -> None:
         """Takes the tracker; the thread starts with the first call.
 
@@ -112,13 +109,9 @@ class ThreadedTracker(Tracker):
             `warn` logs the first error, counts lost calls, logs their number at `close`, and never raises nor waits
             without a limit.
           fix: the fix that the message of a raised error names.
-          patience_seconds: see `PATIENCE_SECONDS`.
-          queue_calls: see `QUEUE_CALLS`.
         """
         self._tracker, self._name, self._must_work, self._fix = tracker, name, on_error == "fail", fix
-        self._queue = _CallQueue(
-            name, waits_forever=self._must_work, patience_seconds=patience_seconds, max_calls=queue_calls
-        )
+        self._queue = _CallQueue(name, waits_forever=self._must_work)
         self._failure: tuple[str, BaseException] | None = None  # the first failed call and its error
         self._num_calls = self._num_lost = 0
         self._has_raised = self._is_closed = False
