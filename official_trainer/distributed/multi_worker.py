@@ -13,9 +13,9 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.distributed import rendezvous, tcp_timeout
+from official_trainer.distributed import tcp_timeout
 from official_trainer.distributed.cluster import CHIEF, WORKER, Cluster, process_name
-from official_trainer.distributed.peers import ALONE, Peers, explain_loss
+from official_trainer.distributed.peers import ALONE, Peers, bounded, explain_loss, meet
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     if cluster is None or len(cluster.training) < 2:
         return tf.distribute.MultiWorkerMirroredStrategy()
     members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
-    rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
+    meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
     # Without TensorFlow's timeout: for each sum of gradients it would start a thread that waits until it has passed.
     implementation = tf.distribute.experimental.CommunicationImplementation[(runtime.all_reduce_alg or "auto").upper()]
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
@@ -42,7 +42,7 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         tf.train.ClusterSpec(roles), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
     )
     what = f"{cluster.name}: connecting to {', '.join(members)}"
-    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, what):
+    with bounded(runtime.rendezvous_timeout_seconds, what):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     tcp_timeout.end_silent_connections(members.values())
     _PEERS[strategy] = _Workers(cluster)

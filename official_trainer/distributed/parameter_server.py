@@ -20,7 +20,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.distributed import tcp_timeout
 from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster, process_name
-from official_trainer.distributed.rendezvous import bounded, wait_for
+from official_trainer.distributed.peers import bounded, wait_for
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import STATUS_FILE
 from official_trainer.lazy import tf
