@@ -2,14 +2,15 @@
 
 import dataclasses
 import json
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from official_trainer.distributed import environment
 from official_trainer.distributed import slurm as slurm_step
 from official_trainer.distributed.cluster import Cluster, ClusterError
-from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 
 
@@ -21,6 +22,12 @@ class Runtime:
 
 def no_slurm(*words):
     raise OSError("scontrol: command not found")
+
+
+def cluster_env(environ, runtime=None, *, scontrol=no_slurm):
+    """Reads the cluster on a machine whose `scontrol` is this function."""
+    with mock.patch.object(slurm_step, "run_scontrol", scontrol):
+        return environment.cluster_env(environ, runtime)
 
 
 def tf_config(addresses=None, task=None, **more):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.distributed import slurm
@@ -29,12 +29,7 @@ from official_trainer.errors import shorten
 _KUBERNETES_PORT = 2222
 
 
-def cluster_env(
-    environ: Mapping[str, str],
-    runtime: Any = None,
-    *,
-    scontrol: Callable[..., str] = slurm.run_scontrol,
-) -> Cluster | None:
+def cluster_env(environ: Mapping[str, str], runtime: Any = None) -> Cluster | None:
     """Returns the cluster that this process was started in, or None for a process alone.
 
     The first of these that is set counts: `TF_CONFIG`, a job on Kubernetes, a step of Slurm's srun, then the config.
@@ -43,12 +38,11 @@ def cluster_env(
       environ: the environment of this process.
       runtime: section `runtime` of the config: `worker_hosts`, `host:port` of all workers with commas between, and
         `task_index`, the number of this process in the list.
-      scontrol: runs Slurm's `scontrol` with these words; raises OSError if it cannot.
 
     Raises:
       ClusterError: a value is malformed, or the environment and the config differ.
     """
-    found = _tf_config(environ) or _kubernetes(environ) or slurm.read(environ, scontrol)
+    found = _tf_config(environ) or _kubernetes(environ) or slurm.read(environ)
     configured = _worker_hosts(runtime) if runtime is not None else None
     if found is not None and found.role == EVALUATOR:
         return found

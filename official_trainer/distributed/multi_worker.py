@@ -37,13 +37,9 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     # Without TensorFlow's timeout: for each sum of gradients it would start a thread that waits until it has passed.
     implementation = tf.distribute.experimental.CommunicationImplementation[(runtime.all_reduce_alg or "auto").upper()]
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
-    roles = {role: list(cluster.addresses[role]) for role in (CHIEF, WORKER) if role in cluster.addresses}
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(roles), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
-    )
     what = f"{cluster.name}: connecting to {', '.join(members)}"
     with bounded(runtime.rendezvous_timeout_seconds, what):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver((CHIEF, WORKER)), options)
     tcp_timeout.end_silent_connections(members.values())
     _PEERS[strategy] = _Workers(cluster)
     _logger.info("strategy multi_worker_mirrored: %s of %s", cluster.name, ", ".join(members))

@@ -32,6 +32,8 @@ _logger = logging.getLogger(__name__)
 SERVING = (WORKER, PS)
 """Roles whose processes run a server of TensorFlow."""
 
+_CONNECTED = (CHIEF, *SERVING)  # an evaluator does not communicate with the others
+
 POLL_SECONDS = 0.5
 """How often a server checks whether the chief is still alive."""
 
@@ -92,12 +94,9 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     assert cluster is not None
     servers = _servers(cluster.addresses)
     wait_for(servers, runtime.rendezvous_timeout_seconds)
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        _cluster_spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
-    )
     what = "chief: connecting to the workers and parameter servers"
     with bounded(runtime.rendezvous_timeout_seconds, what):
-        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        strategy = tf.distribute.ParameterServerStrategy(cluster.resolver(_CONNECTED))
     tcp_timeout.end_silent_connections(servers.values())
     if strategy.num_replicas_in_sync > 1:
         raise CoordinatorError(
@@ -119,7 +118,7 @@ def addresses_of(strategy: Any) -> Mapping[str, tuple[str, ...]]:
 
 def missing_roles(cluster: Cluster) -> list[str]:
     """Returns the roles that training under a coordinator needs and a cluster does not have."""
-    return [role for role in (CHIEF, *SERVING) if not cluster.addresses.get(role)]
+    return [role for role in _CONNECTED if not cluster.addresses.get(role)]
 
 
 def _check_cluster(cluster: Cluster | None) -> None:
@@ -139,11 +138,6 @@ def _servers(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     return {
         process_name(role, index): address for role in SERVING for index, address in enumerate(addresses.get(role, ()))
     }
-
-
-def _cluster_spec(cluster: Cluster) -> tf.train.ClusterSpec:
-    known = (CHIEF, *SERVING)  # an evaluator does not communicate with the others
-    return tf.train.ClusterSpec({role: list(cluster.addresses[role]) for role in known})
 
 
 def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
@@ -167,9 +161,8 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
     if runtime.num_gpus is not None:
         settings.device_count["GPU"] = runtime.num_gpus
     try:
-        server = tf.distribute.Server(
-            _cluster_spec(cluster), cluster.role, cluster.index, protocol="grpc", config=settings, start=True
-        )
+        spec = cluster.resolver(_CONNECTED).cluster_spec()
+        server = tf.distribute.Server(spec, cluster.role, cluster.index, protocol="grpc", config=settings, start=True)
     except tf.errors.OpError as error:
         address = cluster.addresses[cluster.role][cluster.index]
         raise CoordinatorError(f"{cluster.name} cannot serve at {address}: {error.message}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from official_trainer.distributed.cluster import (
     WORKER,
@@ -48,7 +48,7 @@ def run_scontrol(*words: str) -> str:
     return done.stdout
 
 
-def read(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster | None:
+def read(environ: Mapping[str, str]) -> Cluster | None:
     """Returns the cluster of a task of srun; None in the shell of a batch job, which has most of the variables too.
 
     Raises:
@@ -56,10 +56,10 @@ def read(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster | 
     """
     if "SLURM_PROCID" not in environ or not ({"SLURM_STEP_ID", "SLURM_STEPID"} & set(environ)):
         return None
-    return _step_of_a_role(environ, scontrol) if environ.get(HOSTS) else _step_of_workers(environ, scontrol)
+    return _step_of_a_role(environ) if environ.get(HOSTS) else _step_of_workers(environ)
 
 
-def _step_of_a_role(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster:
+def _step_of_a_role(environ: Mapping[str, str]) -> Cluster:
     """Reads a job of `launch slurm` that has a step for each role."""
     nodes: dict[str, list[str]] = {}
     for part in environ[HOSTS].split(";"):
@@ -76,10 +76,10 @@ def _step_of_a_role(environ: Mapping[str, str], scontrol: Callable[..., str]) ->
             f"{HOSTS}={environ[HOSTS]}: {role} {rank} belongs on {there[0]}, and srun started it on {here}; "
             "`launch slurm` sets both, so let it start the steps"
         )
-    return checked_cluster(_addresses(nodes, job, scontrol), role, rank, SOURCE)
+    return checked_cluster(_addresses(nodes, job), role, rank, SOURCE)
 
 
-def _step_of_workers(environ: Mapping[str, str], scontrol: Callable[..., str]) -> Cluster | None:
+def _step_of_workers(environ: Mapping[str, str]) -> Cluster | None:
     """Reads a step of several tasks, all of them workers, in the order of their ranks."""
     count_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
     count = number_variable(environ, count_name, _SRUN) if count_name in environ else 1
@@ -89,7 +89,7 @@ def _step_of_workers(environ: Mapping[str, str], scontrol: Callable[..., str]) -
     list_name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
     nodes = required_variable(environ, list_name, _SRUN)
     try:
-        hosts = scontrol("show", "hostnames", nodes).split()
+        hosts = run_scontrol("show", "hostnames", nodes).split()
     except OSError as error:
         raise ClusterError(
             f"Slurm: `scontrol show hostnames {nodes}` fails: {error}; put scontrol on the PATH, or set TF_CONFIG"
@@ -103,7 +103,7 @@ def _step_of_workers(environ: Mapping[str, str], scontrol: Callable[..., str]) -
     step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "0"))
     slot = job + 131 * int(step if step.isdecimal() else 0)
     nodes_of_tasks = {WORKER: [hosts[number] for number in places]}
-    return checked_cluster(_addresses(nodes_of_tasks, slot, scontrol), WORKER, rank, SOURCE)
+    return checked_cluster(_addresses(nodes_of_tasks, slot), WORKER, rank, SOURCE)
 
 
 def _places(environ: Mapping[str, str], hosts: Sequence[str], count: int) -> list[int]:
@@ -121,14 +121,14 @@ def _places(environ: Mapping[str, str], hosts: Sequence[str], count: int) -> lis
     return [node for node, _ in (sorted(places, key=lambda place: place[::-1]) if is_cyclic else places)]
 
 
-def _addresses(nodes: Mapping[str, Sequence[str]], number: int, scontrol: Callable[..., str]) -> dict[str, list[str]]:
+def _addresses(nodes: Mapping[str, Sequence[str]], number: int) -> dict[str, list[str]]:
     """Returns `host:port` of each process by role, from its node: its NodeAddr, or its name where Slurm has none.
 
     Processes that share a host have different ports, and so have jobs, by their numbers.
     """
     names = dict.fromkeys(name for listed in nodes.values() for name in listed)
     try:
-        lines = scontrol("-o", "show", "node", ",".join(names)).splitlines()
+        lines = run_scontrol("-o", "show", "node", ",".join(names)).splitlines()
     except OSError:
         lines = []
     known = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]

@@ -52,9 +52,7 @@ def from_arrays(
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
     context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
-    if plan.training:
-        return _endless(source, plan, context, transform_fn)
-    return _one_pass(source, plan, context, transform_fn)
+    return (_endless if plan.training else _one_pass)(source, context, transform_fn)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +103,8 @@ class _Source:
         return order.window_length(batches, max_steps)
 
 
-def _endless(
-    source: _Source, plan: order.BatchPlan, context: InputContext, transform_fn: order.TransformFn | None
-) -> tf.data.Dataset:
-    plan = plan.strided(context)
+def _endless(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+    plan = source.plan.strided(context)
     start_step, window_steps = context.start_step, context.window_steps
     yields_blocks = window_steps is not None and transform_fn is None  # a block is what is gathered at once
     steps = source.block_steps(window_steps if yields_blocks and window_steps else _BLOCK_STEPS)
@@ -134,9 +130,8 @@ def _endless(
     )
 
 
-def _one_pass(
-    source: _Source, plan: order.BatchPlan, context: InputContext, transform_fn: order.TransformFn | None
-) -> tf.data.Dataset:
+def _one_pass(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+    plan = source.plan
     if plan.drop_remainder and source.num_examples < plan.global_batch_size:
         raise DataError(
             f"from_arrays(): the {plan.use} have {source.num_examples} examples, fewer than one batch of "

@@ -73,7 +73,10 @@ def find_files(input_path: str | Sequence[str]) -> list[RecordFile]:
     paths: set[str] = set()
     patterns = input_path.split(",") if isinstance(input_path, str) else input_path
     for pattern in filter(None, map(str.strip, patterns)):
-        matches = _glob(pattern)
+        try:
+            matches = tf.io.gfile.glob(pattern)
+        except tf.errors.OpError as error:
+            raise DataError(f"input_path: cannot list {pattern!r}: {_first_line(error)}") from error
         if not matches:
             where = "" if is_url(pattern) else f", which is {os.path.abspath(pattern)},"
             raise DataError(
@@ -122,13 +125,6 @@ def _damage(path: str) -> DataError | None:
     except tf.errors.OpError as error:
         return DataError(f"cannot read {path}: {_first_line(error)}")
     return None
-
-
-def _glob(pattern: str) -> list[str]:
-    try:
-        return tf.io.gfile.glob(pattern)
-    except tf.errors.OpError as error:
-        raise DataError(f"input_path: cannot list {pattern!r}: {_first_line(error)}") from error
 
 
 def _open_problem(path: str) -> str | None:

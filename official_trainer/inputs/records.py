@@ -136,19 +136,16 @@ class _Share:
         """Returns what each pipeline reads; counts records where that is quick."""
         shares = [self._files_of(pipeline) for pipeline in range(self.plan.pipelines)]
         sizes = [[file.size_bytes() for file in share] for share in shares]
-        total = sum(size or 0 for share in sizes for size in share)
-        examples: list[int] | None = None
-        if all(file.take >= 0 for file in self.all_files) or (_are_known(sizes) and total <= _QUICK_TO_COUNT_BYTES):
-            examples = [sum(file.count() for file in share) for share in shares]
+        are_known = all(size is not None for share in sizes for size in share)
+        size_bytes = tuple(sum(size or 0 for size in share) for share in sizes) if are_known else None
+        examples: tuple[int, ...] | None = None
+        is_quick = size_bytes is not None and sum(size_bytes) <= _QUICK_TO_COUNT_BYTES
+        if is_quick or all(file.take >= 0 for file in self.all_files):
+            examples = tuple(sum(file.count() for file in share) for share in shares)
             if self.by == "examples":
-                examples = [self._every_nth(examples[0], pipeline) for pipeline in range(self.plan.pipelines)]
-        return Sharing(
-            by=self.by,
-            pipelines=self.plan.pipelines,
-            files=tuple(len(share) for share in shares),
-            examples=None if examples is None else tuple(examples),
-            size_bytes=tuple(sum(size or 0 for size in share) for share in sizes) if _are_known(sizes) else None,
-        )
+                examples = tuple(self._every_nth(examples[0], pipeline) for pipeline in range(self.plan.pipelines))
+        files = tuple(len(share) for share in shares)
+        return Sharing(by=self.by, pipelines=len(shares), files=files, examples=examples, size_bytes=size_bytes)
 
     def _files_of(self, pipeline: int) -> tuple[RecordFile, ...]:
         return self.all_files[pipeline :: self.plan.pipelines] if self.by == "files" else self.all_files
@@ -281,10 +278,6 @@ class _Share:
 def _parsed(parse_fn: ParseFn, record: tf.Tensor) -> Any:
     with tf.name_scope("parse_fn"):
         return parse_fn(record)
-
-
-def _are_known(sizes: Sequence[Sequence[int | None]]) -> bool:
-    return all(size is not None for share in sizes for size in share)
 
 
 def _named(files: Sequence[RecordFile]) -> str:

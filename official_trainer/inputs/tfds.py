@@ -10,7 +10,7 @@ TFDS's own reader cannot start at a step or at an epoch's seed, so `records.py` 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.errors import nearest
@@ -101,7 +101,9 @@ def _builder(params: Any) -> Any:
 
 def _not_prepared(name: str, data_dir: Any, params: Any) -> DataError:
     folder = os.path.expanduser(os.fspath(data_dir))
-    prepared = sorted(_prepared_names(folder))
+    depths = ("*/*", "*/*/*")  # `name/version`, and `name/config/version`
+    found_at = [path for depth in depths for path in tf.io.gfile.glob(os.path.join(folder, depth, "features.json"))]
+    prepared = sorted("/".join(os.path.relpath(path, folder).split(os.sep)[:-2]) for path in found_at)
     close = nearest(name, prepared)
     if close:
         found = f"did you mean {close[0]}?"
@@ -114,14 +116,6 @@ def _not_prepared(name: str, data_dir: Any, params: Any) -> DataError:
         f"tfds_name {name!r}: no prepared dataset of this name in {folder}; {found} "
         f"Prepare it with: tfds build {name}{option} (training never downloads), or set tfds_data_dir"
     )
-
-
-def _prepared_names(folder: str) -> Iterator[str]:
-    """Yields `name` or `name/config` for each dataset prepared under `folder`."""
-    for depth in ("*/*", "*/*/*"):
-        for path in tf.io.gfile.glob(os.path.join(folder, depth, "features.json")):
-            parts = os.path.relpath(path, folder).split(os.sep)
-            yield "/".join(parts[:-2])
 
 
 def _split_files(builder: Any, params: Any) -> list[RecordFile]:

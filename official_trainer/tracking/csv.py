@@ -60,8 +60,8 @@ class CsvTracker(Tracker):
         self.path = str(path)
         self._clock = clock
         self._file: IO[str] | None = None
-        self._columns: list[str] | None = None  # None until the file is read
-        self._known: set[tuple[str, str]] = set()  # (step, split) of each row, as written
+        self._columns: list[str] = []  # of the file, if it is open
+        self._known: set[tuple[str, str]] = set()  # (step, split) of each row, as written, if the file is open
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Adds a row; it replaces one of the same step and split.
@@ -73,17 +73,18 @@ class CsvTracker(Tracker):
         for name in _OWN:
             if name in values:
                 raise MetricError(f"a metric cannot be named {name!r}: {self.path} has a column of that name")
-        columns = self._known_columns()
+        if self._file is None:
+            self._rows()
         row = {"step": str(step), "split": split, "time": f"{self._clock():.3f}"}
         row |= {name: repr(float(value)) for name, value in values.items()}
         place = row["step"], row["split"]
-        if place in self._known or not row.keys() <= set(columns):
+        if place in self._known or not row.keys() <= set(self._columns):
             rows = [other for other in self._rows() if (other["step"], other["split"]) != place]
-            self._write([*columns, *(name for name in row if name not in columns)], [*rows, row])
+            self._write(list(dict.fromkeys([*self._columns, *row])), [*rows, row])
             return
         if self._file is None:
             self._file = files.open_file(self.path, "a")
-        csv.DictWriter(self._file, columns, lineterminator="\n").writerow(row)
+        csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(row)
         self._file.flush()
         self._known.add(place)
 
@@ -92,24 +93,18 @@ class CsvTracker(Tracker):
         self.close()
         files.remove_temporaries(*os.path.split(self.path))
         if files.exists(self.path):
-            rows = list(self._rows())
+            rows = self._rows()
             kept = [row for row in rows if int(row["step"]) <= step]
             if len(kept) < len(rows):
-                self._write(self._known_columns(), kept)
+                self._write(self._columns, kept)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _known_columns(self) -> list[str]:
-        if self._columns is None:
-            list(self._rows())
-        assert self._columns is not None
-        return self._columns
-
-    def _rows(self) -> Iterator[dict[str, str]]:
-        """Yields the complete rows of the file, and removes other lines, such as half a line of a killed process."""
+    def _rows(self) -> list[dict[str, str]]:
+        """Returns the complete rows of the file, and removes other lines, such as half a line of a killed process."""
         text = files.read_text(self.path) if files.exists(self.path) else ""
         whole = text[: text.rfind("\n") + 1]
         head, *lines = list(csv.reader(io.StringIO(whole))) or [[]]
@@ -125,7 +120,7 @@ class CsvTracker(Tracker):
         self._known = {(row["step"], row["split"]) for row in rows}
         if whole != text or len(rows) < len(lines):
             self._write(self._columns, rows)
-        yield from rows
+        return rows
 
     def _write(self, columns: list[str], rows: list[dict[str, str]]) -> None:
         self.close()
@@ -134,5 +129,3 @@ class CsvTracker(Tracker):
         writer.writeheader()
         writer.writerows(rows)
         files.write_text_atomically(self.path, table.getvalue(), durable=False)
-        self._columns = columns
-        self._known = {(row["step"], row["split"]) for row in rows}

@@ -45,13 +45,16 @@ class Image:
 
     pixels: Any
 
-    def png(self) -> bytes:
-        """Returns the picture as a PNG file; only for pixels on the host, as trackers get them."""
+    def picture(self) -> Any:
+        """Returns an image of Pillow's; only for pixels on the host, as trackers get them."""
         from PIL import Image as pillow  # installed with TensorBoard, which is installed with TensorFlow
 
-        pixels = self.pixels[:, :, 0] if self.pixels.shape[2] == 1 else self.pixels
+        return pillow.fromarray(self.pixels[:, :, 0] if self.pixels.shape[2] == 1 else self.pixels)
+
+    def png(self) -> bytes:
+        """Returns the picture as a PNG file."""
         written = io.BytesIO()
-        pillow.fromarray(pixels).save(written, "PNG")
+        self.picture().save(written, "PNG")
         return written.getvalue()
 
 

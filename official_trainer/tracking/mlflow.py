@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -104,7 +103,7 @@ class MlflowTracker(Tracker):
                     self._run_id, json.dumps({"counts": counts.tolist(), "edges": edges.tolist()}), f"{path}.json"
                 )
             elif isinstance(thing, Image):
-                self._log_bytes(thing.png(), f"{path}.png")
+                client.log_image(self._run_id, thing.picture(), f"{path}.png")
 
     def end(self, outcome: Outcome) -> None:
         self._open().set_terminated(self._run_id, status=_STATUS[outcome.status])
@@ -145,14 +144,6 @@ class MlflowTracker(Tracker):
             history = self._client.get_metric_history(self._run_id, name)
             self._last_steps[name] = max((metric.step for metric in history), default=-1)
         return self._last_steps[name]
-
-    def _log_bytes(self, content: bytes, path: str) -> None:
-        folder, _, name = path.rpartition("/")
-        with tempfile.TemporaryDirectory() as directory:
-            local = os.path.join(directory, name)
-            with open(local, "wb") as file:
-                file.write(content)
-            self._client.log_artifact(self._run_id, local, artifact_path=folder)
 
 
 def _entities() -> Any:

@@ -67,9 +67,10 @@ class TensorBoardTracker(Tracker):
         if [_group(value) for value in written] == [_group(new.value[0])]:
             return
         if written:
-            self._cut(_HPARAMS, lambda event: not any(value.tag == tag for value in event.summary.value))
-        self._write(_HPARAMS, 0, new)
-        self._writers[_HPARAMS].flush()
+            if _HPARAMS in self._writers:  # its file is among those that change
+                self._writers.pop(_HPARAMS).close()
+            self._files.cut(_HPARAMS, lambda event: not any(value.tag == tag for value in event.summary.value))
+        self._add(0, [(_HPARAMS, new)])
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         scalar = load("tensorboard.plugins.scalar.summary_v2")
@@ -106,7 +107,7 @@ class TensorBoardTracker(Tracker):
         self._rewound_to = step
         folders = [path for folder in (*self._folders.values(), "") for path in self._files.folders(folder)]
         for path in dict.fromkeys(folders):
-            self._cut(path, lambda event: event.step <= step)
+            self._files.cut(path, lambda event: event.step <= step)
             # For a TensorBoard that has read the points already. It takes the first start for the beginning of the run,
             # so there are two.
             for _ in range(2):
@@ -134,17 +135,14 @@ class TensorBoardTracker(Tracker):
 
     def _add(self, step: int, new: Sequence[tuple[str, Any]]) -> None:
         """Writes those points that are new; each is a folder and a summary of one value."""
+        events = load("tensorboard.compat.proto.event_pb2")
         written = set()
         for path, summary in new:
             if (path, summary.value[0].tag, step) not in self._known:
-                self._write(path, step, summary)
+                self._writer(path).add_event(events.Event(wall_time=time.time(), step=step, summary=summary))
                 written.add(path)
         for path in written:
             self._writers[path].flush()
-
-    def _write(self, path: str, step: int, summary: Any) -> None:
-        events = load("tensorboard.compat.proto.event_pb2")
-        self._writer(path).add_event(events.Event(wall_time=time.time(), step=step, summary=summary))
 
     def _writer(self, path: str) -> Any:
         if path not in self._writers:
@@ -166,12 +164,6 @@ class TensorBoardTracker(Tracker):
         for event in self._files.events(path):
             if event.step == step:
                 self._known.update((path, value.tag, step) for value in event.summary.value)
-
-    def _cut(self, path: str, is_kept: Callable[[Any], bool]) -> None:
-        """Removes summaries from the files of a folder, and closes its writer, whose file is among them."""
-        if path in self._writers:
-            self._writers.pop(path).close()
-        self._files.cut(path, is_kept)
 
 
 class _EventFiles:
@@ -213,10 +205,6 @@ class _EventFiles:
         return [name for name in names if ".tfevents." in name and not any(part in name for part in left_out)]
 
 
-def _text(tag: str, text: Text) -> Any:
-    return load("tensorboard.plugins.text.summary_v2").text_pb(tag, text.markdown)
-
-
 def _histogram(tag: str, histogram: Histogram) -> Any:
     """Returns rows of left edge, right edge and count."""
     counts, edges = histogram.buckets()
@@ -233,7 +221,11 @@ def _image(tag: str, image: Image) -> Any:
     return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(content))
 
 
-_FORMS: Mapping[type, Callable[[str, Any], Any]] = {Histogram: _histogram, Image: _image, Text: _text}
+_FORMS: Mapping[type, Callable[[str, Any], Any]] = {
+    Histogram: _histogram,
+    Image: _image,
+    Text: lambda tag, text: load("tensorboard.plugins.text.summary_v2").text_pb(tag, text.markdown),
+}
 
 
 def _summary(tag: str, metadata: Any, tensor: Any) -> Any:
