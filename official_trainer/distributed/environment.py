@@ -43,7 +43,10 @@ def cluster_env(environ: Mapping[str, str], runtime: Any = None) -> Cluster | No
       ClusterError: a value is malformed, or the environment and the config differ.
     """
     found = _tf_config(environ) or _kubernetes(environ) or slurm.read(environ)
-    configured = _worker_hosts(runtime) if runtime is not None else None
+    configured = None
+    if runtime is not None and runtime.worker_hosts is not None and runtime.task_index is not None:
+        hosts = [host.strip() for host in runtime.worker_hosts.split(",")]
+        configured = checked_cluster({WORKER: hosts}, WORKER, runtime.task_index, "runtime.worker_hosts")
     if found is not None and found.role == EVALUATOR:
         return found
     if found is not None and configured is not None and found.tf_config() != configured.tf_config():
@@ -162,13 +165,3 @@ def _read_layout(text: str) -> dict[str, tuple[int, int]]:
             raise ClusterError(f"{LAYOUT}={text}: {role} is there twice; keep one")
         layout[role] = (int(match[2] or 1), int(match[3]))
     return layout
-
-
-# The config.
-
-
-def _worker_hosts(runtime: Any) -> Cluster | None:
-    if runtime.worker_hosts is None or runtime.task_index is None:
-        return None
-    hosts = [host.strip() for host in runtime.worker_hosts.split(",")]
-    return checked_cluster({WORKER: hosts}, WORKER, runtime.task_index, "runtime.worker_hosts")

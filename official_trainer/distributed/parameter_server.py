@@ -156,7 +156,9 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
     watch = ChiefWatch(model_dir, runtime.rendezvous_timeout_seconds)
     settings = tf.compat.v1.ConfigProto()
     settings.gpu_options.allow_growth = True
-    if _cores() == 1:
+    # TensorFlow derives its number of threads from that of the cores which this process may use.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if cores == 1:
         settings.inter_op_parallelism_threads = 2  # a thread that waits for a variable would block the only one
     if runtime.num_gpus is not None:
         settings.device_count["GPU"] = runtime.num_gpus
@@ -174,11 +176,6 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
         raise PreemptedError(f"the chief was asked to stop; {cluster.name} has nothing to save")
     if code != ExitCode.DONE:
         raise ChiefGoneError(f"{cluster.name} ends: {watch.reason}; start all processes again to continue")
-
-
-def _cores() -> int:
-    """Returns the number of cores that this process may use, from which TensorFlow derives its number of threads."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ChiefWatch:

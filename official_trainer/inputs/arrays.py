@@ -52,7 +52,7 @@ def from_arrays(
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
     context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
-    return (_endless if plan.training else _one_pass)(source, context, transform_fn)
+    return _endless(source, context, transform_fn) if plan.training else _one_pass(source, transform_fn)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +104,13 @@ class _Source:
 
 
 def _endless(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
-    plan = source.plan.strided(context)
-    start_step, window_steps = context.start_step, context.window_steps
+    plan, window_steps = source.plan, context.window_steps
     yields_blocks = window_steps is not None and transform_fn is None  # a block is what is gathered at once
     steps = source.block_steps(window_steps if yields_blocks and window_steps else _BLOCK_STEPS)
     elements_in_block = steps * plan.replicas
 
     def block(index: tf.Tensor) -> Any:
-        first = start_step * plan.replicas + index * elements_in_block
+        first = plan.first_element + index * elements_in_block
         starts = plan.first_positions(first + tf.range(elements_in_block, dtype=tf.int64))
         positions = starts[:, None] + tf.range(plan.replica_batch_size, dtype=tf.int64)
         return source.gather(tf.reshape(source.indices(tf.reshape(positions, [-1])), positions.shape))
@@ -123,14 +122,13 @@ def _endless(source: _Source, context: InputContext, transform_fn: order.Transfo
         blocks if yields_blocks else blocks.unbatch(),
         plan,
         transform_fn=transform_fn,
-        first_element=start_step * plan.replicas,
         window_steps=None if yields_blocks else window_steps,
         # Blocks are prepared ahead by the map above; handing over single small batches costs more than taking them.
         prefetch=transform_fn is not None,
     )
 
 
-def _one_pass(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+def _one_pass(source: _Source, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
     plan = source.plan
     if plan.drop_remainder and source.num_examples < plan.global_batch_size:
         raise DataError(
@@ -145,9 +143,8 @@ def _one_pass(source: _Source, context: InputContext, transform_fn: order.Transf
             positions = positions[: source.num_examples - start]
         return source.gather(source.indices(positions))
 
-    first = context.start_step * plan.replicas
-    batches = _map(element, tf.data.Dataset.range(first, plan.num_elements(source.num_examples)))
-    return order.finish(batches, plan, transform_fn=transform_fn, first_element=first, window_steps=None)
+    numbers = tf.data.Dataset.range(plan.first_element, plan.num_elements(source.num_examples))
+    return order.finish(_map(element, numbers), plan, transform_fn=transform_fn, window_steps=None)
 
 
 def _map(function: Callable[[tf.Tensor], Any], numbers: tf.data.Dataset) -> tf.data.Dataset:

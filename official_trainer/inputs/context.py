@@ -29,7 +29,6 @@ class BatchSizeError(UserError, ValueError):
 
     def __init__(self, global_batch_size: int, num_replicas: int) -> None:
         self.global_batch_size = global_batch_size
-        self.num_replicas = num_replicas
         lower = global_batch_size // num_replicas * num_replicas
         higher = lower + num_replicas
         self.choices = f"{lower} or {higher}" if lower else str(higher)

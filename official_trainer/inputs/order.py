@@ -42,12 +42,15 @@ class BatchPlan:
     replicas: int
     pipelines: int
     pipeline: int
-    first_step: int = 0
-    batch_stride: int = 1
+    first_step: int
+    batch_stride: int
 
     @classmethod
     def resolve(cls, params: Any, context: InputContext) -> BatchPlan:
-        """Returns the plan of `params` (a data section) in `context`."""
+        """Returns the plan of `params` (a data section) in `context`.
+
+        A promise to read from its `start_step` on, and in training only those global batches that it asks for.
+        """
         training = bool(params.is_training)
         shuffle = getattr(params, "shuffle", None)
         drop_remainder = getattr(params, "drop_remainder", None)
@@ -63,11 +66,14 @@ class BatchPlan:
             replicas=context.num_replicas_in_sync // context.num_input_pipelines,
             pipelines=context.num_input_pipelines,
             pipeline=context.input_pipeline_id,
+            first_step=context.start_step,
+            batch_stride=context.batch_stride if training else 1,
         )
 
-    def strided(self, context: InputContext) -> BatchPlan:
-        """Returns the plan for only those global batches that `context` asks for; a promise to read only them."""
-        return dataclasses.replace(self, first_step=context.start_step, batch_stride=context.batch_stride)
+    @property
+    def first_element(self) -> int:
+        """Number of this pipeline's first element since the start of training."""
+        return self.first_step * self.replicas
 
     @property
     def pipeline_batch_size(self) -> int:
@@ -144,22 +150,20 @@ def finish(
     plan: BatchPlan,
     *,
     transform_fn: TransformFn | None,
-    first_element: int,
     window_steps: int | None,
     prefetch: bool = True,
 ) -> tf.data.Dataset:
     """Augments, groups into windows and prefetches a dataset of elements (replica batches).
 
     Args:
-      dataset: elements from `first_element` on.
+      dataset: elements from the plan's first one on.
       plan: what this pipeline reads.
       transform_fn: augmentation, called with a batch and seeds `[batch, 2]` int64.
-      first_element: number of the first element since the start of training, for the seeds.
       window_steps: most batches to stack into a block, or None.
       prefetch: whether to prepare elements ahead here.
     """
     if transform_fn is not None:
-        dataset = _transform(dataset.enumerate(start=first_element), plan, transform_fn)
+        dataset = _transform(dataset.enumerate(start=plan.first_element), plan, transform_fn)
     if window_steps is not None:
         dataset = stack_windows(dataset, window_steps)
     if plan.training:

@@ -71,15 +71,14 @@ def from_files(
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
     context.examples_per_epoch = lambda: read_by * sum(file.count() for file in files)
     context.sharing = share.sharing
-    start_step = context.start_step
     window_steps = context.window_steps if plan.training else None
-    first_example = start_step * plan.pipeline_batch_size
+    first_example = plan.first_step * plan.pipeline_batch_size
     if params.cache:
         records = share.cached_records(first_example)
     else:
         # Each data worker of a service reads epochs of its own: what one of them skips would be lost.
         records = share.records(first_example, whole_epochs=bool(context.served_by))
-    if plan.training and (plan := plan.strided(context)).batch_stride > 1:
+    if plan.batch_stride > 1:
         # Other workers' batches are left out before they are parsed.
         records = records.batch(plan.replica_batch_size).shard(plan.batch_stride, 0).unbatch()
 
@@ -90,13 +89,7 @@ def from_files(
     elements = examples.batch(plan.replica_batch_size, drop_remainder=whole)
     if whole and plan.replicas > 1:  # a step is whole only if every replica's batch is
         elements = elements.batch(plan.replicas, drop_remainder=True).unbatch()
-    return order.finish(
-        elements,
-        plan,
-        transform_fn=transform_fn,
-        first_element=start_step * plan.replicas,
-        window_steps=window_steps,
-    )
+    return order.finish(elements, plan, transform_fn=transform_fn, window_steps=window_steps)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,8 @@ class Console(Tracker):
         self._shown_at = -math.inf
         self._speed = ""
         self._rate_start: tuple[int, float] | None = None  # (step, time) from which the speed is measured
-        self._view = _View() if quiet else _Bar(stream) if _is_interactive(stream) else _Lines(stream)
+        is_interactive = stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self._view = _View() if quiet else _Bar(stream) if is_interactive else _Lines(stream)
 
     @contextlib.contextmanager
     def _until_closed(self) -> Iterator[None]:
@@ -205,7 +206,3 @@ def format_seconds(seconds: float) -> str:
 
 def _metrics(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {format_number(value)}" for name, value in values.items())
-
-
-def _is_interactive(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
