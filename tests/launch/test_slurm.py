@@ -96,7 +96,7 @@ def test_each_process_finds_its_place(stand_ins, tmp_path):
         mode = b"--mode=continuous_eval" if role == "evaluator" else b"--mode=train"
         assert words == [b"-m", b"official_trainer", b"train", b"--experiment=x", mode]
         assert environ["A"] == b"b" and cwd == b"/" and not {"TF_CONFIG", "OFFICIAL_TRAINER_CLUSTER"} & environ.keys()
-        with mock.patch("official_trainer.distributed.slurm.run_scontrol", _nodes):
+        with mock.patch("official_trainer.distributed.environment.run_scontrol", _nodes):
             found = cluster_env({name: os.fsdecode(value) for name, value in environ.items()})
         assert (found.role, found.index) == (role, int(index))
         assert found.addresses == {
