@@ -147,18 +147,3 @@ def check_role(role: object, place: str) -> str:
     near = [CHIEF] if role == "master" else nearest(str(role), ROLES)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ClusterError(f"{place} is {shorten(json.dumps(role))}; expected one of {', '.join(ROLES)}{hint}")
-
-
-def required_variable(environ: Mapping[str, str], name: str, fix: str) -> str:
-    """Returns a variable of the environment that has to be set; `fix` is how."""
-    if not environ.get(name):
-        raise ClusterError(f"{name} is not set, so the processes of the run are not known; {fix}")
-    return environ[name]
-
-
-def number_variable(environ: Mapping[str, str], name: str, fix: str) -> int:
-    """Returns a variable of the environment that has to be a number from 0; `fix` is how to set it."""
-    text = required_variable(environ, name, fix)
-    if not (text.isascii() and text.isdecimal()):
-        raise ClusterError(f"{name}={text!r}: expected a number from 0; {fix}")
-    return int(text)

@@ -23,8 +23,6 @@ from official_trainer.distributed.cluster import (
     ClusterError,
     check_role,
     checked_cluster,
-    number_variable,
-    required_variable,
 )
 from official_trainer.errors import shorten
 
@@ -78,6 +76,21 @@ def _place(cluster: Cluster) -> str:
     """Returns a process and its cluster for messages."""
     addresses = [address for role in cluster.addresses for address in cluster.addresses[role]]
     return f"{cluster.name} of {shorten(','.join(addresses))}"
+
+
+def _required(environ: Mapping[str, str], name: str, fix: str) -> str:
+    """Returns a variable of the environment that has to be set; `fix` is how."""
+    if not environ.get(name):
+        raise ClusterError(f"{name} is not set, so the processes of the run are not known; {fix}")
+    return environ[name]
+
+
+def _number(environ: Mapping[str, str], name: str, fix: str) -> int:
+    """Returns a variable of the environment that has to be a number from 0; `fix` is how to set it."""
+    text = _required(environ, name, fix)
+    if not (text.isascii() and text.isdecimal()):
+        raise ClusterError(f"{name}={text!r}: expected a number from 0; {fix}")
+    return int(text)
 
 
 # TF_CONFIG: set by Vertex AI, TFJob, `launch`, or by hand.
@@ -137,22 +150,16 @@ def _kubernetes(environ: Mapping[str, str]) -> Cluster | None:
     if not environ.get(LAYOUT):
         return None
     layout = _read_layout(environ[LAYOUT])
-    pod = number_variable(
-        environ, "JOB_COMPLETION_INDEX", "Kubernetes sets it where the Job has completionMode: Indexed"
-    )
+    pod = _number(environ, "JOB_COMPLETION_INDEX", "Kubernetes sets it where the Job has completionMode: Indexed")
     if "JOBSET_NAME" not in environ:
-        name = required_variable(
-            environ, "JOB_NAME", "set it to the name of the Job, which its headless Service has too"
-        )
+        name = _required(environ, "JOB_NAME", "set it to the name of the Job, which its headless Service has too")
         if set(layout) != {WORKER}:
             raise ClusterError(f"{LAYOUT}={environ[LAYOUT]}: a Job without a JobSet has workers only; use a JobSet")
         hosts = [f"{name}-{index}.{name}:{_KUBERNETES_PORT}" for index in range(layout[WORKER][0] * layout[WORKER][1])]
         return checked_cluster({WORKER: hosts}, WORKER, pod, LAYOUT)
     name = environ["JOBSET_NAME"]
-    role = check_role(
-        required_variable(environ, "REPLICATED_JOB_NAME", "take it from the pod's label"), "REPLICATED_JOB_NAME"
-    )
-    job = number_variable(environ, "JOB_INDEX", "take it from the pod's label") if "JOB_INDEX" in environ else 0
+    role = check_role(_required(environ, "REPLICATED_JOB_NAME", "take it from the pod's label"), "REPLICATED_JOB_NAME")
+    job = _number(environ, "JOB_INDEX", "take it from the pod's label") if "JOB_INDEX" in environ else 0
     addresses = {
         role: [
             f"{name}-{role}-{job}-{pod}.{name}:{_KUBERNETES_PORT}" for job in range(jobs) for pod in range(pods_per_job)
@@ -212,8 +219,8 @@ def _step_of_a_role(environ: Mapping[str, str]) -> Cluster:
             example = "chief=n1;worker=n1,n2;ps=n2"
             raise ClusterError(f"{HOSTS}={environ[HOSTS]}: cannot read {part!r}; expected such as {example}")
         nodes[role] = names.split(",")
-    rank, job = (number_variable(environ, name, _SRUN) for name in ("SLURM_PROCID", "SLURM_JOB_ID"))
-    role = check_role(required_variable(environ, ROLE, _SRUN), ROLE)
+    rank, job = (_number(environ, name, _SRUN) for name in ("SLURM_PROCID", "SLURM_JOB_ID"))
+    role = check_role(_required(environ, ROLE, _SRUN), ROLE)
     here, there = environ.get("SLURMD_NODENAME"), nodes.get(role, [])[rank : rank + 1]
     if here and there and here != there[0]:
         raise ClusterError(
@@ -226,12 +233,12 @@ def _step_of_a_role(environ: Mapping[str, str]) -> Cluster:
 def _step_of_workers(environ: Mapping[str, str]) -> Cluster | None:
     """Reads a step of several tasks, all of them workers, in the order of their ranks."""
     count_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
-    count = number_variable(environ, count_name, _SRUN) if count_name in environ else 1
+    count = _number(environ, count_name, _SRUN) if count_name in environ else 1
     if count < 2:
         return None
-    rank, job = (number_variable(environ, name, _SRUN) for name in ("SLURM_PROCID", "SLURM_JOB_ID"))
+    rank, job = (_number(environ, name, _SRUN) for name in ("SLURM_PROCID", "SLURM_JOB_ID"))
     list_name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
-    nodes = required_variable(environ, list_name, _SRUN)
+    nodes = _required(environ, list_name, _SRUN)
     try:
         hosts = run_scontrol("show", "hostnames", nodes).split()
     except OSError as error:

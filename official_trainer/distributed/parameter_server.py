@@ -90,8 +90,16 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
       CoordinatorError: there is no such cluster, this process is not its chief, or a worker has several GPUs.
       RendezvousError: not all of them answered in time.
     """
-    _check_cluster(cluster)
-    assert cluster is not None
+    asked = "runtime.distribution_strategy=parameter_server"
+    if cluster is None:
+        raise CoordinatorError(
+            f"{asked}: the environment describes no cluster. Set TF_CONFIG to a cluster with the roles "
+            "chief, worker and ps, or start all processes with `official-trainer launch`"
+        )
+    if missing := missing_roles(cluster):
+        raise CoordinatorError(f"{asked}: the cluster of {cluster.source} has no {' and no '.join(missing)}")
+    if cluster.role != CHIEF:
+        raise CoordinatorError(f"{asked}: {cluster.name} cannot train; the chief does")
     servers = _servers(cluster.addresses)
     wait_for(servers, runtime.rendezvous_timeout_seconds)
     what = "chief: connecting to the workers and parameter servers"
@@ -119,19 +127,6 @@ def addresses_of(strategy: Any) -> Mapping[str, tuple[str, ...]]:
 def missing_roles(cluster: Cluster) -> list[str]:
     """Returns the roles that training under a coordinator needs and a cluster does not have."""
     return [role for role in _CONNECTED if not cluster.addresses.get(role)]
-
-
-def _check_cluster(cluster: Cluster | None) -> None:
-    strategy = "runtime.distribution_strategy=parameter_server"
-    if cluster is None:
-        raise CoordinatorError(
-            f"{strategy}: the environment describes no cluster. Set TF_CONFIG to a cluster with the roles "
-            "chief, worker and ps, or start all processes with `official-trainer launch`"
-        )
-    if missing := missing_roles(cluster):
-        raise CoordinatorError(f"{strategy}: the cluster of {cluster.source} has no {' and no '.join(missing)}")
-    if cluster.role != CHIEF:
-        raise CoordinatorError(f"{strategy}: {cluster.name} cannot train; the chief does")
 
 
 def _servers(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

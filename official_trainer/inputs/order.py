@@ -206,7 +206,7 @@ def stack_windows(dataset: tf.data.Dataset, max_steps: int) -> tf.data.Dataset:
 def skip(dataset: Any, num_elements: int) -> Any:
     """Returns `dataset` from element `num_elements` on, for pipelines that cannot start there by themselves.
 
-    The elements before are read over, which is logged.
+    The elements before are read over, which is logged; for a distributed dataset at once, and its iterator is returned.
 
     Args:
       dataset: plain or distributed.
@@ -217,21 +217,10 @@ def skip(dataset: Any, num_elements: int) -> Any:
     _logger.warning("reading over %d batches up to the restored step: this pipeline cannot start there", num_elements)
     if isinstance(dataset, tf.data.Dataset):
         return dataset.skip(num_elements)
-    return _SkippedDistributed(dataset, num_elements)
-
-
-class _SkippedDistributed:
-    """A distributed dataset whose iterator has been moved on; TensorFlow offers no `skip` for these."""
-
-    def __init__(self, dataset: Any, num_elements: int) -> None:
-        self._dataset = dataset
-        self._num_elements = num_elements
-
-    def __iter__(self) -> Any:
-        iterator = iter(self._dataset)
-        for _ in range(self._num_elements):
-            next(iterator)
-        return iterator
+    iterator = iter(dataset)  # TensorFlow has no `skip` for a distributed dataset
+    for _ in range(num_elements):
+        next(iterator)
+    return iterator
 
 
 def window_length(batch_spec: Any, max_steps: int) -> int:
