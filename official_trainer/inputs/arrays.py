@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from official_trainer.inputs import order
-from official_trainer.inputs.context import DataError, InputContext, leaves
-from official_trainer.inputs.sharing import Sharing
+from official_trainer.inputs.context import DataError, InputContext, Sharing, leaves
 from official_trainer.lazy import tf
 
 _BLOCK_STEPS = 32  # more steps to a gather save nothing measurable and delay the first batch

@@ -16,9 +16,8 @@ from typing import Any
 from official_trainer.errors import first_few
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order
-from official_trainer.inputs.context import DataError, InputContext
+from official_trainer.inputs.context import By, DataError, InputContext, Sharing
 from official_trainer.inputs.files import RecordFile
-from official_trainer.inputs.sharing import By, Sharing
 from official_trainer.lazy import tf
 
 ParseFn = Callable[["tf.Tensor"], Any]

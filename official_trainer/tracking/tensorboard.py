@@ -40,13 +40,7 @@ class TensorBoardTracker(Tracker):
       owns_run: whether this process writes the config and the end of the run; only one process of a run does.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        *,
-        folders: Mapping[str, str] | None = None,
-        owns_run: bool = True,
-    ) -> None:
+    def __init__(self, directory: str, *, folders: Mapping[str, str] | None = None, owns_run: bool = True) -> None:
         self._files = _EventFiles(str(directory))
         self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
         self._owns_run = owns_run

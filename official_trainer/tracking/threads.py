@@ -93,12 +93,7 @@ class ThreadedTracker(Tracker):
     """Passes every call on to another tracker, in their order, in one thread."""
 
     def __init__(
-        self,
-        tracker: Tracker,
-        *,
-        name: str,
-        on_error: Literal["warn", "fail"] = "warn",
-        fix: str = "",
+        self, tracker: Tracker, *, name: str, on_error: Literal["warn", "fail"] = "warn", fix: str = ""
     ) -> None:
         """Takes the tracker; the thread starts with the first call.
 

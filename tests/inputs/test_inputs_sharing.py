@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
-from official_trainer.inputs.sharing import Sharing
+from official_trainer.inputs.context import Sharing
 from tests.inputs.test_inputs_records import contexts, parse, write
 
 EXAMPLES = 23
