@@ -8,7 +8,6 @@ that moves single examples costs more than the step.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -43,27 +42,21 @@ def from_arrays(
       DataError: there is no example, the arrays differ in length, or the data section names files.
     """
     context = InputContext.adopt(input_context)
-    plan = order.BatchPlan.resolve(params, context)
+    plan = order.BatchPlan(params, context)
     for name in ("input_path", "tfds_name"):
         if value := getattr(params, name, ""):
             raise DataError(f"{name} is set to {value!r}, but the {plan.use} are arrays in memory; remove it")
-    source = _Source.of(arrays, plan)
+    source = _Source(arrays, plan)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
     context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
     return _endless(source, context, transform_fn) if plan.training else _one_pass(source, transform_fn)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Source:
     """Arrays as tensors, and the order in which they are read."""
 
-    tensors: Any
-    num_examples: int
-    plan: order.BatchPlan
-
-    @classmethod
-    def of(cls, arrays: Any, plan: order.BatchPlan) -> _Source:
+    def __init__(self, arrays: Any, plan: order.BatchPlan) -> None:
         found = list(leaves(arrays, "arrays"))
         if not found:
             raise DataError(f"from_arrays() received no array for the {plan.use}")
@@ -77,12 +70,12 @@ class _Source:
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{path} has {length}" for path, length in lengths.items())
             raise DataError(f"from_arrays(): the arrays of the {plan.use} differ in their number of examples: {sizes}")
-        num_examples = lengths[found[0][0]]
-        if num_examples == 0:
+        self.plan, self.num_examples = plan, lengths[found[0][0]]
+        if self.num_examples == 0:
             raise DataError(f"from_arrays(): the {plan.use} are empty: {found[0][0]} has 0 examples")
         # A constant on an accelerator would be copied back for every gather, one inside a function be part of its code.
         with tf.init_scope(), tf.device("CPU:0"):
-            return cls(tf.nest.map_structure(tf.convert_to_tensor, arrays), num_examples, plan)
+            self.tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """Returns which examples are at rising `positions`, `[n]` int64."""

@@ -9,7 +9,6 @@ contiguous shares of it, and replicas contiguous parts of those. So the order do
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 from collections.abc import Callable
@@ -28,47 +27,28 @@ _GOLDEN = 0x9E3779B97F4A7C15  # the increment and multipliers of SplitMix64 (Ste
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchPlan:
     """A data section with its unset fields resolved, for one pipeline of a job. An element is one replica's batch."""
 
-    training: bool
-    shuffle: bool
-    drop_remainder: bool
-    seed: int
-    prefetch: int | None
-    global_batch_size: int
-    replica_batch_size: int
-    replicas: int
-    pipelines: int
-    pipeline: int
-    first_step: int
-    batch_stride: int
-
-    @classmethod
-    def resolve(cls, params: Any, context: InputContext) -> BatchPlan:
-        """Returns the plan of `params` (a data section) in `context`.
+    def __init__(self, params: Any, context: InputContext) -> None:
+        """Resolves `params` (a data section) in `context`.
 
         A promise to read from its `start_step` on, and in training only those global batches that it asks for.
         """
-        training = bool(params.is_training)
         shuffle = getattr(params, "shuffle", None)
         drop_remainder = getattr(params, "drop_remainder", None)
         seed = getattr(params, "seed", None)
-        return cls(
-            training=training,
-            shuffle=training if shuffle is None else shuffle,
-            drop_remainder=training if drop_remainder is None else drop_remainder,
-            seed=context.seed if seed is None else seed,
-            prefetch=getattr(params, "prefetch_buffer_size", None),
-            global_batch_size=params.global_batch_size,
-            replica_batch_size=context.get_per_replica_batch_size(params.global_batch_size),
-            replicas=context.num_replicas_in_sync // context.num_input_pipelines,
-            pipelines=context.num_input_pipelines,
-            pipeline=context.input_pipeline_id,
-            first_step=context.start_step,
-            batch_stride=context.batch_stride if training else 1,
-        )
+        self.training = bool(params.is_training)
+        self.shuffle = self.training if shuffle is None else shuffle
+        self.drop_remainder = self.training if drop_remainder is None else drop_remainder
+        self.seed: int = context.seed if seed is None else seed
+        self.prefetch: int | None = getattr(params, "prefetch_buffer_size", None)
+        self.global_batch_size: int = params.global_batch_size
+        self.replica_batch_size = context.get_per_replica_batch_size(self.global_batch_size)
+        self.replicas = context.num_replicas_in_sync // context.num_input_pipelines
+        self.pipelines, self.pipeline = context.num_input_pipelines, context.input_pipeline_id
+        self.first_step = context.start_step
+        self.batch_stride = context.batch_stride if self.training else 1
 
     @property
     def first_element(self) -> int:

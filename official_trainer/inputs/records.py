@@ -8,7 +8,6 @@ A restart skips records before they are parsed, and does not read whole epochs t
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -64,8 +63,8 @@ def from_files(
 ) -> tf.data.Dataset:
     """Returns batches of the records in `files`; see `from_tfrecords`."""
     context = InputContext.adopt(input_context)
-    plan = order.BatchPlan.resolve(params, context)
-    share = _Share.of(files, plan, params)
+    plan = order.BatchPlan(params, context)
+    share = _Share(files, plan, params)
     share.check(parse_fn)
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
     context.examples_per_epoch = lambda: read_by * sum(file.count() for file in files)
@@ -91,33 +90,18 @@ def from_files(
     return order.finish(elements, plan, transform_fn=transform_fn, window_steps=window_steps)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Share:
     """The part of all records that one pipeline reads, and in which order."""
 
-    plan: order.BatchPlan
-    files: tuple[RecordFile, ...]
-    all_files: tuple[RecordFile, ...]
-    by: By
-    seed: int
-    params: Any
-
-    @classmethod
-    def of(cls, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> _Share:
-        by: By = "nothing"
+    def __init__(self, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> None:
+        self.plan, self.all_files, self.params = plan, files, params
+        self.by: By = "nothing"
         if plan.pipelines > 1 and params.sharding:
-            by = "files" if len(files) >= plan.pipelines else "examples"
-        own = files[plan.pipeline :: plan.pipelines] if by == "files" else files
+            self.by = "files" if len(files) >= plan.pipelines else "examples"
+        self.files = self._files_of(plan.pipeline)
         # Pipelines that all read everything should at least not read it in the same order.
-        alone = plan.pipelines == 1 or by != "nothing"
-        return cls(
-            plan=plan,
-            files=tuple(own),
-            all_files=tuple(files),
-            by=by,
-            seed=plan.seed if alone else order.stream_seed(plan.seed, f"pipeline/{plan.pipeline}"),
-            params=params,
-        )
+        alone = plan.pipelines == 1 or self.by != "nothing"
+        self.seed = plan.seed if alone else order.stream_seed(plan.seed, f"pipeline/{plan.pipeline}")
 
     def count(self) -> int:
         """Returns the records of this share in one epoch."""
@@ -139,7 +123,7 @@ class _Share:
         files = tuple(len(share) for share in shares)
         return Sharing(by=self.by, pipelines=len(shares), files=files, examples=examples, size_bytes=size_bytes)
 
-    def _files_of(self, pipeline: int) -> tuple[RecordFile, ...]:
+    def _files_of(self, pipeline: int) -> Sequence[RecordFile]:
         return self.all_files[pipeline :: self.plan.pipelines] if self.by == "files" else self.all_files
 
     def _every_nth(self, records: int, pipeline: int) -> int:
