@@ -10,7 +10,6 @@ restart continues `run.json`: the run keeps its id.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import functools
 import importlib.metadata
@@ -21,7 +20,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -38,25 +37,6 @@ class ModelDirError(UserError, ValueError):
     """A directory that cannot be a run's `model_dir`."""
 
     exit_code = ExitCode.CONFIG
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Launch:
-    """How a run was started.
-
-    Attributes:
-      experiment: registered name.
-      mode: `train_and_eval` and the like.
-      argv: the command.
-      config_digest: digest of the resolved config.
-      workspace: folder whose git revision is recorded; None for no workspace.
-    """
-
-    experiment: str
-    mode: str
-    argv: Sequence[str]
-    config_digest: str
-    workspace: str | None = None
 
 
 def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = False) -> None:
@@ -107,11 +87,12 @@ class RunRecord:
 
     Args:
       model_dir: local path or URL, prepared before (`prepare_model_dir`).
-      launch: how this process was started.
+      launch: how this process was started: the fields `experiment` (registered name), `mode` (`train_and_eval` and the
+        like), `argv`, `git_revision` and `config_digest` of `run.json`.
       clock: tells the time in Unix seconds.
     """
 
-    def __init__(self, model_dir: str, launch: Launch, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, model_dir: str, launch: Mapping[str, Any], *, clock: Callable[[], float] = time.time) -> None:
         self.model_dir = str(model_dir)
         self._launch = launch
         self._clock = clock
@@ -127,14 +108,14 @@ class RunRecord:
     def start(self) -> None:
         """Begins a run, or a restart of the run in the directory, whose id, first start and best result are kept."""
         before = self._before = read_run(self.model_dir) or {}
-        now = self._now()
-        is_restart = bool(before) and "train" in self._launch.mode
+        launch, now = self._launch, self._now()
+        is_restart = bool(before) and "train" in launch["mode"]
         self._run = {
-            "experiment": self._launch.experiment,
-            "mode": self._launch.mode,
+            "experiment": launch["experiment"],
+            "mode": launch["mode"],
             "status": "running",
             "run_id": before.get("run_id") or uuid.uuid4().hex,
-            "argv": list(self._launch.argv),
+            "argv": list(launch["argv"]),
             "started": before.get("started", now),
             "restarted": now if is_restart else before.get("restarted"),
             "finished": None,
@@ -149,8 +130,8 @@ class RunRecord:
             "devices": [],
             "input": before.get("input"),
             "gin": None,
-            "git_revision": git_revision(self._launch.workspace),
-            "config_digest": self._launch.config_digest,
+            "git_revision": launch["git_revision"],
+            "config_digest": launch["config_digest"],
         }
         self._status = {
             "phase": "start",
@@ -243,7 +224,7 @@ class RunRecord:
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
 
 
-def git_revision(workspace: str | None) -> str | None:
+def git_revision(workspace: str | os.PathLike[str] | None) -> str | None:
     """Returns the commit of the workspace, with `-dirty` if files differ from it; None without git."""
     if workspace is None:
         return None
