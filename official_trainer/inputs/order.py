@@ -91,8 +91,11 @@ def shuffled(positions: tf.Tensor, num_examples: Any, seed: int) -> tf.Tensor:
       seed: seed of the order.
     """
     epochs = positions // num_examples
-    # Few epochs meet in one vector: mix a key for each of them, not for each position.
-    keys = tf.gather(_epoch_keys(seed, tf.range(epochs[0], epochs[-1] + 1)), epochs - epochs[0])
+    # Few epochs meet in one vector: mix a key for each of them, not for each position. The cipher behind
+    # RandomIndexShuffle is weak in its key: with keys such as (0, epoch, 0) it hardly moves anything.
+    meeting = tf.range(epochs[0], epochs[-1] + 1)
+    words = [_mix(stream_seed(seed, f"order/{word}"), meeting) for word in range(3)]
+    keys = tf.gather(tf.bitcast(tf.stack(words, axis=1), tf.int64), epochs - epochs[0])
     last = tf.cast(num_examples, tf.int64) - 1
     return tf.raw_ops.RandomIndexShuffle(index=positions % num_examples, seed=keys, max_index=last, rounds=4)
 
@@ -105,15 +108,6 @@ def stream_seed(seed: int, name: str) -> int:
 def epoch_seed(seed: int, name: str, epoch: tf.Tensor) -> tf.Tensor:
     """Returns the seed of the stream called `name` in `epoch`, scalar int64."""
     return tf.bitcast(_mix(stream_seed(seed, name), epoch), tf.int64)
-
-
-def _epoch_keys(seed: int, epochs: tf.Tensor) -> tf.Tensor:
-    """Returns well-mixed keys, `[epochs, 3]` int64.
-
-    The cipher behind RandomIndexShuffle is weak in its key: with keys such as (0, epoch, 0) it hardly moves anything.
-    """
-    words = [_mix(stream_seed(seed, f"order/{word}"), epochs) for word in range(3)]
-    return tf.bitcast(tf.stack(words, axis=1), tf.int64)
 
 
 def _mix(start: int, counter: tf.Tensor) -> tf.Tensor:
