@@ -27,8 +27,6 @@ from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
 
-ROLES = ("dispatcher", "data_worker")
-
 WORK_DIR = ".data_service"
 """Where in the run directory a dispatcher keeps its journal."""
 
@@ -83,7 +81,7 @@ def serve(
     elif role == "data_worker":
         server = _data_worker(host, port, dispatcher, timeout_seconds)
     else:
-        raise DataServiceUseError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
+        raise DataServiceUseError(f"role {role!r} is unknown; use one of dispatcher, data_worker")
     running = threading.Lock()  # an Event can deadlock when its wait is interrupted by the handler that sets it
     running.acquire()
 
@@ -130,12 +128,10 @@ def _data_worker(host: str, port: int, dispatcher: str, timeout_seconds: float) 
 
 def _check_is_free(port: int) -> None:
     # The server's own error is a line of C++, and it may share a port with another one.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise DataServiceError(f"port {port}: {os.strerror(error.errno or 0)}; use another port") from error
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise DataServiceError(f"port {port}: {os.strerror(error.errno or 0)}; use another port") from error
 
 
 def wait_for(address: str, timeout_seconds: float) -> None:

@@ -127,7 +127,9 @@ class MlflowTracker(Tracker):
     def _find_or_create(self, client: Any) -> str:
         experiment = client.get_experiment_by_name(self._place.experiment)
         if experiment is None:
-            artifacts = _artifacts(self._uri)
+            # Beside a SQLite file; MLflow would take the current folder.
+            _, is_file, path = self._uri.partition("sqlite:///")
+            artifacts = f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
             number = client.create_experiment(self._place.experiment, artifact_location=artifacts)
         else:
             number = experiment.experiment_id
@@ -148,12 +150,6 @@ class MlflowTracker(Tracker):
 
 def _entities() -> Any:
     return importlib.import_module("mlflow.entities")
-
-
-def _artifacts(uri: str) -> str | None:
-    """Returns the artifact folder next to a SQLite file, where MLflow would take the current folder; else None."""
-    _, is_file, path = uri.partition("sqlite:///")
-    return f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
 
 
 def _name(text: str) -> str:

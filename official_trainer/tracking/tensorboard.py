@@ -194,9 +194,8 @@ class _EventFiles:
             _cut(self.path(path, name), is_kept)
 
     def _names(self, path: str) -> list[str]:
-        names = files.list_dir(self.path(path))
-        left_out = (".tmp-", _MARK_OF_PROFILE)
-        return [name for name in names if ".tfevents." in name and not any(part in name for part in left_out)]
+        names = [name for name in files.list_dir(self.path(path)) if ".tfevents." in name]
+        return [name for name in names if ".tmp-" not in name and _MARK_OF_PROFILE not in name]
 
 
 def _histogram(tag: str, histogram: Histogram) -> Any:
