@@ -10,7 +10,6 @@ TFDS's own reader cannot start at a step or at an epoch's seed, so `records.py` 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.errors import nearest
@@ -62,18 +61,15 @@ def explain_data_error(error: Exception, params_or_files: Any) -> DataError | No
       params_or_files: a data section, a path or pattern, or a sequence of them.
     """
     try:
-        return record_files.explain(error, _files_of(params_or_files))
+        if getattr(params_or_files, "tfds_name", ""):
+            files = _split_files(_builder(params_or_files), params_or_files)
+        else:
+            is_path = isinstance(params_or_files, str | list | tuple)
+            input_path = params_or_files if is_path else getattr(params_or_files, "input_path", "")
+            files = record_files.find_files(input_path) if is_path or input_path else []
+        return record_files.explain(error, files)
     except DataError as explained:  # the files themselves are gone
         return explained
-
-
-def _files_of(params_or_files: Any) -> Sequence[RecordFile]:
-    if isinstance(params_or_files, str | list | tuple):
-        return record_files.find_files(params_or_files)
-    if getattr(params_or_files, "tfds_name", ""):
-        return _split_files(_builder(params_or_files), params_or_files)
-    input_path = getattr(params_or_files, "input_path", "")
-    return record_files.find_files(input_path) if input_path else []
 
 
 def _builder(params: Any) -> Any:
