@@ -27,8 +27,8 @@ from official_trainer.runs.health.time_account import (
 )
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tasks import registry
-from official_trainer.tracking import Tracker
-from official_trainer.tracking.jsonl import AllTrackers, JsonlTracker, read_rows
+from official_trainer.tracking import Tracker, Trackers
+from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import ThreadedTracker
 from tests import toy
@@ -443,7 +443,7 @@ def test_a_tracker_that_is_slow_is_booked_as_one(tmp_path):
             time.sleep(0.05)
 
     rows = JsonlTracker(str(tmp_path / "metrics.jsonl"))
-    trackers = AllTrackers([ThreadedTracker(Slow(), name="slow")], rows)
+    trackers = Trackers([ThreadedTracker(Slow(), name="slow")], rows)
     trackers.log("validation", 1, {"accuracy": 1.0})
     assert trackers.spent_seconds >= 0.05
     trackers.close()

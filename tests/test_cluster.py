@@ -2,14 +2,14 @@
 
 import dataclasses
 import json
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from official_trainer.distributed import slurm as slurm_step
+from official_trainer.distributed import environment
 from official_trainer.distributed.cluster import Cluster, ClusterError
-from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 
 
@@ -21,6 +21,12 @@ class Runtime:
 
 def no_slurm(*words):
     raise OSError("scontrol: command not found")
+
+
+def cluster_env(environ, runtime=None, *, scontrol=no_slurm):
+    """Reads the cluster on a machine whose `scontrol` is this function."""
+    with mock.patch.object(environment, "run_scontrol", scontrol):
+        return environment.cluster_env(environ, runtime)
 
 
 def tf_config(addresses=None, task=None, **more):
@@ -314,12 +320,12 @@ def test_scontrol_is_run(tmp_path, monkeypatch):
     )
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert slurm_step.run_scontrol("show", "hostnames") == "show hostnames\n"
+    assert environment.run_scontrol("show", "hostnames") == "show hostnames\n"
     with pytest.raises(OSError, match="no such thing"):
-        slurm_step.run_scontrol("thing")
+        environment.run_scontrol("thing")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(OSError, match="scontrol"):
-        slurm_step.run_scontrol("show")
+        environment.run_scontrol("show")
 
 
 # Kubernetes

@@ -10,12 +10,12 @@ import pytest
 from official_trainer import files
 from official_trainer.errors import ExitCode
 from official_trainer.tracking import record
-from official_trainer.tracking.record import Launch, ModelDirError, RunRecord, prepare_model_dir
+from official_trainer.tracking.record import ModelDirError, RunRecord, prepare_model_dir
 
 
 def launch(**changes):
     values = {"experiment": "digits", "mode": "train_and_eval", "argv": ["train.py", "--x"], "config_digest": "abc"}
-    return Launch(**{**values, **changes})
+    return {**values, "git_revision": None, **changes}
 
 
 def start(model_dir, now=0, **changes):
@@ -74,7 +74,8 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
 def test_the_status_follows_the_run(model_dir):
     """N6: phase, step and last checkpoint."""
     run = start(model_dir)
-    run.describe(devices=["CPU:0"], start_step=100, end_step=500)
+    run.note(devices=["CPU:0"])
+    run.set_span(100, 500)
     assert read(model_dir)["devices"] == ["CPU:0"]
     assert read(model_dir)["steps"] == {"start": 100, "current": 100, "end": 500}
     run.phase("train", 150)
@@ -162,7 +163,7 @@ def test_the_git_revision_of_the_workspace(tmp_path, monkeypatch):
     assert re.fullmatch("[0-9a-f]{40}", revision)
     (tmp_path / "x").write_text("y")
     assert record.git_revision(str(tmp_path)) == f"{revision}-dirty"
-    start(str(tmp_path / "run"), workspace=str(tmp_path))
+    start(str(tmp_path / "run"), git_revision=record.git_revision(tmp_path))
     assert read(str(tmp_path / "run"))["git_revision"] == f"{revision}-dirty"
     monkeypatch.setenv("PATH", "")
     assert record.git_revision(str(tmp_path)) is None

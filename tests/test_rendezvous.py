@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from official_trainer.distributed.rendezvous import RendezvousError, bounded, meet
+from official_trainer.distributed.peers import RendezvousError, bounded, meet
 from official_trainer.launch.local.local import free_ports
 
 HANGS = """
 import ctypes
-from official_trainer.distributed.rendezvous import bounded
+from official_trainer.distributed.peers import bounded
 with bounded(0.5, "worker 1: connecting"):
     ctypes.PyDLL(None).sleep(60)  # in C, and no other thread of Python may run
 """

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError, nearest, shorten
+from official_trainer.lazy import tf
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 ROLES = (CHIEF, WORKER, PS, EVALUATOR)
@@ -61,6 +62,13 @@ class Cluster:
         """Role and index of the processes that train together: the chief, if there is one, then the workers."""
         roles = (CHIEF, WORKER)
         return tuple((role, index) for role in roles for index in range(len(self.addresses.get(role, ()))))
+
+    def resolver(self, roles: Sequence[str]) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """Returns TensorFlow's description of the processes with these roles, and of this process."""
+        spec = tf.train.ClusterSpec({role: list(self.addresses[role]) for role in roles if role in self.addresses})
+        return tf.distribute.cluster_resolver.SimpleClusterResolver(
+            spec, task_type=self.role, task_id=self.index, rpc_layer="grpc"
+        )
 
     def tf_config(self) -> dict[str, Any]:
         """Returns the value of the variable `TF_CONFIG` that TensorFlow's resolvers expect."""
@@ -139,18 +147,3 @@ def check_role(role: object, place: str) -> str:
     near = [CHIEF] if role == "master" else nearest(str(role), ROLES)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ClusterError(f"{place} is {shorten(json.dumps(role))}; expected one of {', '.join(ROLES)}{hint}")
-
-
-def required_variable(environ: Mapping[str, str], name: str, fix: str) -> str:
-    """Returns a variable of the environment that has to be set; `fix` is how."""
-    if not environ.get(name):
-        raise ClusterError(f"{name} is not set, so the processes of the run are not known; {fix}")
-    return environ[name]
-
-
-def number_variable(environ: Mapping[str, str], name: str, fix: str) -> int:
-    """Returns a variable of the environment that has to be a number from 0; `fix` is how to set it."""
-    text = required_variable(environ, name, fix)
-    if not (text.isascii() and text.isdecimal()):
-        raise ClusterError(f"{name}={text!r}: expected a number from 0; {fix}")
-    return int(text)

@@ -12,7 +12,6 @@ Between two calls, the chief reads values that differ by replica from its own re
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import time
@@ -32,21 +31,6 @@ _MAX_ELEMENTS = 16_384
 """Of a variable that is sent with others; a larger one takes longer that way, to every process from every other."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    owner: str
-    name: str
-    arguments: Sequence[Any]
-    options: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class End:
-    """The chief's last message: the exit code of its process."""
-
-    exit_code: int
 
 
 class ProcessGroup:
@@ -112,31 +96,32 @@ class ProcessGroup:
             self._strategy.reduce = self._reduce
             if not self._depth:  # in the middle of a call the others wait for this one's part, and will miss it
                 with contextlib.suppress(Exception):  # they may be gone already
-                    self.exchange(End(int(exit_code)))
+                    self.exchange(int(exit_code))
 
-    def follow(self, on_call: Callable[[str | None], None]) -> End:
-        """Makes the chief's calls until the chief ends.
+    def follow(self, on_call: Callable[[str | None], None]) -> int:
+        """Makes the chief's calls until the chief ends; returns the exit code of its process.
 
         Args:
           on_call: receives the name of each method before it is called, and None while the next call is awaited.
         """
         while True:
             on_call(None)
-            call = self.exchange(None)[0]
-            if isinstance(call, End):
-                return call
-            on_call(call.name)
+            message = self.exchange(None)[0]
+            if isinstance(message, int):
+                return message
+            owner, name, arguments, options = message
+            on_call(name)
             try:
-                getattr(self._owners[call.owner], call.name)(*call.arguments, **call.options)
+                getattr(self._owners[owner], name)(*arguments, **options)
             except PreemptedError:
-                _logger.debug("%s was interrupted, because the run stops", call.name)
+                _logger.debug("%s was interrupted, because the run stops", name)
 
     def exchange(self, value: Any) -> list[Any]:
         """Returns the values of all processes, in their order; the chief learns which processes are asked to stop."""
-        received = self._exchange((self.stop.reason, value))
+        reasons, values = self._exchange(value)
         if self.is_chief:
-            self._take_reason([reason for reason, _ in received])
-        return [value for _, value in received]
+            self._take_reason(reasons)
+        return values
 
     @contextlib.contextmanager
     def calling(self, owner: Any, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Iterator[None]:
@@ -147,7 +132,7 @@ class ProcessGroup:
         with self.stop.uninterruptible():
             self._undo.close()
             if self._leads:
-                self.exchange(_Call(type(owner).__name__, name, arguments, options))
+                self.exchange((type(owner).__name__, name, arguments, options))
             self._depth += 1
             self._parts = _Parts()
             try:
@@ -203,18 +188,20 @@ class ProcessGroup:
         """
         if self.is_alone or not self._parts.is_check_due():
             return
-        received = self._exchange((self.stop.reason, time.monotonic()))
-        self._take_reason([reason for reason, _ in received])
-        if any(reason for reason, _ in received):
+        reasons, seconds = self._exchange(time.monotonic())
+        self._take_reason(reasons)
+        if any(reasons):
             raise PreemptedError(f"{self.stop.reason}; {NOTHING_LOST}")
-        self._parts.plan_check(received[0][1])  # the chief's clock counts for all
+        self._parts.plan_check(seconds[0])  # the chief's clock counts for all
 
-    def _exchange(self, value: Any) -> list[Any]:
+    def _exchange(self, value: Any) -> tuple[list[str | None], list[Any]]:
+        """Returns why each process is asked to stop, if it is, and the values of all processes."""
         self.is_waiting = True
         try:
-            return self.peers.exchange(value)
+            received = self.peers.exchange((self.stop.reason, value))
         finally:
             self.is_waiting = False
+        return [reason for reason, _ in received], [value for _, value in received]
 
     def _take_reason(self, reasons: Sequence[str | None]) -> None:
         """Stops this process too if another one is asked to stop."""

@@ -7,21 +7,21 @@ Does not own: who decides what all of them do (`collective.py`), the list of pro
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.distributed import rendezvous, tcp_timeout
+from official_trainer.distributed import tcp_timeout
 from official_trainer.distributed.cluster import CHIEF, WORKER, Cluster, process_name
-from official_trainer.distributed.peers import ALONE, Peers, explain_loss
+from official_trainer.distributed.peers import ALONE, Peers, bounded, explain_loss, meet
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
 
 _GROUP_KEY = 720_001  # of our collectives; TensorFlow counts its own up from 0
 _WORDS = 256  # of 32 bits; enough for most messages
-_IMPLEMENTATIONS = {None: "AUTO", "nccl": "NCCL", "ring": "RING"}
 
 
 def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
@@ -33,20 +33,13 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
     if cluster is None or len(cluster.training) < 2:
         return tf.distribute.MultiWorkerMirroredStrategy()
     members = {process_name(role, index): cluster.addresses[role][index] for role, index in cluster.training}
-    rendezvous.meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
+    meet(cluster.name, members, runtime.rendezvous_timeout_seconds)
     # Without TensorFlow's timeout: for each sum of gradients it would start a thread that waits until it has passed.
-    options = tf.distribute.experimental.CommunicationOptions(
-        implementation=getattr(
-            tf.distribute.experimental.CommunicationImplementation, _IMPLEMENTATIONS[runtime.all_reduce_alg]
-        ),
-    )
-    roles = {role: list(cluster.addresses[role]) for role in (CHIEF, WORKER) if role in cluster.addresses}
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(roles), task_type=cluster.role, task_id=cluster.index, rpc_layer="grpc"
-    )
+    implementation = tf.distribute.experimental.CommunicationImplementation[(runtime.all_reduce_alg or "auto").upper()]
+    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
     what = f"{cluster.name}: connecting to {', '.join(members)}"
-    with rendezvous.bounded(runtime.rendezvous_timeout_seconds, what):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    with bounded(runtime.rendezvous_timeout_seconds, what):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver((CHIEF, WORKER)), options)
     tcp_timeout.end_silent_connections(members.values())
     _PEERS[strategy] = _Workers(cluster)
     _logger.info("strategy multi_worker_mirrored: %s of %s", cluster.name, ", ".join(members))
@@ -61,14 +54,13 @@ def peers_of(strategy: tf.distribute.Strategy) -> Peers:
 _PEERS: dict[Any, Peers] = {}
 
 
-class _Workers:
+class _Workers(Peers):
     """The processes of a cluster, which all-gather bytes on their CPUs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.index = cluster.training.index((cluster.role, cluster.index))
         self.count = len(cluster.training)
         self._addresses = {role: cluster.addresses[role] for role, _ in cluster.training}
-        self._gathers: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def losses_explained(self) -> Iterator[None]:
@@ -95,23 +87,22 @@ class _Workers:
         size = words * 4
         buffer = tf.io.decode_raw(tf.constant(data[:size].ljust(size, b"\0")), tf.int32)
         with self.losses_explained():
-            gathered = self._gather_of(words)(buffer).numpy().tobytes()
+            gathered = _gather_of(words, self.count)(buffer).numpy().tobytes()
         return [gathered[start : start + size] for start in range(0, len(gathered), size)]
 
-    def _gather_of(self, words: int) -> Any:
-        if words not in self._gathers:
 
-            @tf.function(input_signature=[tf.TensorSpec([words], tf.int32)], autograph=False)
-            def gather(buffer: tf.Tensor) -> tf.Tensor:
-                with tf.device("CPU:0"):
-                    return tf.raw_ops.CollectiveGatherV2(
-                        input=buffer,
-                        group_size=self.count,
-                        group_key=_GROUP_KEY,
-                        instance_key=words,
-                        ordering_token=[],
-                        timeout_seconds=0.0,
-                    )
+@functools.cache
+def _gather_of(words: int, group_size: int) -> Any:
+    @tf.function(input_signature=[tf.TensorSpec([words], tf.int32)], autograph=False)
+    def gather(buffer: tf.Tensor) -> tf.Tensor:
+        with tf.device("CPU:0"):
+            return tf.raw_ops.CollectiveGatherV2(
+                input=buffer,
+                group_size=group_size,
+                group_key=_GROUP_KEY,
+                instance_key=words,
+                ordering_token=[],
+                timeout_seconds=0.0,
+            )
 
-            self._gathers[words] = gather
-        return self._gathers[words]
+    return gather

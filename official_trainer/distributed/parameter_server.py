@@ -14,13 +14,13 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
 from official_trainer.distributed import tcp_timeout
 from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster, process_name
-from official_trainer.distributed.rendezvous import bounded, wait_for
+from official_trainer.distributed.peers import bounded, wait_for
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import STATUS_FILE
 from official_trainer.lazy import tf
@@ -31,6 +31,8 @@ _logger = logging.getLogger(__name__)
 
 SERVING = (WORKER, PS)
 """Roles whose processes run a server of TensorFlow."""
+
+_CONNECTED = (CHIEF, *SERVING)  # an evaluator does not communicate with the others
 
 POLL_SECONDS = 0.5
 """How often a server checks whether the chief is still alive."""
@@ -88,16 +90,21 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
       CoordinatorError: there is no such cluster, this process is not its chief, or a worker has several GPUs.
       RendezvousError: not all of them answered in time.
     """
-    _check_cluster(cluster)
-    assert cluster is not None
+    asked = "runtime.distribution_strategy=parameter_server"
+    if cluster is None:
+        raise CoordinatorError(
+            f"{asked}: the environment describes no cluster. Set TF_CONFIG to a cluster with the roles "
+            "chief, worker and ps, or start all processes with `official-trainer launch`"
+        )
+    if missing := missing_roles(cluster):
+        raise CoordinatorError(f"{asked}: the cluster of {cluster.source} has no {' and no '.join(missing)}")
+    if cluster.role != CHIEF:
+        raise CoordinatorError(f"{asked}: {cluster.name} cannot train; the chief does")
     servers = _servers(cluster.addresses)
     wait_for(servers, runtime.rendezvous_timeout_seconds)
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        _cluster_spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
-    )
     what = "chief: connecting to the workers and parameter servers"
     with bounded(runtime.rendezvous_timeout_seconds, what):
-        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        strategy = tf.distribute.ParameterServerStrategy(cluster.resolver(_CONNECTED))
     tcp_timeout.end_silent_connections(servers.values())
     if strategy.num_replicas_in_sync > 1:
         raise CoordinatorError(
@@ -119,20 +126,7 @@ def addresses_of(strategy: Any) -> Mapping[str, tuple[str, ...]]:
 
 def missing_roles(cluster: Cluster) -> list[str]:
     """Returns the roles that training under a coordinator needs and a cluster does not have."""
-    return [role for role in (CHIEF, *SERVING) if not cluster.addresses.get(role)]
-
-
-def _check_cluster(cluster: Cluster | None) -> None:
-    strategy = "runtime.distribution_strategy=parameter_server"
-    if cluster is None:
-        raise CoordinatorError(
-            f"{strategy}: the environment describes no cluster. Set TF_CONFIG to a cluster with the roles "
-            "chief, worker and ps, or start all processes with `official-trainer launch`"
-        )
-    if missing := missing_roles(cluster):
-        raise CoordinatorError(f"{strategy}: the cluster of {cluster.source} has no {' and no '.join(missing)}")
-    if cluster.role != CHIEF:
-        raise CoordinatorError(f"{strategy}: {cluster.name} cannot train; the chief does")
+    return [role for role in _CONNECTED if not cluster.addresses.get(role)]
 
 
 def _servers(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
@@ -141,19 +135,13 @@ def _servers(addresses: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     }
 
 
-def _cluster_spec(cluster: Cluster) -> tf.train.ClusterSpec:
-    known = (CHIEF, *SERVING)  # an evaluator does not communicate with the others
-    return tf.train.ClusterSpec({role: list(cluster.addresses[role]) for role in known})
-
-
-def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
     """Runs the server of a worker or parameter server until the chief's run is done.
 
     Args:
       cluster: with the role and index of this process.
       runtime: the section of the config.
       model_dir: the run directory, which shows whether the chief is alive and how it ended.
-      sleep: waits; an exception that it raises ends the server.
 
     Raises:
       PreemptedError: the chief was asked to stop and has saved.
@@ -163,30 +151,26 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str, *, sleep: Callable[[fl
     watch = ChiefWatch(model_dir, runtime.rendezvous_timeout_seconds)
     settings = tf.compat.v1.ConfigProto()
     settings.gpu_options.allow_growth = True
-    if _cores() == 1:
+    # TensorFlow derives its number of threads from that of the cores which this process may use.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if cores == 1:
         settings.inter_op_parallelism_threads = 2  # a thread that waits for a variable would block the only one
     if runtime.num_gpus is not None:
         settings.device_count["GPU"] = runtime.num_gpus
     try:
-        server = tf.distribute.Server(
-            _cluster_spec(cluster), cluster.role, cluster.index, protocol="grpc", config=settings, start=True
-        )
+        spec = cluster.resolver(_CONNECTED).cluster_spec()
+        server = tf.distribute.Server(spec, cluster.role, cluster.index, protocol="grpc", config=settings, start=True)
     except tf.errors.OpError as error:
         address = cluster.addresses[cluster.role][cluster.index]
         raise CoordinatorError(f"{cluster.name} cannot serve at {address}: {error.message}") from error
     tcp_timeout.end_silent_connections(_servers(cluster.addresses).values())
     _logger.info("%s serves at %s", cluster.name, server.target)
     while (code := watch.look(time.monotonic())) is None:
-        sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
     if code == ExitCode.PREEMPTED:
         raise PreemptedError(f"the chief was asked to stop; {cluster.name} has nothing to save")
     if code != ExitCode.DONE:
         raise ChiefGoneError(f"{cluster.name} ends: {watch.reason}; start all processes again to continue")
-
-
-def _cores() -> int:
-    """Returns the number of cores that this process may use, from which TensorFlow derives its number of threads."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ChiefWatch:

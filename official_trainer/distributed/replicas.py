@@ -29,7 +29,9 @@ class ReplicaValues:
         """Takes variables, and the processes that have the other replicas; all of them collect and restore together."""
         self._peers = peers
         self._variables = [variable for variable in variables if _differs_by_replica(variable, peers)]
-        self._saved = [_on_host(tf.concat([tf.stack(_parts(v))] * peers.count, axis=0)) for v in self._variables]
+        values = [tf.concat([tf.stack(_parts(v))] * peers.count, axis=0) for v in self._variables]
+        with tf.device("CPU:0"):
+            self._saved = [tf.Variable(value, trainable=False, name="of_replicas") for value in values]
         self.state = tf.train.Checkpoint(values=self._saved) if self._variables else None
 
     def collect(self) -> None:
@@ -105,8 +107,3 @@ def _parts(variable: Any) -> tuple[tf.Variable, ...]:
 
 def _differs_by_replica(variable: Any, peers: Peers) -> bool:
     return len(_parts(variable)) * peers.count > 1
-
-
-def _on_host(value: tf.Tensor) -> tf.Variable:
-    with tf.device("CPU:0"):
-        return tf.Variable(value, trainable=False, name="of_replicas")

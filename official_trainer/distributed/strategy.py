@@ -67,14 +67,6 @@ def strategy_name(runtime: Any, cluster: Cluster | None) -> str:
     return "auto" if tpu.address(runtime) is None else "tpu"
 
 
-def _off(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
-    return tf.distribute.get_strategy()
-
-
-def _one_device(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
-    return tf.distribute.OneDeviceStrategy(devices[0])
-
-
 def _check_effects(name: str, devices: list[str], runtime: Any) -> None:
     """Refuses what has no effect on the devices that there are; what never has any, the config has refused."""
     has_gpus = devices[0].startswith("GPU")
@@ -93,12 +85,8 @@ def _check_effects(name: str, devices: list[str], runtime: Any) -> None:
         raise DeviceError("runtime.all_reduce_alg: nccl sums on GPUs, and there are none; use hierarchical_copy")
 
 
-def _mirrored(devices: list[str], runtime: Any) -> tf.distribute.Strategy:
-    return _mirrored_over(tuple(devices), runtime.all_reduce_alg, runtime.num_packs)
-
-
 @functools.cache  # the collectives of two such strategies in one process get into each other's way, and hang
-def _mirrored_over(devices: tuple[str, ...], all_reduce_alg: str | None, num_packs: int) -> tf.distribute.Strategy:
+def _mirrored(devices: tuple[str, ...], all_reduce_alg: str | None, num_packs: int) -> tf.distribute.Strategy:
     if all_reduce_alg is None and num_packs == 1:
         return tf.distribute.MirroredStrategy(devices)
     hierarchical = all_reduce_alg == "hierarchical_copy"
@@ -106,7 +94,11 @@ def _mirrored_over(devices: tuple[str, ...], all_reduce_alg: str | None, num_pac
     return tf.distribute.MirroredStrategy(devices, operations(num_packs=num_packs))
 
 
-_BUILDERS = {"off": _off, "one_device": _one_device, "mirrored": _mirrored}
+_BUILDERS: dict[str, Callable[[list[str], Any], tf.distribute.Strategy]] = {
+    "off": lambda devices, runtime: tf.distribute.get_strategy(),
+    "one_device": lambda devices, runtime: tf.distribute.OneDeviceStrategy(devices[0]),
+    "mirrored": lambda devices, runtime: _mirrored(tuple(devices), runtime.all_reduce_alg, runtime.num_packs),
+}
 
 _CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strategy]] = {
     "multi_worker_mirrored": multi_worker.build,
@@ -117,10 +109,8 @@ _CLUSTER_BUILDERS: dict[str, Callable[[Any, Cluster | None], tf.distribute.Strat
 
 def _devices() -> list[str]:
     """Returns the GPUs that TensorFlow may use, else the logical CPUs."""
-    for kind in ("GPU", "CPU"):
-        if devices := tf.config.list_logical_devices(kind):
-            return [f"{kind}:{i}" for i in range(len(devices))]
-    raise AssertionError("TensorFlow always has a CPU")
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return [f"{device.device_type}:{i}" for i, device in enumerate(devices)]
 
 
 def described(strategy: tf.distribute.Strategy) -> str:

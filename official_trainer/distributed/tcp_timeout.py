@@ -12,7 +12,6 @@ or busy is not affected: its kernel answers.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import socket
 from collections.abc import Collection, Iterable, Iterator
@@ -36,18 +35,18 @@ def end_silent_connections(addresses: Iterable[str]) -> None:
     Args:
       addresses: `host:port` of all processes of the run.
     """
+    addresses = list(addresses)
+    seen: set[frozenset[Address]] = set()
+
+    def check() -> None:
+        nonlocal seen
+        found = {ends for _, ends in _connections()}
+        if not found <= seen:  # names are resolved for new connections only
+            bound(_resolved(addresses), SILENT_SECONDS)
+        seen = found
+
     if os.path.isdir(_DESCRIPTORS) and hasattr(socket, "TCP_USER_TIMEOUT"):
-        check = functools.partial(_check, list(addresses), set())
         RepeatingThread("silence", check, _CHECK_SECONDS).start()  # connections come and go
-
-
-def _check(addresses: Collection[str], seen: set[frozenset[Address]]) -> None:
-    """Limits new connections; `seen` are those of the last check, so that names are resolved for new ones only."""
-    found = {ends for _, ends in _connections()}
-    if not found <= seen:
-        bound(_resolved(addresses), SILENT_SECONDS)
-    seen.clear()
-    seen.update(found)
 
 
 def bound(addresses: Collection[Address], seconds: int) -> int:

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.distributed.cluster import Cluster
+from official_trainer.distributed.peers import answers
 from official_trainer.errors import ExitCode, UserError, first_few
-from official_trainer.lazy import load, tf, tpu_devices
+from official_trainer.lazy import tf, tpu_devices
 
 _logger = logging.getLogger(__name__)
 
@@ -150,12 +151,12 @@ def _check_hosts(where: str, hosts: Sequence[tuple[str, int]]) -> None:
         )
 
 
-def _connect(host: tuple[str, int], *, speaks_grpc: bool = True) -> tuple[bool, str] | None:
+def _connect(host: tuple[str, int]) -> tuple[bool, str] | None:
     """Returns None if `host` answers; else whether its name is unknown, and what is wrong."""
     name = f"{host[0]}:{host[1]}"
     try:
         with socket.create_connection(host, timeout=PROBE_SECONDS) as connection:
-            if speaks_grpc and not _greets(connection):
+            if not _greets(connection):
                 return False, f"what listens at {name} is no TensorFlow server"
     except socket.gaierror:
         return True, f"no machine is called {host[0]}"
@@ -180,8 +181,7 @@ _SETTINGS = 4  # RFC 9113, section 6.5
 
 def _check_name(name: str) -> None:
     metadata = os.environ.get("GCE_METADATA_IP") or os.environ.get("GCE_METADATA_HOST") or _METADATA_HOST
-    host, _, port = metadata.partition(":")
-    if _connect((host, int(port or 80)), speaks_grpc=False) is not None:
+    if not answers(metadata if ":" in metadata else f"{metadata}:80"):
         raise TPUError(
             f"runtime.tpu: {name!r} is a name, which only a machine on Google Cloud can look up, and this is none "
             f"({metadata} does not answer); start the run there, or give the address, grpc://host:{PORT}, or {LOCAL}"
@@ -241,10 +241,9 @@ def lost(error: BaseException) -> str | None:
     first_line = next((line for line in text.splitlines() if line.strip()), "")[:300]
     if isinstance(error, RuntimeError) and "is not yet ready; state:" in text:
         return first_line
-    of_tensorflow = load("tensorflow").errors
-    if not isinstance(error, of_tensorflow.OpError):
+    if not isinstance(error, tf.errors.OpError):
         return None
-    is_gone = isinstance(error, of_tensorflow.UnavailableError | of_tensorflow.AbortedError)
+    is_gone = isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError)
     if not is_gone and not any(sign in text.lower() for sign in _SIGNS):
         return None
     return f"{type(error).__name__}: {first_line}"
@@ -265,15 +264,11 @@ _SIGNS = (
 )
 
 
-def is_meant(runtime: Any) -> bool:
-    """Whether a run of one process has to use a TPU."""
-    strategy = runtime.distribution_strategy
-    return strategy == "tpu" or (strategy == "auto" and address(runtime) is not None)
-
-
 def as_lost_error(error: BaseException, runtime: Any) -> TPULostError | None:
     """Returns `error` in words for the user if the run uses a TPU and it means that this one is gone; else None."""
-    reason = lost(error) if is_meant(runtime) else None
+    strategy = runtime.distribution_strategy
+    is_meant = strategy == "tpu" or (strategy == "auto" and address(runtime) is not None)
+    reason = lost(error) if is_meant else None
     if reason is None:
         return None
     return TPULostError(f"the TPU was taken away, by a preemption or a restart of its host ({reason}). {_AGAIN}")

@@ -50,7 +50,7 @@ class DatasetBuilder:
     @property
     def started_at_step(self) -> bool:
         """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
-        return self._built is not None and (self._built[1].starts_at_step or bool(self._built[1].served_by))
+        return self._built is not None and (self._built[1].promises("start_step") or bool(self._built[1].served_by))
 
     def pipelines(self) -> int:
         """Returns how many input pipelines divide the data under the strategy; builds none of the task's data."""
@@ -116,9 +116,9 @@ class DatasetBuilder:
         """
         context = InputContext(start_step=first, seed=self._seed).with_stride(num_workers)
         dataset = self._dataset_of(context)
-        if not context.starts_at_step:
+        if not context.promises("start_step"):
             dataset = inputs.skip(dataset.repeat() if repeats else dataset, first)
-        if not context.strides:
+        if not context.promises("batch_stride"):
             dataset = dataset.shard(num_workers, 0)
         return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
 
@@ -141,9 +141,9 @@ class DatasetBuilder:
 
     def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
         """Adds what the pipeline did not do itself: skipping to the start, grouping batches into blocks."""
-        if start_step and not context.starts_at_step and not context.served_by:
+        if start_step and not context.promises("start_step") and not context.served_by:
             dataset = inputs.skip(dataset, start_step * context.elements_per_step)
-        if window_steps is not None and not context.yields_windows:
+        if window_steps is not None and not context.promises("window_steps"):
             dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
         if context.served_by:
             start, timeout = (start_step, self._seed), self._service_timeout_seconds

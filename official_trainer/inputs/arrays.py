@@ -8,14 +8,12 @@ that moves single examples costs more than the step.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 from official_trainer.inputs import order
-from official_trainer.inputs.context import DataError, InputContext, leaves
-from official_trainer.inputs.sharing import Sharing
+from official_trainer.inputs.context import DataError, InputContext, Sharing, leaves
 from official_trainer.lazy import tf
 
 _BLOCK_STEPS = 32  # more steps to a gather save nothing measurable and delay the first batch
@@ -44,29 +42,21 @@ def from_arrays(
       DataError: there is no example, the arrays differ in length, or the data section names files.
     """
     context = InputContext.adopt(input_context)
-    plan = order.BatchPlan.resolve(params, context)
+    plan = order.BatchPlan(params, context)
     for name in ("input_path", "tfds_name"):
         if value := getattr(params, name, ""):
             raise DataError(f"{name} is set to {value!r}, but the {plan.use} are arrays in memory; remove it")
-    source = _Source.of(arrays, plan)
+    source = _Source(arrays, plan)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
     context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
-    if plan.training:
-        return _endless(source, plan, context, transform_fn)
-    return _one_pass(source, plan, context, transform_fn)
+    return _endless(source, context, transform_fn) if plan.training else _one_pass(source, transform_fn)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Source:
     """Arrays as tensors, and the order in which they are read."""
 
-    tensors: Any
-    num_examples: int
-    plan: order.BatchPlan
-
-    @classmethod
-    def of(cls, arrays: Any, plan: order.BatchPlan) -> _Source:
+    def __init__(self, arrays: Any, plan: order.BatchPlan) -> None:
         found = list(leaves(arrays, "arrays"))
         if not found:
             raise DataError(f"from_arrays() received no array for the {plan.use}")
@@ -80,12 +70,12 @@ class _Source:
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{path} has {length}" for path, length in lengths.items())
             raise DataError(f"from_arrays(): the arrays of the {plan.use} differ in their number of examples: {sizes}")
-        num_examples = lengths[found[0][0]]
-        if num_examples == 0:
+        self.plan, self.num_examples = plan, lengths[found[0][0]]
+        if self.num_examples == 0:
             raise DataError(f"from_arrays(): the {plan.use} are empty: {found[0][0]} has 0 examples")
         # A constant on an accelerator would be copied back for every gather, one inside a function be part of its code.
         with tf.init_scope(), tf.device("CPU:0"):
-            return cls(tf.nest.map_structure(tf.convert_to_tensor, arrays), num_examples, plan)
+            self.tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """Returns which examples are at rising `positions`, `[n]` int64."""
@@ -105,17 +95,14 @@ class _Source:
         return order.window_length(batches, max_steps)
 
 
-def _endless(
-    source: _Source, plan: order.BatchPlan, context: InputContext, transform_fn: order.TransformFn | None
-) -> tf.data.Dataset:
-    plan = plan.strided(context)
-    start_step, window_steps = context.start_step, context.window_steps
+def _endless(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+    plan, window_steps = source.plan, context.window_steps
     yields_blocks = window_steps is not None and transform_fn is None  # a block is what is gathered at once
     steps = source.block_steps(window_steps if yields_blocks and window_steps else _BLOCK_STEPS)
     elements_in_block = steps * plan.replicas
 
     def block(index: tf.Tensor) -> Any:
-        first = start_step * plan.replicas + index * elements_in_block
+        first = plan.first_element + index * elements_in_block
         starts = plan.first_positions(first + tf.range(elements_in_block, dtype=tf.int64))
         positions = starts[:, None] + tf.range(plan.replica_batch_size, dtype=tf.int64)
         return source.gather(tf.reshape(source.indices(tf.reshape(positions, [-1])), positions.shape))
@@ -127,16 +114,14 @@ def _endless(
         blocks if yields_blocks else blocks.unbatch(),
         plan,
         transform_fn=transform_fn,
-        first_element=start_step * plan.replicas,
         window_steps=None if yields_blocks else window_steps,
         # Blocks are prepared ahead by the map above; handing over single small batches costs more than taking them.
         prefetch=transform_fn is not None,
     )
 
 
-def _one_pass(
-    source: _Source, plan: order.BatchPlan, context: InputContext, transform_fn: order.TransformFn | None
-) -> tf.data.Dataset:
+def _one_pass(source: _Source, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
+    plan = source.plan
     if plan.drop_remainder and source.num_examples < plan.global_batch_size:
         raise DataError(
             f"from_arrays(): the {plan.use} have {source.num_examples} examples, fewer than one batch of "
@@ -150,9 +135,8 @@ def _one_pass(
             positions = positions[: source.num_examples - start]
         return source.gather(source.indices(positions))
 
-    first = context.start_step * plan.replicas
-    batches = _map(element, tf.data.Dataset.range(first, plan.num_elements(source.num_examples)))
-    return order.finish(batches, plan, transform_fn=transform_fn, first_element=first, window_steps=None)
+    numbers = tf.data.Dataset.range(plan.first_element, plan.num_elements(source.num_examples))
+    return order.finish(_map(element, numbers), plan, transform_fn=transform_fn, window_steps=None)
 
 
 def _map(function: Callable[[tf.Tensor], Any], numbers: tf.data.Dataset) -> tf.data.Dataset:

@@ -1,18 +1,19 @@
 """The contract with a task's `build_inputs`: the context that it receives, and the check of what it returns.
 
-Owns: `InputContext`, calling `build_inputs`, the errors of this package, the check of a dataset's elements.
-Does not own: how any pipeline orders its examples (`order.py`).
+Owns: `InputContext`, calling `build_inputs`, the errors of this package, the check of a dataset's elements, the
+description of how examples are divided among pipelines, and when shares are uneven enough for a warning.
+Does not own: how any pipeline orders its examples (`order.py`), or which one reads which (`records.py`).
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.inputs.sharing import Sharing
 from official_trainer.lazy import tf
 
 
@@ -29,7 +30,6 @@ class BatchSizeError(UserError, ValueError):
 
     def __init__(self, global_batch_size: int, num_replicas: int) -> None:
         self.global_batch_size = global_batch_size
-        self.num_replicas = num_replicas
         lower = global_batch_size // num_replicas * num_replicas
         higher = lower + num_replicas
         self.choices = f"{lower} or {higher}" if lower else str(higher)
@@ -152,20 +152,9 @@ class InputContext:
         """How many steps lie between the batches to yield, from `start_step` on; reading it is a promise."""
         return self._promise("batch_stride")
 
-    @property
-    def strides(self) -> bool:
-        """Whether the pipeline leaves out the batches between by itself."""
-        return "batch_stride" in self._promises
-
-    @property
-    def starts_at_step(self) -> bool:
-        """Whether the pipeline starts at `start_step` by itself."""
-        return "start_step" in self._promises
-
-    @property
-    def yields_windows(self) -> bool:
-        """Whether the pipeline groups batches into blocks of `window_steps` by itself."""
-        return "window_steps" in self._promises
+    def promises(self, request: Literal["start_step", "window_steps", "batch_stride"]) -> bool:
+        """Whether the pipeline has read a request, and so starts, groups or leaves out batches by itself."""
+        return request in self._promises
 
     @property
     def examples_per_epoch(self) -> int | None:
@@ -256,3 +245,87 @@ def leaves(structure: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{path}[{index}]")
     else:
         yield path, structure
+
+
+# How the examples of a source are divided among the input pipelines of a job, in words and numbers.
+
+By = Literal["batches", "files", "examples", "nothing"]
+
+_EVEN = 0.75
+"""Shares are uneven if the smallest is less than this part of the largest."""
+
+_LISTED = 8
+"""The numbers of at most so many pipelines are shown one by one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What each input pipeline of a job reads in one pass over the data.
+
+    Attributes:
+      by: `batches`: each reads its part of every global batch, so the order of examples does not depend on the number
+        of pipelines. `files`: whole files of its own. `examples`: all files, and of these every n-th example.
+        `nothing`: everything.
+      pipelines: input pipelines of the job.
+      files: how many files each pipeline reads; None where there are no files.
+      examples: how many examples each reads; None if the files would have to be read to count them.
+      size_bytes: how large the files of each are; None if that is unknown too.
+    """
+
+    by: By
+    pipelines: int
+    files: tuple[int, ...] | None = None
+    examples: tuple[int, ...] | None = None
+    size_bytes: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"training data for {self.pipelines} input pipelines: {self._in_words()}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all that is known, for the run's record."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def warnings(self) -> Iterator[str]:
+        """Yields what a user should know before spending time on a training run with these shares."""
+        if self.by == "nothing":
+            yield (
+                f"train_data.sharding is false: each of the {self.pipelines} input pipelines reads all the data, so "
+                f"each example is used {self.pipelines} times in an epoch; set it to true to divide them"
+            )
+        known, unit = (self.examples, "examples") if self.examples is not None else (self.size_bytes, "bytes")
+        if self.by == "files" and known is not None and 0 < min(known) < _EVEN * max(known):
+            least, most = min(known), max(known)
+            yield (
+                f"the training data are divided very unevenly: input pipeline {known.index(least)} reads {least:,} "
+                f"{unit}, and pipeline {known.index(most)} reads {most:,}, at the same speed. So the examples of the "
+                f"first are used {most / least:.1f} times as often as those of the second. Write the data in files of "
+                f"equal size, {self.pipelines} or a multiple of that; or use from_arrays, if they fit in memory"
+            )
+
+    def _in_words(self) -> str:
+        if self.by == "batches":
+            return "each reads its part of every global batch"
+        if self.by == "nothing":
+            return "each reads everything"
+        what = "whole files" if self.by == "files" else f"all files, and uses every {self.pipelines}th example of them"
+        return f"each reads {what} ({', '.join(self._numbers())})"
+
+    def _numbers(self) -> Iterator[str]:
+        if self.files is not None and (self.by == "files" or self.examples is None):
+            yield _listed(self.files if self.by == "files" else self.files[:1], "file")
+        if self.examples is not None:
+            yield _listed(self.examples, "example")
+        elif self.by == "files" and self.size_bytes is not None:
+            yield _listed([round(size / 2**20) for size in self.size_bytes], "MiB", plural="MiB")
+
+
+def _listed(numbers: Sequence[int], unit: str, *, plural: str = "") -> str:
+    """Returns `7, 5 and 6 files`, `1 file each`, or the range where there are many."""
+    plural = plural or f"{unit}s"
+    if len(set(numbers)) == 1:
+        each = " each" if len(numbers) > 1 else ""
+        return f"{numbers[0]:,} {unit if numbers[0] == 1 else plural}{each}"
+    if len(numbers) > _LISTED:
+        return f"{min(numbers):,} to {max(numbers):,} {plural}"
+    texts = [f"{number:,}" for number in numbers]
+    return f"{', '.join(texts[:-1])} and {texts[-1]} {plural}"

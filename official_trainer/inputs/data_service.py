@@ -27,8 +27,6 @@ from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
 
-ROLES = ("dispatcher", "data_worker")
-
 WORK_DIR = ".data_service"
 """Where in the run directory a dispatcher keeps its journal."""
 
@@ -83,7 +81,7 @@ def serve(
     elif role == "data_worker":
         server = _data_worker(host, port, dispatcher, timeout_seconds)
     else:
-        raise DataServiceUseError(f"role {role!r} is unknown; use one of {', '.join(ROLES)}")
+        raise DataServiceUseError(f"role {role!r} is unknown; use one of dispatcher, data_worker")
     running = threading.Lock()  # an Event can deadlock when its wait is interrupted by the handler that sets it
     running.acquire()
 
@@ -130,21 +128,18 @@ def _data_worker(host: str, port: int, dispatcher: str, timeout_seconds: float) 
 
 def _check_is_free(port: int) -> None:
     # The server's own error is a line of C++, and it may share a port with another one.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise DataServiceError(f"port {port}: {os.strerror(error.errno or 0)}; use another port") from error
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise DataServiceError(f"port {port}: {os.strerror(error.errno or 0)}; use another port") from error
 
 
-def wait_for(address: str, timeout_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+def wait_for(address: str, timeout_seconds: float) -> None:
     """Waits until a server listens at `address`.
 
     Args:
       address: `grpc://host:port`.
       timeout_seconds: how long at most.
-      clock: returns the time in seconds.
 
     Raises:
       DataServiceUseError: it is not such an address.
@@ -153,13 +148,13 @@ def wait_for(address: str, timeout_seconds: float, *, clock: Callable[[], float]
     place = _ADDRESS.fullmatch(address)
     if place is None:
         raise DataServiceUseError(f"{address!r} is not an address of a tf.data service; write grpc://HOST:PORT")
-    began = clock()
+    began = time.monotonic()
     while True:
         try:
             socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=2.0).close()
             return
         except OSError as error:
-            if clock() - began >= timeout_seconds:
+            if time.monotonic() - began >= timeout_seconds:
                 raise DataServiceError(
                     f"the dispatcher of the tf.data service at {address} does not answer ({error.strerror or error}), "
                     f"{timeout_seconds:.0f} s after the start. Start it, or correct "
@@ -207,13 +202,15 @@ def distribute(dataset: Any, params: Any, *, start: Any, timeout_seconds: float)
     wait_for(address, timeout_seconds)
     if int(dataset.cardinality()) != tf.data.INFINITE_CARDINALITY:
         dataset = dataset.repeat()
+    content = repr((params, dataset.element_spec, start))
+    digest = hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
     service = tf.data.experimental.service
     try:
         served = dataset.apply(
             service.distribute(
                 processing_mode=service.ShardingPolicy.DYNAMIC,
                 service=address,
-                job_name=f"{name}-{_digest(params, dataset.element_spec, start)}" if name else None,
+                job_name=f"{name}-{digest}" if name else None,
             )
         )
     except (tf.errors.OpError, ValueError) as error:
@@ -224,10 +221,6 @@ def distribute(dataset: Any, params: Any, *, start: Any, timeout_seconds: float)
         ) from error
     ahead = _PREFETCHED if params.prefetch_buffer_size is None else params.prefetch_buffer_size
     return inputs.without_tuning(served.prefetch(ahead) if ahead else served)
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
 
 
 class Alarm:

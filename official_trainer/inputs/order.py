@@ -9,7 +9,6 @@ contiguous shares of it, and replicas contiguous parts of those. So the order do
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 from collections.abc import Callable
@@ -28,46 +27,33 @@ _GOLDEN = 0x9E3779B97F4A7C15  # the increment and multipliers of SplitMix64 (Ste
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchPlan:
     """A data section with its unset fields resolved, for one pipeline of a job. An element is one replica's batch."""
 
-    training: bool
-    shuffle: bool
-    drop_remainder: bool
-    seed: int
-    prefetch: int | None
-    global_batch_size: int
-    replica_batch_size: int
-    replicas: int
-    pipelines: int
-    pipeline: int
-    first_step: int = 0
-    batch_stride: int = 1
+    def __init__(self, params: Any, context: InputContext) -> None:
+        """Resolves `params` (a data section) in `context`.
 
-    @classmethod
-    def resolve(cls, params: Any, context: InputContext) -> BatchPlan:
-        """Returns the plan of `params` (a data section) in `context`."""
-        training = bool(params.is_training)
+        A promise to read from its `start_step` on, and in training only those global batches that it asks for.
+        """
         shuffle = getattr(params, "shuffle", None)
         drop_remainder = getattr(params, "drop_remainder", None)
         seed = getattr(params, "seed", None)
-        return cls(
-            training=training,
-            shuffle=training if shuffle is None else shuffle,
-            drop_remainder=training if drop_remainder is None else drop_remainder,
-            seed=context.seed if seed is None else seed,
-            prefetch=getattr(params, "prefetch_buffer_size", None),
-            global_batch_size=params.global_batch_size,
-            replica_batch_size=context.get_per_replica_batch_size(params.global_batch_size),
-            replicas=context.num_replicas_in_sync // context.num_input_pipelines,
-            pipelines=context.num_input_pipelines,
-            pipeline=context.input_pipeline_id,
-        )
+        self.training = bool(params.is_training)
+        self.shuffle = self.training if shuffle is None else shuffle
+        self.drop_remainder = self.training if drop_remainder is None else drop_remainder
+        self.seed: int = context.seed if seed is None else seed
+        self.prefetch: int | None = getattr(params, "prefetch_buffer_size", None)
+        self.global_batch_size: int = params.global_batch_size
+        self.replica_batch_size = context.get_per_replica_batch_size(self.global_batch_size)
+        self.replicas = context.num_replicas_in_sync // context.num_input_pipelines
+        self.pipelines, self.pipeline = context.num_input_pipelines, context.input_pipeline_id
+        self.first_step = context.start_step
+        self.batch_stride = context.batch_stride if self.training else 1
 
-    def strided(self, context: InputContext) -> BatchPlan:
-        """Returns the plan for only those global batches that `context` asks for; a promise to read only them."""
-        return dataclasses.replace(self, first_step=context.start_step, batch_stride=context.batch_stride)
+    @property
+    def first_element(self) -> int:
+        """Number of this pipeline's first element since the start of training."""
+        return self.first_step * self.replicas
 
     @property
     def pipeline_batch_size(self) -> int:
@@ -105,8 +91,11 @@ def shuffled(positions: tf.Tensor, num_examples: Any, seed: int) -> tf.Tensor:
       seed: seed of the order.
     """
     epochs = positions // num_examples
-    # Few epochs meet in one vector: mix a key for each of them, not for each position.
-    keys = tf.gather(_epoch_keys(seed, tf.range(epochs[0], epochs[-1] + 1)), epochs - epochs[0])
+    # Few epochs meet in one vector: mix a key for each of them, not for each position. The cipher behind
+    # RandomIndexShuffle is weak in its key: with keys such as (0, epoch, 0) it hardly moves anything.
+    meeting = tf.range(epochs[0], epochs[-1] + 1)
+    words = [_mix(stream_seed(seed, f"order/{word}"), meeting) for word in range(3)]
+    keys = tf.gather(tf.bitcast(tf.stack(words, axis=1), tf.int64), epochs - epochs[0])
     last = tf.cast(num_examples, tf.int64) - 1
     return tf.raw_ops.RandomIndexShuffle(index=positions % num_examples, seed=keys, max_index=last, rounds=4)
 
@@ -119,15 +108,6 @@ def stream_seed(seed: int, name: str) -> int:
 def epoch_seed(seed: int, name: str, epoch: tf.Tensor) -> tf.Tensor:
     """Returns the seed of the stream called `name` in `epoch`, scalar int64."""
     return tf.bitcast(_mix(stream_seed(seed, name), epoch), tf.int64)
-
-
-def _epoch_keys(seed: int, epochs: tf.Tensor) -> tf.Tensor:
-    """Returns well-mixed keys, `[epochs, 3]` int64.
-
-    The cipher behind RandomIndexShuffle is weak in its key: with keys such as (0, epoch, 0) it hardly moves anything.
-    """
-    words = [_mix(stream_seed(seed, f"order/{word}"), epochs) for word in range(3)]
-    return tf.bitcast(tf.stack(words, axis=1), tf.int64)
 
 
 def _mix(start: int, counter: tf.Tensor) -> tf.Tensor:
@@ -144,22 +124,20 @@ def finish(
     plan: BatchPlan,
     *,
     transform_fn: TransformFn | None,
-    first_element: int,
     window_steps: int | None,
     prefetch: bool = True,
 ) -> tf.data.Dataset:
     """Augments, groups into windows and prefetches a dataset of elements (replica batches).
 
     Args:
-      dataset: elements from `first_element` on.
+      dataset: elements from the plan's first one on.
       plan: what this pipeline reads.
       transform_fn: augmentation, called with a batch and seeds `[batch, 2]` int64.
-      first_element: number of the first element since the start of training, for the seeds.
       window_steps: most batches to stack into a block, or None.
       prefetch: whether to prepare elements ahead here.
     """
     if transform_fn is not None:
-        dataset = _transform(dataset.enumerate(start=first_element), plan, transform_fn)
+        dataset = _transform(dataset.enumerate(start=plan.first_element), plan, transform_fn)
     if window_steps is not None:
         dataset = stack_windows(dataset, window_steps)
     if plan.training:
@@ -202,7 +180,7 @@ def stack_windows(dataset: tf.data.Dataset, max_steps: int) -> tf.data.Dataset:
 def skip(dataset: Any, num_elements: int) -> Any:
     """Returns `dataset` from element `num_elements` on, for pipelines that cannot start there by themselves.
 
-    The elements before are read over, which is logged.
+    The elements before are read over, which is logged; for a distributed dataset at once, and its iterator is returned.
 
     Args:
       dataset: plain or distributed.
@@ -213,21 +191,10 @@ def skip(dataset: Any, num_elements: int) -> Any:
     _logger.warning("reading over %d batches up to the restored step: this pipeline cannot start there", num_elements)
     if isinstance(dataset, tf.data.Dataset):
         return dataset.skip(num_elements)
-    return _SkippedDistributed(dataset, num_elements)
-
-
-class _SkippedDistributed:
-    """A distributed dataset whose iterator has been moved on; TensorFlow offers no `skip` for these."""
-
-    def __init__(self, dataset: Any, num_elements: int) -> None:
-        self._dataset = dataset
-        self._num_elements = num_elements
-
-    def __iter__(self) -> Any:
-        iterator = iter(self._dataset)
-        for _ in range(self._num_elements):
-            next(iterator)
-        return iterator
+    iterator = iter(dataset)  # TensorFlow has no `skip` for a distributed dataset
+    for _ in range(num_elements):
+        next(iterator)
+    return iterator
 
 
 def window_length(batch_spec: Any, max_steps: int) -> int:

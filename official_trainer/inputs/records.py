@@ -8,7 +8,6 @@ A restart skips records before they are parsed, and does not read whole epochs t
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +15,8 @@ from typing import Any
 from official_trainer.errors import first_few
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order
-from official_trainer.inputs.context import DataError, InputContext
+from official_trainer.inputs.context import By, DataError, InputContext, Sharing
 from official_trainer.inputs.files import RecordFile
-from official_trainer.inputs.sharing import By, Sharing
 from official_trainer.lazy import tf
 
 ParseFn = Callable[["tf.Tensor"], Any]
@@ -65,21 +63,20 @@ def from_files(
 ) -> tf.data.Dataset:
     """Returns batches of the records in `files`; see `from_tfrecords`."""
     context = InputContext.adopt(input_context)
-    plan = order.BatchPlan.resolve(params, context)
-    share = _Share.of(files, plan, params)
+    plan = order.BatchPlan(params, context)
+    share = _Share(files, plan, params)
     share.check(parse_fn)
-    context.examples_per_epoch = lambda: _examples_per_epoch(files, plan, params)
+    read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
+    context.examples_per_epoch = lambda: read_by * sum(file.count() for file in files)
     context.sharing = share.sharing
-    share.warn()
-    start_step = context.start_step
     window_steps = context.window_steps if plan.training else None
-    first_example = start_step * plan.pipeline_batch_size
+    first_example = plan.first_step * plan.pipeline_batch_size
     if params.cache:
         records = share.cached_records(first_example)
     else:
         # Each data worker of a service reads epochs of its own: what one of them skips would be lost.
         records = share.records(first_example, whole_epochs=bool(context.served_by))
-    if plan.training and (plan := plan.strided(context)).batch_stride > 1:
+    if plan.batch_stride > 1:
         # Other workers' batches are left out before they are parsed.
         records = records.batch(plan.replica_batch_size).shard(plan.batch_stride, 0).unbatch()
 
@@ -90,81 +87,43 @@ def from_files(
     elements = examples.batch(plan.replica_batch_size, drop_remainder=whole)
     if whole and plan.replicas > 1:  # a step is whole only if every replica's batch is
         elements = elements.batch(plan.replicas, drop_remainder=True).unbatch()
-    return order.finish(
-        elements,
-        plan,
-        transform_fn=transform_fn,
-        first_element=start_step * plan.replicas,
-        window_steps=window_steps,
-    )
+    return order.finish(elements, plan, transform_fn=transform_fn, window_steps=window_steps)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Share:
     """The part of all records that one pipeline reads, and in which order."""
 
-    plan: order.BatchPlan
-    files: tuple[RecordFile, ...]
-    all_files: tuple[RecordFile, ...]
-    by: By
-    seed: int
-    cycle_length: int
-    block_length: int
-    shuffle_buffer_size: int
-
-    @classmethod
-    def of(cls, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> _Share:
-        by: By = "nothing"
+    def __init__(self, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> None:
+        self.plan, self.all_files, self.params = plan, files, params
+        self.by: By = "nothing"
         if plan.pipelines > 1 and params.sharding:
-            by = "files" if len(files) >= plan.pipelines else "examples"
-        own = files[plan.pipeline :: plan.pipelines] if by == "files" else files
+            self.by = "files" if len(files) >= plan.pipelines else "examples"
+        self.files = self._files_of(plan.pipeline)
         # Pipelines that all read everything should at least not read it in the same order.
-        alone = plan.pipelines == 1 or by != "nothing"
-        return cls(
-            plan=plan,
-            files=tuple(own),
-            all_files=tuple(files),
-            by=by,
-            seed=plan.seed if alone else order.stream_seed(plan.seed, f"pipeline/{plan.pipeline}"),
-            cycle_length=min(params.cycle_length or _CYCLE_LENGTH, len(own)),
-            block_length=params.block_length,
-            shuffle_buffer_size=params.shuffle_buffer_size,
-        )
+        alone = plan.pipelines == 1 or self.by != "nothing"
+        self.seed = plan.seed if alone else order.stream_seed(plan.seed, f"pipeline/{plan.pipeline}")
 
     def count(self) -> int:
         """Returns the records of this share in one epoch."""
         records = sum(file.count() for file in self.files)
         return self._every_nth(records, self.plan.pipeline) if self.by == "examples" else records
 
-    def warn(self) -> None:
-        """Warns, in one of the pipelines, that an evaluation counts every example several times."""
-        plan = self.plan
-        if self.by == "nothing" and plan.pipelines > 1 and not plan.training and plan.pipeline == 0:
-            _logger.warning(
-                "validation_data.sharding is false: each example is evaluated %d times, once by each input pipeline; "
-                "set it to true to evaluate it once",
-                plan.pipelines,
-            )
-
     def sharing(self) -> Sharing:
         """Returns what each pipeline reads; counts records where that is quick."""
         shares = [self._files_of(pipeline) for pipeline in range(self.plan.pipelines)]
         sizes = [[file.size_bytes() for file in share] for share in shares]
-        total = sum(size or 0 for share in sizes for size in share)
-        examples: list[int] | None = None
-        if all(file.take >= 0 for file in self.all_files) or (_are_known(sizes) and total <= _QUICK_TO_COUNT_BYTES):
-            examples = [sum(file.count() for file in share) for share in shares]
+        are_known = all(size is not None for share in sizes for size in share)
+        size_bytes = tuple(sum(size or 0 for size in share) for share in sizes) if are_known else None
+        examples: tuple[int, ...] | None = None
+        is_quick = size_bytes is not None and sum(size_bytes) <= _QUICK_TO_COUNT_BYTES
+        if is_quick or all(file.take >= 0 for file in self.all_files):
+            examples = tuple(sum(file.count() for file in share) for share in shares)
             if self.by == "examples":
-                examples = [self._every_nth(examples[0], pipeline) for pipeline in range(self.plan.pipelines)]
-        return Sharing(
-            by=self.by,
-            pipelines=self.plan.pipelines,
-            files=tuple(len(share) for share in shares),
-            examples=None if examples is None else tuple(examples),
-            size_bytes=tuple(sum(size or 0 for size in share) for share in sizes) if _are_known(sizes) else None,
-        )
+                examples = tuple(self._every_nth(examples[0], pipeline) for pipeline in range(self.plan.pipelines))
+        files = tuple(len(share) for share in shares)
+        return Sharing(by=self.by, pipelines=len(shares), files=files, examples=examples, size_bytes=size_bytes)
 
-    def _files_of(self, pipeline: int) -> tuple[RecordFile, ...]:
+    def _files_of(self, pipeline: int) -> Sequence[RecordFile]:
         return self.all_files[pipeline :: self.plan.pipelines] if self.by == "files" else self.all_files
 
     def _every_nth(self, records: int, pipeline: int) -> int:
@@ -172,14 +131,17 @@ class _Share:
         return -(-(records - pipeline) // self.plan.pipelines)
 
     def check(self, parse_fn: ParseFn) -> None:
-        """Reads and parses the first record, so that a fault of all records is an error before training."""
+        """Reads and parses the first record, so that a fault of all records is an error before training.
+
+        Warns, in one of the pipelines, of an evaluation that counts every example several times.
+        """
         plan = self.plan
         alone = plan.pipelines == 1  # one of several may have less than a batch, or nothing, to evaluate
         needed = plan.pipeline_batch_size if plan.drop_remainder and not plan.training and alone else 1
         with tf.init_scope():  # the pipeline may be built inside a traced function
             try:
-                found = int(self._in_order().take(needed).reduce(0, lambda total, _: total + 1))
-                first = self._in_order().take(1).map(lambda record: _parsed(parse_fn, record))
+                found = int(self._read().take(needed).reduce(0, lambda total, _: total + 1))
+                first = self._read().take(1).map(lambda record: _parsed(parse_fn, record))
                 list(first.prefetch(1))
             except tf.errors.OpError as error:
                 explained = record_files.explain(error, self.all_files)
@@ -195,6 +157,12 @@ class _Share:
                 f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder drops an "
                 f"incomplete batch; set drop_remainder: false. Files: {_named(self.files)}"
             )
+        if self.by == "nothing" and not alone and not plan.training and plan.pipeline == 0:
+            _logger.warning(
+                "validation_data.sharding is false: each example is evaluated %d times, once by each input pipeline; "
+                "set it to true to evaluate it once",
+                plan.pipelines,
+            )
 
     def _check_none_is_empty(self, found: int) -> None:
         """Refuses training data that leave a pipeline without records, in all pipelines: the others would wait.
@@ -204,7 +172,7 @@ class _Share:
         """
         plan = self.plan
         if self.by == "examples":
-            records = int(self._read(self._numbers(), whole=True).take(plan.pipelines).reduce(0, lambda n, _: n + 1))
+            records = int(self._read(whole=True).take(plan.pipelines).reduce(0, lambda n, _: n + 1))
             empty = list(range(records, plan.pipelines))
         else:
             empty = [p for p in range(plan.pipelines) if all(f.size_bytes() == 0 for f in self._files_of(p))]
@@ -232,7 +200,7 @@ class _Share:
     def cached_records(self, first: int) -> tf.data.Dataset:
         """Returns the same records from memory, shuffled whole."""
         with tf.init_scope(), tf.device("CPU:0"):
-            blocks = [tf.zeros([0], tf.string), *self._in_order().batch(_CACHE_BLOCK)]
+            blocks = [tf.zeros([0], tf.string), *self._read().batch(_CACHE_BLOCK)]
             held = tf.concat(blocks, axis=0)
         num_records = int(held.shape[0])
         last = 2**62 if self.plan.training else num_records
@@ -249,7 +217,7 @@ class _Share:
     def _epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
         """Returns the records of one epoch in their order."""
         if not self.plan.shuffle:
-            return self._in_order()
+            return self._read()
         positions = epoch * len(self.files) + tf.range(len(self.files), dtype=tf.int64)
         numbers = order.shuffled(positions, len(self.files), order.stream_seed(self.seed, "files"))
         if not tf.executing_eagerly():  # not under tf.data's debug mode
@@ -257,16 +225,13 @@ class _Share:
             # the order depends on set_seed().
             tf.random.set_seed(1)
         shuffle_seed = order.epoch_seed(self.seed, "records", epoch)
-        return self._read(numbers).shuffle(self.shuffle_buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
+        buffer_size = self.params.shuffle_buffer_size
+        return self._read(numbers).shuffle(buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
 
-    def _in_order(self) -> tf.data.Dataset:
-        return self._read(self._numbers())
-
-    def _numbers(self) -> tf.Tensor:
-        return tf.range(len(self.files), dtype=tf.int64)
-
-    def _read(self, numbers: tf.Tensor, *, whole: bool = False) -> tf.data.Dataset:
-        """Returns the serialized records of the files with these numbers, interleaved; `whole`: of all pipelines."""
+    def _read(self, numbers: tf.Tensor | None = None, *, whole: bool = False) -> tf.data.Dataset:
+        """Returns the serialized records of all files, or those with these numbers; `whole`: of all pipelines."""
+        if numbers is None:
+            numbers = tf.range(len(self.files), dtype=tf.int64)
         paths = tf.constant([file.path for file in self.files])
         skips = tf.constant([file.skip for file in self.files], tf.int64)
         takes = tf.constant([file.take for file in self.files], tf.int64)
@@ -277,8 +242,8 @@ class _Share:
 
         records = tf.data.Dataset.from_tensor_slices(numbers).interleave(
             read,
-            cycle_length=self.cycle_length,
-            block_length=self.block_length,
+            cycle_length=min(self.params.cycle_length or _CYCLE_LENGTH, len(self.files)),
+            block_length=self.params.block_length,
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -289,15 +254,6 @@ class _Share:
 def _parsed(parse_fn: ParseFn, record: tf.Tensor) -> Any:
     with tf.name_scope("parse_fn"):
         return parse_fn(record)
-
-
-def _examples_per_epoch(files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> int:
-    records = sum(file.count() for file in files)
-    return records if params.sharding else records * plan.pipelines
-
-
-def _are_known(sizes: Sequence[Sequence[int | None]]) -> bool:
-    return all(size is not None for share in sizes for size in share)
 
 
 def _named(files: Sequence[RecordFile]) -> str:

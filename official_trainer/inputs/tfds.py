@@ -10,7 +10,6 @@ TFDS's own reader cannot start at a step or at an epoch's seed, so `records.py` 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_trainer.errors import nearest
@@ -52,15 +51,6 @@ def from_tfds(
     return from_files(files, params, input_context, parse_fn=parse_fn, transform_fn=transform_fn)
 
 
-def prepared_files(params: Any) -> list[RecordFile]:
-    """Returns the record files of the split that `params` names.
-
-    Raises:
-      DataError: the dataset is not prepared or has no such split.
-    """
-    return _split_files(_builder(params), params)
-
-
 def explain_data_error(error: Exception, params_or_files: Any) -> DataError | None:
     """Returns an error that names the file and the offset, or the user's function, behind TensorFlow's error, or None.
 
@@ -71,18 +61,15 @@ def explain_data_error(error: Exception, params_or_files: Any) -> DataError | No
       params_or_files: a data section, a path or pattern, or a sequence of them.
     """
     try:
-        return record_files.explain(error, _files_of(params_or_files))
+        if getattr(params_or_files, "tfds_name", ""):
+            files = _split_files(_builder(params_or_files), params_or_files)
+        else:
+            is_path = isinstance(params_or_files, str | list | tuple)
+            input_path = params_or_files if is_path else getattr(params_or_files, "input_path", "")
+            files = record_files.find_files(input_path) if is_path or input_path else []
+        return record_files.explain(error, files)
     except DataError as explained:  # the files themselves are gone
         return explained
-
-
-def _files_of(params_or_files: Any) -> Sequence[RecordFile]:
-    if isinstance(params_or_files, str | list | tuple):
-        return record_files.find_files(params_or_files)
-    if getattr(params_or_files, "tfds_name", ""):
-        return prepared_files(params_or_files)
-    input_path = getattr(params_or_files, "input_path", "")
-    return record_files.find_files(input_path) if input_path else []
 
 
 def _builder(params: Any) -> Any:
@@ -110,7 +97,9 @@ def _builder(params: Any) -> Any:
 
 def _not_prepared(name: str, data_dir: Any, params: Any) -> DataError:
     folder = os.path.expanduser(os.fspath(data_dir))
-    prepared = sorted(_prepared_names(folder))
+    depths = ("*/*", "*/*/*")  # `name/version`, and `name/config/version`
+    found_at = [path for depth in depths for path in tf.io.gfile.glob(os.path.join(folder, depth, "features.json"))]
+    prepared = sorted("/".join(os.path.relpath(path, folder).split(os.sep)[:-2]) for path in found_at)
     close = nearest(name, prepared)
     if close:
         found = f"did you mean {close[0]}?"
@@ -123,14 +112,6 @@ def _not_prepared(name: str, data_dir: Any, params: Any) -> DataError:
         f"tfds_name {name!r}: no prepared dataset of this name in {folder}; {found} "
         f"Prepare it with: tfds build {name}{option} (training never downloads), or set tfds_data_dir"
     )
-
-
-def _prepared_names(folder: str) -> Iterator[str]:
-    """Yields `name` or `name/config` for each dataset prepared under `folder`."""
-    for depth in ("*/*", "*/*/*"):
-        for path in tf.io.gfile.glob(os.path.join(folder, depth, "features.json")):
-            parts = os.path.relpath(path, folder).split(os.sep)
-            yield "/".join(parts[:-2])
 
 
 def _split_files(builder: Any, params: Any) -> list[RecordFile]:

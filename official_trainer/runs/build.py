@@ -34,7 +34,7 @@ from official_trainer.tasks.multi_task import garden
 from official_trainer.tasks.multi_task.task import parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
-from official_trainer.tracking.jsonl import AllTrackers, JsonlTracker
+from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import ThreadedTracker
 
@@ -181,7 +181,7 @@ def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrac
     if not is_chief:
         return RunTrackers(all=Trackers([]), console=console, rows=rows)
     others = [summaries_of(job, owns_run=not beside), *_configured_trackers(job, beside), console]
-    return RunTrackers(all=AllTrackers(others, rows), console=console, rows=rows)
+    return RunTrackers(all=Trackers(others, rows), console=console, rows=rows)
 
 
 def summaries_of(job: Job, *, owns_run: bool) -> Tracker:

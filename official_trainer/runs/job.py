@@ -21,7 +21,7 @@ from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.runs.resume import config_changes, config_files
 from official_trainer.tasks import registry
-from official_trainer.tracking.record import Launch
+from official_trainer.tracking.record import git_revision
 
 if TYPE_CHECKING:
     from official_trainer.engine.loop_parts import DueSteps
@@ -105,16 +105,15 @@ class Job:
         }
 
     @property
-    def launch(self) -> Launch:
+    def launch(self) -> dict[str, Any]:
         """How this process was started, for the record."""
-        workspace = registry.find_workspace()
-        return Launch(
-            experiment=self.experiment,
-            mode=self.mode,
-            argv=self.argv,
-            config_digest=self.config_digest,
-            workspace=None if workspace is None else str(workspace),
-        )
+        return {
+            "experiment": self.experiment,
+            "mode": self.mode,
+            "argv": self.argv,
+            "git_revision": git_revision(registry.find_workspace()),
+            "config_digest": self.config_digest,
+        }
 
     def check_changes(self, step: int | None = None) -> tuple[config_changes.Change, ...]:
         """Returns what has changed since the checkpoint of `step`, or the newest, from which training continues.

@@ -28,9 +28,9 @@ from official_trainer.runs.training_process import TrainingProcess
 from official_trainer.tasks import variables
 from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
-from official_trainer.tracking.record import HEARTBEAT_SECONDS, Heartbeat
 
 _logger = logging.getLogger(__name__)
+_STATUS_SECONDS = 1.0  # how often `status.json` is written while training
 
 
 class RunObserver(LoopObserver):
@@ -48,7 +48,7 @@ class RunObserver(LoopObserver):
         self._job, self._trainer, self._lock = job, trainer, lock
         self._process, self._record = process, process.record
         self._trackers, self._console = process.trackers, process.trackers.console
-        self._heartbeat = Heartbeat(HEARTBEAT_SECONDS)
+        self._next_status_seconds = 0.0
         self._num_traces = 0
         self._changes: Sequence[config_changes.Change] = ()
         self._is_early = False
@@ -72,8 +72,9 @@ class RunObserver(LoopObserver):
         self._trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
         if self._trainer.is_async:
-            self._record.add_order(parameter_server.ORDER_OF_EXAMPLES)
-        self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
+            self._record.note(order_of_examples=parameter_server.ORDER_OF_EXAMPLES)
+        self._record.note(devices=devices)
+        self._record.set_span(state.start_step, state.end_step)
         self._console.message(self._opening_line(state.start_step))
         if self._changes:
             self._console.message(config_changes.notice(self._changes, state.start_step))
@@ -90,7 +91,8 @@ class RunObserver(LoopObserver):
         self._process.account.window(num_steps, seconds, examples=examples, has_traced=self._has_traced())
         self._console.set_end_step(state.end_step)
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
-        if self._heartbeat.is_due(time.monotonic()):
+        if (now := time.monotonic()) >= self._next_status_seconds:
+            self._next_status_seconds = now + _STATUS_SECONDS
             self._record.phase("train", state.step)
 
     def on_summary(self, step: int) -> None:
@@ -111,7 +113,7 @@ class RunObserver(LoopObserver):
             return
         best = self._trainer.checkpoint_exporter
         if best.step is None:
-            self._record.clear_best()
+            self._record.note(best=None)
         else:
             self._record.set_best(best.metric, best.value, best.step)
         steps = ", ".join(map(str, dropped))
@@ -127,7 +129,7 @@ class RunObserver(LoopObserver):
 
     def on_stop(self, reason: str) -> None:
         self._is_early = True
-        self._record.stopped_early(reason)
+        self._record.note(stopped_early=reason)
         self._console.message(reason)
 
     def on_end(self, step: int, logs: Mapping[str, Any]) -> None:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
-from official_trainer.distributed import parameter_server, slurm
+from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import EVALUATOR, Cluster
-from official_trainer.distributed.environment import cluster_env
+from official_trainer.distributed.environment import SLURM, cluster_env
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.lazy import load
@@ -119,7 +119,7 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: Predi
     if job.cluster is not None and job.serves:
         # Slurm signals all processes of a job at the same time. The chief saves what servers hold, so these stay until
         # it has ended, or until the grace period is over.
-        is_signalled_with_chief = job.cluster.source == slurm.SOURCE
+        is_signalled_with_chief = job.cluster.source == SLURM
         with contextlib.nullcontext() if is_signalled_with_chief else stop.interruptible():
             parameter_server.serve(job.cluster, job.config.runtime, job.model_dir)
         return {}

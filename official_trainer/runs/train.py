@@ -95,7 +95,9 @@ def _run_loop(
     with closing(trackers.all) as outcome:
         store = store_of(job, trainer, schedule)
         layout = data_layout.LayoutReport(
-            remember=store.describe, record=process.record.set_input, show=trackers.console.message
+            remember=store.describe,
+            record=lambda layout: process.record.note(input=layout),
+            show=trackers.console.message,
         )
         trainer.train_iterator.add_observer(layout)
         if (best := best_of(trainer)) is not None:

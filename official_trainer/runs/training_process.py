@@ -92,9 +92,8 @@ class TrainingProcess:
 
     def save_time(self) -> None:
         """Records the time so far, and the gin bindings that were used."""
-        self.record.set_gin(self.gin.save())
         attempt = self.account.report() | _traces_of(self._trainer)
-        self.record.set_time(time_account.over_attempts(self.record.time_before, attempt))
+        self.record.note(gin=self.gin.save(), time=time_account.over_attempts(self.record.time_before, attempt))
 
     def finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
         """Records the end; from any thread."""

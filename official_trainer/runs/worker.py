@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 from official_trainer import files
-from official_trainer.distributed.collective import End
 from official_trainer.distributed.peers import PeerLostError
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
@@ -78,8 +77,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
                 watchdog.enter(phase)
                 status.write(phase)
 
-            end = trainers[0].process_group.follow(on_call)
-            _raise_end_of_chief(end)
+            _raise_end_of_chief(trainers[0].process_group.follow(on_call))
     return {}
 
 
@@ -108,7 +106,7 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
     record = RunRecord(late_reports.folder, job.launch)
     record.start()
     records.append(record)
-    record.describe(devices=[device.name for device in tf.config.list_logical_devices()])
+    record.note(devices=[device.name for device in tf.config.list_logical_devices()])
     try:
         yield
     except BaseException as error:
@@ -120,9 +118,9 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
     record.finish(ExitCode.DONE)
 
 
-def _raise_end_of_chief(end: End) -> None:
+def _raise_end_of_chief(exit_code: int) -> None:
     """Ends as the chief did: returns, or raises that it was stopped or has failed."""
-    if end.exit_code == ExitCode.PREEMPTED:
+    if exit_code == ExitCode.PREEMPTED:
         raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
-    if end.exit_code != ExitCode.DONE:
-        raise PeerLostError(f"the chief has ended with exit code {end.exit_code}; see its error message")
+    if exit_code != ExitCode.DONE:
+        raise PeerLostError(f"the chief has ended with exit code {exit_code}; see its error message")

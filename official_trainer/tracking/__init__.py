@@ -12,13 +12,17 @@ import dataclasses
 import functools
 import json
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.tracking.media import Histogram, Image, Media, MediaError, Text, on_host
+
+if TYPE_CHECKING:
+    from official_trainer.tracking.jsonl import JsonlTracker
 
 __all__ = [
     "Histogram",
@@ -36,6 +40,9 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
+
+EVALUATION = "validation"
+"""The split whose rows a restart looks for: an evaluation that has a row is not repeated."""
 
 
 class MetricError(UserError, TypeError):
@@ -126,15 +133,26 @@ class Tracker:
 
 
 class Trackers(Tracker):
-    """Sends everything to several trackers, in their order; without trackers it does nothing."""
+    """Sends everything to several trackers, in their order; a row of `metrics.jsonl` is written after everything else.
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._trackers = tuple(trackers)
+    So the row of an evaluation means that everything about it was written: a kill loses none of it, and a restart
+    writes none of it twice.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker], rows: JsonlTracker | None = None) -> None:
+        self._others, self._rows = tuple(trackers), rows
+        self._trackers = self._others if rows is None else (*self._others, rows)
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         flat = flatten(values)
-        for tracker in self._trackers:
-            tracker.log(split, step, flat)
+        with self._timed():
+            for tracker in self._others:
+                tracker.log(split, step, flat)
+            if self._rows is not None:
+                if split == EVALUATION:
+                    for tracker in self._others:
+                        tracker.flush()
+                self._rows.log(split, step, flat)
 
     def publish(self, split: str, step: int, media: Mapping[str, Any]) -> None:
         """Records media, which may be nested as metrics may.
@@ -142,9 +160,10 @@ class Trackers(Tracker):
         Raises:
           MediaError: a value is not media, or an image does not have an image's shape.
         """
-        flat = {name: on_host(name, value) for name, value in _leaves(media, "")}
-        for tracker in self._trackers:
-            tracker.publish(split, step, flat)
+        with self._timed():
+            flat = {name: on_host(name, value) for name, value in _leaves(media, "")}
+            for tracker in self._trackers:
+                tracker.publish(split, step, flat)
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
         for tracker in self._trackers:
@@ -153,14 +172,18 @@ class Trackers(Tracker):
     def rewind(self, step: int) -> None:
         for tracker in self._trackers:
             tracker.rewind(step)
+        if self._rows is not None and not self._rows.has_row(step, EVALUATION):
+            for tracker in self._others:
+                tracker.resume(EVALUATION, step)  # of a process that was killed before it wrote the row
 
     def resume(self, split: str, step: int) -> None:
         for tracker in self._trackers:
             tracker.resume(split, step)
 
     def flush(self) -> None:
-        for tracker in self._trackers:
-            tracker.flush()
+        with self._timed():
+            for tracker in self._trackers:
+                tracker.flush()
 
     def end(self, outcome: Outcome) -> None:
         """Calls every tracker, also when one fails; then raises the first error."""
@@ -169,6 +192,14 @@ class Trackers(Tracker):
     def close(self) -> None:
         """Closes every tracker, also when one fails; then raises the first error."""
         _call_all([tracker.close for tracker in self._trackers])
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent_seconds += time.monotonic() - start
 
 
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:

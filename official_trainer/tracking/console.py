@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from official_trainer.tracking import Tracker
 
@@ -30,7 +30,6 @@ class Console(Tracker):
       stream: where the text goes.
       end_step: global step at which training ends; None if that is not known.
       quiet: whether nothing is shown.
-      interactive: whether `stream` is a terminal that can redraw a line; None detects it.
       clock: tells the time in seconds.
     """
 
@@ -40,7 +39,6 @@ class Console(Tracker):
         *,
         end_step: int | None,
         quiet: bool = False,
-        interactive: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.end_step = end_step
@@ -48,13 +46,8 @@ class Console(Tracker):
         self._shown_at = -math.inf
         self._speed = ""
         self._rate_start: tuple[int, float] | None = None  # (step, time) from which the speed is measured
-        self._view: _View
-        if quiet:
-            self._view = _Nothing()
-        elif interactive if interactive is not None else _is_interactive(stream):
-            self._view = _Bar(stream)
-        else:
-            self._view = _Lines(stream)
+        is_interactive = stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self._view = _View() if quiet else _Bar(stream) if is_interactive else _Lines(stream)
 
     @contextlib.contextmanager
     def _until_closed(self) -> Iterator[None]:
@@ -63,7 +56,7 @@ class Console(Tracker):
             yield
         except OSError as error:
             _logger.warning("nothing more is shown: %s", error)
-            self._view = _Nothing()
+            self._view = _View()
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Shows metrics: those of `train` in the progress (a bar has room for the loss only), others in a line.
@@ -106,9 +99,6 @@ class Console(Tracker):
         """Restarts the measurement of the speed; earlier output stays."""
         self._rate_start = None
 
-    def flush(self) -> None:
-        """Does nothing: every line is flushed."""
-
     def close(self) -> None:
         """Restores the terminal."""
         with self._until_closed():
@@ -134,9 +124,11 @@ class Console(Tracker):
 _Texts = tuple[str, str, str, str]  # place, metrics, speed, time left
 
 
-class _View(Protocol):
-    interval_seconds: float
-    is_bar: bool
+class _View:
+    """How output is shown; this one shows nothing."""
+
+    interval_seconds = math.inf
+    is_bar = False
 
     def progress(self, step: int, end_step: int | None, texts: _Texts) -> None: ...
 
@@ -145,23 +137,8 @@ class _View(Protocol):
     def close(self) -> None: ...
 
 
-class _Nothing:
-    interval_seconds = math.inf
-    is_bar = False
-
-    def progress(self, step: int, end_step: int | None, texts: _Texts) -> None:
-        pass
-
-    def line(self, text: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Lines:
+class _Lines(_View):
     interval_seconds = _LINE_INTERVAL_SECONDS
-    is_bar = False
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -173,11 +150,8 @@ class _Lines:
         self._stream.write(f"{text}\n")
         self._stream.flush()
 
-    def close(self) -> None:
-        pass
 
-
-class _Bar:
+class _Bar(_View):
     interval_seconds = _BAR_INTERVAL_SECONDS
     is_bar = True
 
@@ -232,7 +206,3 @@ def format_seconds(seconds: float) -> str:
 
 def _metrics(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {format_number(value)}" for name, value in values.items())
-
-
-def _is_interactive(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")

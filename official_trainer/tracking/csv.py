@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import io
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
@@ -59,8 +60,8 @@ class CsvTracker(Tracker):
         self.path = str(path)
         self._clock = clock
         self._file: IO[str] | None = None
-        self._columns: list[str] | None = None  # None until the file is read
-        self._known: set[tuple[str, str]] = set()  # (step, split) of each row, as written
+        self._columns: list[str] = []  # of the file, if it is open
+        self._known: set[tuple[str, str]] = set()  # (step, split) of each row, as written, if the file is open
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Adds a row; it replaces one of the same step and split.
@@ -72,43 +73,38 @@ class CsvTracker(Tracker):
         for name in _OWN:
             if name in values:
                 raise MetricError(f"a metric cannot be named {name!r}: {self.path} has a column of that name")
-        columns = self._known_columns()
+        if self._file is None:
+            self._rows()
         row = {"step": str(step), "split": split, "time": f"{self._clock():.3f}"}
         row |= {name: repr(float(value)) for name, value in values.items()}
         place = row["step"], row["split"]
-        if place in self._known or not row.keys() <= set(columns):
+        if place in self._known or not row.keys() <= set(self._columns):
             rows = [other for other in self._rows() if (other["step"], other["split"]) != place]
-            self._write([*columns, *(name for name in row if name not in columns)], [*rows, row])
+            self._write(list(dict.fromkeys([*self._columns, *row])), [*rows, row])
             return
         if self._file is None:
             self._file = files.open_file(self.path, "a")
-        self._file.write(_text([[row.get(name, "") for name in columns]]))
+        csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(row)
         self._file.flush()
         self._known.add(place)
 
     def rewind(self, step: int) -> None:
         """Drops rows after `step`, and a line that was cut off."""
         self.close()
-        files.remove_temporaries(*_split(self.path))
+        files.remove_temporaries(*os.path.split(self.path))
         if files.exists(self.path):
-            rows = list(self._rows())
+            rows = self._rows()
             kept = [row for row in rows if int(row["step"]) <= step]
             if len(kept) < len(rows):
-                self._write(self._known_columns(), kept)
+                self._write(self._columns, kept)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _known_columns(self) -> list[str]:
-        if self._columns is None:
-            list(self._rows())
-        assert self._columns is not None
-        return self._columns
-
-    def _rows(self) -> Iterator[dict[str, str]]:
-        """Yields the complete rows of the file, and removes other lines, such as half a line of a killed process."""
+    def _rows(self) -> list[dict[str, str]]:
+        """Returns the complete rows of the file, and removes other lines, such as half a line of a killed process."""
         text = files.read_text(self.path) if files.exists(self.path) else ""
         whole = text[: text.rfind("\n") + 1]
         head, *lines = list(csv.reader(io.StringIO(whole))) or [[]]
@@ -124,23 +120,12 @@ class CsvTracker(Tracker):
         self._known = {(row["step"], row["split"]) for row in rows}
         if whole != text or len(rows) < len(lines):
             self._write(self._columns, rows)
-        yield from rows
+        return rows
 
     def _write(self, columns: list[str], rows: list[dict[str, str]]) -> None:
         self.close()
-        table = [columns, *([row.get(name, "") for name in columns] for row in rows)]
-        files.write_text_atomically(self.path, _text(table), durable=False)
-        self._columns = columns
-        self._known = {(row["step"], row["split"]) for row in rows}
-
-
-def _text(lines: list[list[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
-
-
-def _split(path: str) -> tuple[str, str]:
-    """Returns the folder and the name of a file."""
-    folder, slash, name = path.rpartition("/")
-    return (folder or slash or "."), name
+        table = io.StringIO()
+        writer = csv.DictWriter(table, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        files.write_text_atomically(self.path, table.getvalue(), durable=False)

@@ -10,16 +10,15 @@ and Python's `float`, convert back to numbers.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from official_trainer import files
-from official_trainer.tracking import Media, MetricError, Tracker, Trackers, flatten
+from official_trainer.tracking import MetricError, Tracker
 
 _logger = logging.getLogger(__name__)
 _RESERVED = ("step", "split", "time")
@@ -77,9 +76,6 @@ class JsonlTracker(Tracker):
         if files.exists(self.path):
             self._keep(lambda row: row["step"] <= step)
 
-    def flush(self) -> None:
-        """Does nothing: every row is flushed."""
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -87,11 +83,9 @@ class JsonlTracker(Tracker):
 
     def _rows_known(self) -> set[tuple[int, str]]:
         if self._known is None:
+            self._known = set()
             if files.exists(self.path):
                 self._keep(lambda row: True)  # drops an incomplete last line of a killed process
-            else:
-                self._known = set()
-        assert self._known is not None
         return self._known
 
     def _keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -102,52 +96,6 @@ class JsonlTracker(Tracker):
         kept = "".join(f"{line}\n" for line, _ in rows)
         if kept != text:
             files.write_text_atomically(self.path, kept)
-
-
-EVALUATION = "validation"
-"""The split whose rows a restart looks for: an evaluation that has a row is not repeated."""
-
-
-class AllTrackers(Trackers):
-    """All trackers of a process; a row of `metrics.jsonl` is written after everything else.
-
-    So the row of an evaluation means that everything about it was written: a kill loses none of it, and a restart
-    writes none of it twice.
-    """
-
-    def __init__(self, trackers: Sequence[Tracker], rows: JsonlTracker) -> None:
-        super().__init__([*trackers, rows])
-        self._others = Trackers(trackers)
-        self._rows = rows
-
-    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        flat = flatten(values)
-        with self._timed():
-            self._others.log(split, step, flat)
-            if split == EVALUATION:
-                self._others.flush()
-            self._rows.log(split, step, flat)
-
-    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        with self._timed():
-            super().publish(split, step, media)
-
-    def flush(self) -> None:
-        with self._timed():
-            super().flush()
-
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.spent_seconds += time.monotonic() - start
-
-    def rewind(self, step: int) -> None:
-        super().rewind(step)
-        if not self._rows.has_row(step, EVALUATION):
-            self._others.resume(EVALUATION, step)  # of a process that was killed before it wrote the row
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:

@@ -25,11 +25,6 @@ class Histogram:
 
     values: Any
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the values take."""
-        return int(getattr(self.values, "nbytes", 0))
-
     def buckets(self, count: int = HISTOGRAM_BUCKETS) -> tuple[Any, Any]:
         """Returns how many values are in each bucket, float64 `[count]`, and its edges, `[count + 1]`.
 
@@ -50,18 +45,16 @@ class Image:
 
     pixels: Any
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the pixels take."""
-        return int(getattr(self.pixels, "nbytes", 0))
-
-    def png(self) -> bytes:
-        """Returns the picture as a PNG file; only for pixels on the host, as trackers get them."""
+    def picture(self) -> Any:
+        """Returns an image of Pillow's; only for pixels on the host, as trackers get them."""
         from PIL import Image as pillow  # installed with TensorBoard, which is installed with TensorFlow
 
-        pixels = self.pixels[:, :, 0] if self.pixels.shape[2] == 1 else self.pixels
+        return pillow.fromarray(self.pixels[:, :, 0] if self.pixels.shape[2] == 1 else self.pixels)
+
+    def png(self) -> bytes:
+        """Returns the picture as a PNG file."""
         written = io.BytesIO()
-        pillow.fromarray(pixels).save(written, "PNG")
+        self.picture().save(written, "PNG")
         return written.getvalue()
 
 
@@ -71,13 +64,15 @@ class Text:
 
     markdown: str
 
-    @property
-    def size_bytes(self) -> int:
-        """Approximate memory that the text takes."""
-        return len(self.markdown)
-
 
 Media = Histogram | Image | Text
+
+
+def size_bytes(thing: Media) -> int:
+    """Returns about how much memory media take that are on the host."""
+    if isinstance(thing, Text):
+        return len(thing.markdown)
+    return int((thing.values if isinstance(thing, Histogram) else thing.pixels).nbytes)
 
 
 def on_host(name: str, thing: Any) -> Media:

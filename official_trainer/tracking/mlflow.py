@@ -12,9 +12,8 @@ import json
 import logging
 import os
 import re
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from official_trainer import files
@@ -63,11 +62,10 @@ class MlflowTracker(Tracker):
     Args:
       tracking_uri: MLflow's store.
       place: the names of experiment and run, and the directory of the file with the tag.
-      clock: tells the time in Unix seconds.
     """
 
-    def __init__(self, tracking_uri: str, place: Place, *, clock: Callable[[], float] = time.time) -> None:
-        self._uri, self._place, self._clock = tracking_uri, place, clock
+    def __init__(self, tracking_uri: str, place: Place) -> None:
+        self._uri, self._place = tracking_uri, place
         self._client: Any = None
         self._run_id = ""
         self._last_steps: dict[str, int] = {}  # of each metric that was looked up
@@ -84,7 +82,7 @@ class MlflowTracker(Tracker):
             _logger.warning("MLflow keeps the first value of a parameter; changed since: %s", ", ".join(changed))
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        client, now_ms = self._open(), round(self._clock() * 1000)
+        client, now_ms = self._open(), round(time.time() * 1000)
         named = {_name(f"{split}/{name}"): float(value) for name, value in values.items()}
         metric = _entities().Metric
         new = [metric(name, value, now_ms, step) for name, value in named.items() if step > self._last(name)]
@@ -105,7 +103,7 @@ class MlflowTracker(Tracker):
                     self._run_id, json.dumps({"counts": counts.tolist(), "edges": edges.tolist()}), f"{path}.json"
                 )
             elif isinstance(thing, Image):
-                self._log_bytes(thing.png(), f"{path}.png")
+                client.log_image(self._run_id, thing.picture(), f"{path}.png")
 
     def end(self, outcome: Outcome) -> None:
         self._open().set_terminated(self._run_id, status=_STATUS[outcome.status])
@@ -129,7 +127,9 @@ class MlflowTracker(Tracker):
     def _find_or_create(self, client: Any) -> str:
         experiment = client.get_experiment_by_name(self._place.experiment)
         if experiment is None:
-            artifacts = _artifacts(self._uri)
+            # Beside a SQLite file; MLflow would take the current folder.
+            _, is_file, path = self._uri.partition("sqlite:///")
+            artifacts = f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
             number = client.create_experiment(self._place.experiment, artifact_location=artifacts)
         else:
             number = experiment.experiment_id
@@ -147,23 +147,9 @@ class MlflowTracker(Tracker):
             self._last_steps[name] = max((metric.step for metric in history), default=-1)
         return self._last_steps[name]
 
-    def _log_bytes(self, content: bytes, path: str) -> None:
-        folder, _, name = path.rpartition("/")
-        with tempfile.TemporaryDirectory() as directory:
-            local = os.path.join(directory, name)
-            with open(local, "wb") as file:
-                file.write(content)
-            self._client.log_artifact(self._run_id, local, artifact_path=folder)
-
 
 def _entities() -> Any:
     return importlib.import_module("mlflow.entities")
-
-
-def _artifacts(uri: str) -> str | None:
-    """Returns the artifact folder next to a SQLite file, where MLflow would take the current folder; else None."""
-    _, is_file, path = uri.partition("sqlite:///")
-    return f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
 
 
 def _name(text: str) -> str:

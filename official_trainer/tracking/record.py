@@ -10,7 +10,6 @@ restart continues `run.json`: the run keeps its id.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import functools
 import importlib.metadata
@@ -21,7 +20,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -30,7 +29,7 @@ from official_trainer.files import RUN_FILE, STATUS_FILE
 from official_trainer.tracking.jsonl import encode
 
 _DISTRIBUTIONS = {"tensorflow": "tensorflow", "keras": "tf-keras", "official_trainer": "official-trainer"}
-_STATUS_OF_EXIT = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
+_STATUS_OF_EXIT: Mapping[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
 _GIT_TIMEOUT_SECONDS = 5
 
 
@@ -38,25 +37,6 @@ class ModelDirError(UserError, ValueError):
     """A directory that cannot be a run's `model_dir`."""
 
     exit_code = ExitCode.CONFIG
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Launch:
-    """How a run was started.
-
-    Attributes:
-      experiment: registered name.
-      mode: `train_and_eval` and the like.
-      argv: the command.
-      config_digest: digest of the resolved config.
-      workspace: folder whose git revision is recorded; None for no workspace.
-    """
-
-    experiment: str
-    mode: str
-    argv: Sequence[str]
-    config_digest: str
-    workspace: str | None = None
 
 
 def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = False) -> None:
@@ -107,14 +87,15 @@ class RunRecord:
 
     Args:
       model_dir: local path or URL, prepared before (`prepare_model_dir`).
-      launch: how this process was started.
+      launch: how this process was started: the fields `experiment` (registered name), `mode` (`train_and_eval` and the
+        like), `argv`, `git_revision` and `config_digest` of `run.json`.
       clock: tells the time in Unix seconds.
     """
 
-    def __init__(self, model_dir: str, launch: Launch, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, model_dir: str, launch: Mapping[str, Any], *, clock: Callable[[], float] = time.time) -> None:
         self.model_dir = str(model_dir)
         self._launch = launch
-        self._now = lambda: _timestamp(clock())
+        self._clock = clock
         self._before: dict[str, Any] = {}
         self._run: dict[str, Any] = {}
         self._status: dict[str, Any] = {}
@@ -127,14 +108,14 @@ class RunRecord:
     def start(self) -> None:
         """Begins a run, or a restart of the run in the directory, whose id, first start and best result are kept."""
         before = self._before = read_run(self.model_dir) or {}
-        now = self._now()
-        is_restart = bool(before) and "train" in self._launch.mode
+        launch, now = self._launch, self._now()
+        is_restart = bool(before) and "train" in launch["mode"]
         self._run = {
-            "experiment": self._launch.experiment,
-            "mode": self._launch.mode,
+            "experiment": launch["experiment"],
+            "mode": launch["mode"],
             "status": "running",
             "run_id": before.get("run_id") or uuid.uuid4().hex,
-            "argv": list(self._launch.argv),
+            "argv": list(launch["argv"]),
             "started": before.get("started", now),
             "restarted": now if is_restart else before.get("restarted"),
             "finished": None,
@@ -149,8 +130,8 @@ class RunRecord:
             "devices": [],
             "input": before.get("input"),
             "gin": None,
-            "git_revision": git_revision(self._launch.workspace),
-            "config_digest": self._launch.config_digest,
+            "git_revision": launch["git_revision"],
+            "config_digest": launch["config_digest"],
         }
         self._status = {
             "phase": "start",
@@ -169,39 +150,22 @@ class RunRecord:
         """Step of the newest checkpoint that any process of this run has committed."""
         return self._run["last_checkpoint_step"]
 
-    def describe(
-        self, *, devices: Sequence[str] | None = None, start_step: int | None = None, end_step: int | None = None
-    ) -> None:
-        """Adds what is known only after TensorFlow has started: devices, first and last step of this process."""
-        if devices is not None:
-            self._run["devices"] = list(devices)
-        if start_step is not None:
-            self._run["steps"] |= {"start": start_step, "current": start_step}
+    def note(self, **facts: Any) -> None:
+        """Records what becomes known while the process runs, such as `devices`: each fact is a field of `run.json`."""
+        self._run |= facts
+        self._write_run()
+
+    def set_span(self, start_step: int, end_step: int | None) -> None:
+        """Records the first and the last step of this process; without an `end_step` the earlier one stays."""
+        self._run["steps"] |= {"start": start_step, "current": start_step}
         if end_step is not None:
             self._run["steps"]["end"] = end_step
         self._write_run()
-
-    def add_order(self, description: str) -> None:
-        """Records the order of examples, where it is not the order of one device."""
-        self._run["order_of_examples"] = description
-
-    def set_input(self, layout: Mapping[str, Any]) -> None:
-        """Records how the training data is distributed."""
-        self._run["input"] = dict(layout)
-        self._write_run()
-
-    def set_gin(self, checksums: Mapping[str, str] | None) -> None:
-        """Records the checksums of gin bindings; the next change of the file writes them."""
-        self._run["gin"] = None if checksums is None else dict(checksums)
 
     @property
     def time_before(self) -> dict[str, Any] | None:
         """The time account of earlier processes of the run."""
         return self._before.get("time")
-
-    def set_time(self, spent: Mapping[str, Any]) -> None:
-        """Records the time account of all processes of the run; the next change of the file writes it."""
-        self._run["time"] = dict(spent)
 
     def phase(self, name: str, step: int | None = None) -> None:
         """Records the current phase; without `step` the last one stays."""
@@ -218,18 +182,7 @@ class RunRecord:
 
     def set_best(self, metric: str, value: float, step: int) -> None:
         """Records the best evaluation so far; called after its checkpoint is committed."""
-        self._run["best"] = {"metric": metric, "value": encode(value), "step": step}
-        self._write_run()
-
-    def stopped_early(self, reason: str) -> None:
-        """Records why training ends before its planned last step."""
-        self._run["stopped_early"] = reason
-        self._write_run()
-
-    def clear_best(self) -> None:
-        """Removes the best evaluation, because the run has gone back to an earlier step."""
-        self._run["best"] = None
-        self._write_run()
+        self.note(best={"metric": metric, "value": encode(value), "step": step})
 
     def finish(self, exit_code: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Ends the record of this process.
@@ -238,7 +191,7 @@ class RunRecord:
           exit_code: of the process; 0 is `done`, 143 is `preempted`, anything else is `failed`.
           metrics: final metrics, which may be nested; None keeps those of an earlier process.
         """
-        self._run["status"] = _STATUS_OF_EXIT.get(ExitCode(exit_code), "failed") if exit_code in _CODES else "failed"
+        self._run["status"] = _STATUS_OF_EXIT.get(exit_code, "failed")
         self._run["finished"] = self._now()
         if metrics is not None:
             self._run["final_metrics"] = _encoded(metrics)
@@ -256,6 +209,9 @@ class RunRecord:
         self._write_run()
         self._write_status()
 
+    def _now(self) -> str:
+        return datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
+
     def _set_step(self, step: int | None) -> None:
         if step is not None:
             self._status["step"] = self._run["steps"]["current"] = step
@@ -268,28 +224,7 @@ class RunRecord:
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
 
 
-_CODES = frozenset(ExitCode)
-
-HEARTBEAT_SECONDS = 1.0
-"""How often `status.json` is written while training."""
-
-
-@dataclasses.dataclass
-class Heartbeat:
-    """Due when `interval_seconds` have passed since it was last due."""
-
-    interval_seconds: float
-    last_seconds: float = float("-inf")
-
-    def is_due(self, now_seconds: float) -> bool:
-        """Whether it is time again at `now_seconds`; if so, counts from there."""
-        if now_seconds - self.last_seconds < self.interval_seconds:
-            return False
-        self.last_seconds = now_seconds
-        return True
-
-
-def git_revision(workspace: str | None) -> str | None:
+def git_revision(workspace: str | os.PathLike[str] | None) -> str | None:
     """Returns the commit of the workspace, with `-dirty` if files differ from it; None without git."""
     if workspace is None:
         return None
@@ -335,10 +270,6 @@ def _check_writable(model_dir: str) -> None:
         pass
     with contextlib.suppress(FileNotFoundError):  # another process removed it at the same time
         files.remove(probe)
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
 
 
 def _encoded(metrics: Mapping[str, Any]) -> dict[str, Any]:

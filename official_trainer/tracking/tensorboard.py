@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -38,21 +38,12 @@ class TensorBoardTracker(Tracker):
       directory: the run's directory.
       folders: split → its folder below `directory`; the folder of any other split has the split's name.
       owns_run: whether this process writes the config and the end of the run; only one process of a run does.
-      clock: tells the time in Unix seconds.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        *,
-        folders: Mapping[str, str] | None = None,
-        owns_run: bool = True,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, directory: str, *, folders: Mapping[str, str] | None = None, owns_run: bool = True) -> None:
         self._files = _EventFiles(str(directory))
         self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
         self._owns_run = owns_run
-        self._clock = clock
         self._writers: dict[str, Any] = {}
         self._known: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
         self._rewound_to: int | None = None
@@ -64,31 +55,36 @@ class TensorBoardTracker(Tracker):
         summary = load("tensorboard.plugins.hparams.summary_v2")
         plain = {"experiment": experiment, **config}
         values = {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str)}
-        new = summary.hparams_pb(values, start_time_secs=self._clock())
+        new = summary.hparams_pb(values, start_time_secs=time.time())
         tag = new.value[0].tag
         written = [value for event in self._files.events(_HPARAMS) for value in event.summary.value if value.tag == tag]
         if [_group(value) for value in written] == [_group(new.value[0])]:
             return
         if written:
-            self._cut(_HPARAMS, lambda event: not any(value.tag == tag for value in event.summary.value))
-        self._write(_HPARAMS, 0, new)
-        self._writers[_HPARAMS].flush()
+            if _HPARAMS in self._writers:  # its file is among those that change
+                self._writers.pop(_HPARAMS).close()
+            self._files.cut(_HPARAMS, lambda event: not any(value.tag == tag for value in event.summary.value))
+        self._add(0, [(_HPARAMS, new)])
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         scalar = load("tensorboard.plugins.scalar.summary_v2")
-        self._add(step, {self._place(split, name): (scalar.scalar_pb, value) for name, value in values.items()})
+        new = []
+        for name, value in values.items():
+            inner, _, tag = name.rpartition("/")
+            path = "/".join(filter(None, (self._folders.get(split, split), inner)))
+            new.append((path, scalar.scalar_pb(tag, value)))
+        self._add(step, new)
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
         """Writes media, in one folder: TensorBoard groups them by the part of a name before the first `/`.
 
         A text that the files hold already, which a restart may publish again, is left out.
         """
-        new = {}
+        path, new = self._folders.get(split, split), []
         for name, item in media.items():
-            place = self._folders.get(split, split), name
-            if isinstance(item, Text) and self._holds(place, step, item):
-                continue
-            new[place] = (_FORMS[type(item)], item)
+            summary = _FORMS[type(item)](name, item)
+            if not (isinstance(item, Text) and self._holds(path, step, summary)):
+                new.append((path, summary))
         self._add(step, new)
 
     def resume(self, split: str, step: int) -> None:
@@ -105,11 +101,11 @@ class TensorBoardTracker(Tracker):
         self._rewound_to = step
         folders = [path for folder in (*self._folders.values(), "") for path in self._files.folders(folder)]
         for path in dict.fromkeys(folders):
-            self._cut(path, lambda event: event.step <= step)
+            self._files.cut(path, lambda event: event.step <= step)
             # For a TensorBoard that has read the points already. It takes the first start for the beginning of the run,
             # so there are two.
             for _ in range(2):
-                event = events.Event(wall_time=self._clock(), step=step + 1, session_log=restart)
+                event = events.Event(wall_time=time.time(), step=step + 1, session_log=restart)
                 self._writer(path).add_event(event)
             self._writer(path).flush()
 
@@ -123,32 +119,24 @@ class TensorBoardTracker(Tracker):
             return
         scalar = load("tensorboard.plugins.scalar.summary_v2")
         self._note(_HPARAMS, outcome.step)
-        final = {(_HPARAMS, f"final/{name}"): (scalar.scalar_pb, value) for name, value in outcome.metrics.items()}
-        self._add(outcome.step, {**final, (_HPARAMS, _session_end_tag()): (self._session_end, None)})
+        final = [scalar.scalar_pb(f"final/{name}", value) for name, value in outcome.metrics.items()]
+        self._add(outcome.step, [(_HPARAMS, summary) for summary in (*final, _session_end())])
 
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
 
-    def _place(self, split: str, name: str) -> tuple[str, str]:
-        """Returns the folder and the tag of a metric."""
-        folder, _, tag = name.rpartition("/")
-        return "/".join(part for part in (self._folders.get(split, split), folder) if part), tag
-
-    def _add(self, step: int, new: Mapping[tuple[str, str], tuple[Callable[[str, Any], Any], Any]]) -> None:
-        """Writes new points: place → the function that makes a summary of tag and value, and the value."""
+    def _add(self, step: int, new: Sequence[tuple[str, Any]]) -> None:
+        """Writes those points that are new; each is a folder and a summary of one value."""
+        events = load("tensorboard.compat.proto.event_pb2")
         written = set()
-        for (path, tag), (form, value) in new.items():
-            if (path, tag, step) not in self._known:
-                self._write(path, step, form(tag, value))
+        for path, summary in new:
+            if (path, summary.value[0].tag, step) not in self._known:
+                self._writer(path).add_event(events.Event(wall_time=time.time(), step=step, summary=summary))
                 written.add(path)
         for path in written:
             self._writers[path].flush()
-
-    def _write(self, path: str, step: int, summary: Any) -> None:
-        events = load("tensorboard.compat.proto.event_pb2")
-        self._writer(path).add_event(events.Event(wall_time=self._clock(), step=step, summary=summary))
 
     def _writer(self, path: str) -> Any:
         if path not in self._writers:
@@ -156,21 +144,12 @@ class TensorBoardTracker(Tracker):
             self._writers[path] = module.EventFileWriter(self._files.path(path))
         return self._writers[path]
 
-    def _session_end(self, tag: str, _: None) -> Any:
-        plugin = load("tensorboard.plugins.hparams.plugin_data_pb2")
-        status = load("tensorboard.plugins.hparams.api_pb2").STATUS_SUCCESS
-        info = plugin.SessionEndInfo(status=status, end_time_secs=self._clock())
-        metadata = load("tensorboard.plugins.hparams.metadata")
-        content = metadata.create_summary_metadata(plugin.HParamsPluginData(session_end_info=info))
-        return _summary(tag, content, metadata.NULL_TENSOR)
-
-    def _holds(self, place: tuple[str, str], step: int, text: Text) -> bool:
+    def _holds(self, path: str, step: int, summary: Any) -> bool:
         if self._rewound_to is not None and step > self._rewound_to:
             return False  # the rewind has removed that step
-        path, tag = place
-        content = _text(tag, text).value[0].tensor
+        (new,) = summary.value
         return any(
-            event.step == step and any(value.tag == tag and value.tensor == content for value in event.summary.value)
+            event.step == step and any(old.tag == new.tag and old.tensor == new.tensor for old in event.summary.value)
             for event in self._files.events(path)
         )
 
@@ -179,12 +158,6 @@ class TensorBoardTracker(Tracker):
         for event in self._files.events(path):
             if event.step == step:
                 self._known.update((path, value.tag, step) for value in event.summary.value)
-
-    def _cut(self, path: str, is_kept: Callable[[Any], bool]) -> None:
-        """Removes summaries from the files of a folder, and closes its writer, whose file is among them."""
-        if path in self._writers:
-            self._writers.pop(path).close()
-        self._files.cut(path, is_kept)
 
 
 class _EventFiles:
@@ -209,7 +182,8 @@ class _EventFiles:
     def events(self, path: str) -> Iterator[Any]:
         """Yields the events of all files in a folder."""
         for name in self._names(path):
-            yield from _events(self.path(path, name))
+            for _, event in _records(self.path(path, name)):
+                yield event
 
     def cut(self, path: str, is_kept: Callable[[Any], bool]) -> None:
         """Removes summaries from the files of a folder, and temporary files of a process that was killed here."""
@@ -220,13 +194,8 @@ class _EventFiles:
             _cut(self.path(path, name), is_kept)
 
     def _names(self, path: str) -> list[str]:
-        names = files.list_dir(self.path(path))
-        left_out = (".tmp-", _MARK_OF_PROFILE)
-        return [name for name in names if ".tfevents." in name and not any(part in name for part in left_out)]
-
-
-def _text(tag: str, text: Text) -> Any:
-    return load("tensorboard.plugins.text.summary_v2").text_pb(tag, text.markdown)
+        names = [name for name in files.list_dir(self.path(path)) if ".tfevents." in name]
+        return [name for name in names if ".tmp-" not in name and _MARK_OF_PROFILE not in name]
 
 
 def _histogram(tag: str, histogram: Histogram) -> Any:
@@ -245,7 +214,11 @@ def _image(tag: str, image: Image) -> Any:
     return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(content))
 
 
-_FORMS: Mapping[type, Callable[[str, Any], Any]] = {Histogram: _histogram, Image: _image, Text: _text}
+_FORMS: Mapping[type, Callable[[str, Any], Any]] = {
+    Histogram: _histogram,
+    Image: _image,
+    Text: lambda tag, text: load("tensorboard.plugins.text.summary_v2").text_pb(tag, text.markdown),
+}
 
 
 def _summary(tag: str, metadata: Any, tensor: Any) -> Any:
@@ -254,8 +227,13 @@ def _summary(tag: str, metadata: Any, tensor: Any) -> Any:
     return summary
 
 
-def _session_end_tag() -> str:
-    return load("tensorboard.plugins.hparams.metadata").SESSION_END_INFO_TAG
+def _session_end() -> Any:
+    plugin = load("tensorboard.plugins.hparams.plugin_data_pb2")
+    status = load("tensorboard.plugins.hparams.api_pb2").STATUS_SUCCESS
+    info = plugin.SessionEndInfo(status=status, end_time_secs=time.time())
+    metadata = load("tensorboard.plugins.hparams.metadata")
+    content = metadata.create_summary_metadata(plugin.HParamsPluginData(session_end_info=info))
+    return _summary(metadata.SESSION_END_INFO_TAG, content, metadata.NULL_TENSOR)
 
 
 def _group(value: Any) -> str:
@@ -269,11 +247,8 @@ def _cut(path: str, is_kept: Callable[[Any], bool]) -> None:
 
     Each start begins new files, so a run that is killed often would fill its folders with empty ones.
     """
-    events = load("tensorboard.compat.proto.event_pb2")
-    content = files.read_bytes(path)
     kept, is_cut, is_needed = [], False, False
-    for record, payload in _records(content):
-        event = events.Event.FromString(payload)
+    for record, event in _records(path):
         if event.HasField("summary") and not is_kept(event):
             is_cut = True
         else:
@@ -285,20 +260,14 @@ def _cut(path: str, is_kept: Callable[[Any], bool]) -> None:
         files.write_bytes_atomically(path, b"".join(kept))
 
 
-def _events(path: str) -> Iterator[Any]:
-    """Yields the events of a file."""
+def _records(path: str) -> Iterator[tuple[bytes, Any]]:
+    """Yields each complete record (length, its checksum, payload, its checksum) of an event file, and its event."""
     events = load("tensorboard.compat.proto.event_pb2")
-    for _, payload in _records(files.read_bytes(path)):
-        yield events.Event.FromString(payload)
-
-
-def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields each complete record (length, its checksum, payload, its checksum) of a TFRecord file, and its payload."""
-    start = 0
+    content, start = files.read_bytes(path), 0
     while len(content) >= start + 12:
         (length,) = struct.unpack_from("<Q", content, start)
         end = start + 12 + length + 4
         if end > len(content):
             return
-        yield content[start:end], content[start + 12 : end - 4]
+        yield content[start:end], events.Event.FromString(content[start + 12 : end - 4])
         start = end

@@ -16,6 +16,7 @@ from official_trainer import files
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.threads import Call, WorkerThread
 from official_trainer.tracking import Media, Outcome, Tracker
+from official_trainer.tracking.media import size_bytes
 
 _logger = logging.getLogger(__name__)
 
@@ -40,16 +41,15 @@ class TrackerError(UserError, RuntimeError):
 class _CallQueue:
     """The calls that wait for the thread: bounded in number and bytes, and so is the time a caller waits for them."""
 
-    def __init__(self, name: str, *, waits_forever: bool, patience_seconds: float, max_calls: int) -> None:
+    def __init__(self, name: str, *, waits_forever: bool) -> None:
         self._name, self._waits_forever = name, waits_forever
-        self._patience_seconds, self._max_calls = patience_seconds, max_calls
         self._worker = WorkerThread(f"tracker {name}")
         self._waiting: deque[tuple[str, int]] = deque()  # method and bytes of each call that has not ended
         self._is_late = self._has_warned = False
 
-    def put(self, method: str, function: Callable[[], bool], size_bytes: int) -> Call:
+    def put(self, method: str, function: Callable[[], bool], num_bytes: int) -> Call:
         """Adds a call of `function`, which returns whether it has worked."""
-        self._waiting.append((method, size_bytes))
+        self._waiting.append((method, num_bytes))
         return self._worker.submit(functools.partial(self._run, function))
 
     def _run(self, function: Callable[[], bool]) -> None:
@@ -57,32 +57,27 @@ class _CallQueue:
             self._is_late = False
         self._waiting.popleft()
 
-    def make_room(self, size_bytes: int) -> bool:
+    def make_room(self, num_bytes: int) -> bool:
         """Waits until the queue has room for a call; returns whether it has."""
-        while True:
+        while pending := self._worker.pending:
             waiting = list(self._waiting)
-            waiting_bytes = sum(size for _, size in waiting) if size_bytes else 0
-            if len(waiting) < self._max_calls and not 0 < waiting_bytes > QUEUE_BYTES - size_bytes:
-                return True
-            pending = self._worker.pending
-            if not pending:
+            waiting_bytes = sum(size for _, size in waiting) if num_bytes else 0
+            if len(waiting) < QUEUE_CALLS and not 0 < waiting_bytes > QUEUE_BYTES - num_bytes:
                 return True
             if not self.wait(pending[0]):
                 return False
+        return True
 
     def wait(self, call: Call) -> bool:
         """Waits for a call; returns whether it has ended. Patience that has run out returns with the next success."""
-        if call.wait(0 if self._is_late and not self._waits_forever else self._patience_seconds):
+        if call.wait(0 if self._is_late and not self._waits_forever else PATIENCE_SECONDS):
             return True
         self._is_late = True
         if not self._has_warned:
             self._has_warned = True
-            then = (
-                "waiting for it"
-                if self._waits_forever
-                else "continuing without it; calls that it does not make are lost"
-            )
-            _logger.warning("tracker %s has been busy for %g s: %s", self._name, self._patience_seconds, then)
+            without = "continuing without it; calls that it does not make are lost"
+            then = "waiting for it" if self._waits_forever else without
+            _logger.warning("tracker %s has been busy for %g s: %s", self._name, PATIENCE_SECONDS, then)
         return self._waits_forever and call.wait()
 
     def close(self) -> None:
@@ -98,14 +93,7 @@ class ThreadedTracker(Tracker):
     """Passes every call on to another tracker, in their order, in one thread."""
 
     def __init__(
-        self,
-        tracker: Tracker,
-        *,
-        name: str,
-        on_error: Literal["warn", "fail"] = "warn",
-        fix: str = "",
-        patience_seconds: float = PATIENCE_SECONDS,
-        queue_calls: int = QUEUE_CALLS,
+        self, tracker: Tracker, *, name: str, on_error: Literal["warn", "fail"] = "warn", fix: str = ""
     ) -> None:
         """Takes the tracker; the thread starts with the first call.
 
@@ -116,13 +104,9 @@ class ThreadedTracker(Tracker):
             `warn` logs the first error, counts lost calls, logs their number at `close`, and never raises nor waits
             without a limit.
           fix: the fix that the message of a raised error names.
-          patience_seconds: see `PATIENCE_SECONDS`.
-          queue_calls: see `QUEUE_CALLS`.
         """
         self._tracker, self._name, self._must_work, self._fix = tracker, name, on_error == "fail", fix
-        self._queue = _CallQueue(
-            name, waits_forever=self._must_work, patience_seconds=patience_seconds, max_calls=queue_calls
-        )
+        self._queue = _CallQueue(name, waits_forever=self._must_work)
         self._failure: tuple[str, BaseException] | None = None  # the first failed call and its error
         self._num_calls = self._num_lost = 0
         self._has_raised = self._is_closed = False
@@ -131,11 +115,10 @@ class ThreadedTracker(Tracker):
         self._submit("describe", experiment, config)
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        self._submit_bounded("log", split, step, values)
+        self._submit_bounded(0, "log", split, step, values)
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        size_bytes = sum(item.size_bytes for item in media.values())
-        self._submit_bounded("publish", split, step, media, size_bytes=size_bytes)
+        self._submit_bounded(sum(map(size_bytes, media.values())), "publish", split, step, media)
 
     def rewind(self, step: int) -> None:
         """Returns when it is done, so that calls before it and calls after it stay separate."""
@@ -157,7 +140,7 @@ class ThreadedTracker(Tracker):
         if self._is_closed:
             return
         self._is_closed = True
-        call = self._put("close")
+        call = self._submit("close")
         self._queue.close()
         self._queue.wait(call)
         if not self._must_work:
@@ -167,29 +150,25 @@ class ThreadedTracker(Tracker):
 
     # In the caller.
 
-    def _submit_bounded(self, method: str, *arguments: Any, size_bytes: int = 0) -> None:
-        if self._queue.make_room(size_bytes):
-            self._submit(method, *arguments, size_bytes=size_bytes)
+    def _submit_bounded(self, num_bytes: int, method: str, *arguments: Any) -> None:
+        if self._queue.make_room(num_bytes):
+            self._submit(method, *arguments, num_bytes=num_bytes)
         else:
             self._num_calls += 1
             self._num_lost += 1
 
-    def _submit(self, method: str, *arguments: Any, size_bytes: int = 0) -> Call:
-        if self._must_work:
+    def _submit(self, method: str, *arguments: Any, num_bytes: int = 0) -> Call:
+        if method != "close":
             self._raise_failure()
-        return self._put(method, *arguments, size_bytes=size_bytes)
-
-    def _put(self, method: str, *arguments: Any, size_bytes: int = 0) -> Call:
         self._num_calls += 1
-        return self._queue.put(method, functools.partial(self._call, method, arguments), size_bytes)
+        return self._queue.put(method, functools.partial(self._call, method, arguments), num_bytes)
 
     def _wait(self, call: Call) -> None:
         self._queue.wait(call)
-        if self._must_work:
-            self._raise_failure()
+        self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self._failure is None:
+        if self._failure is None or not self._must_work:
             return
         self._has_raised = True
         what, error = self._failure

@@ -114,7 +114,7 @@ def test_windows_hold_the_batches_of_their_steps(transform):
         context = inputs.InputContext(start_step=5, window_steps=window_steps)
         arrays = {"id": np.arange(23), "noise": np.zeros([23, 2], "f")}
         dataset = inputs.from_arrays(arrays, train(8), context, transform_fn=augment if transform else None)
-        assert context.starts_at_step and context.yields_windows
+        assert context.promises("start_step") and context.promises("window_steps")
         return dataset
 
     single = list(itertools.islice(build(None).as_numpy_iterator(), steps))
@@ -180,7 +180,7 @@ def test_evaluation_starts_at_any_step_and_leaves_grouping_to_the_engine(start):
     """N18: predictions go on where they were broken off."""
     context = inputs.InputContext(start_step=start, window_steps=2)
     dataset = inputs.from_arrays(ids(10), evaluation(4), context)
-    assert context.starts_at_step and not context.yields_windows
+    assert context.promises("start_step") and not context.promises("window_steps")
     assert dataset.element_spec["id"].shape.as_list() == [None]
     batches = [batch["id"].tolist() for batch in dataset.as_numpy_iterator()]
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]][start:]

@@ -28,11 +28,11 @@ def test_batch_size_of_a_replica():
 def test_reading_is_a_promise():
     """N1: the engine skips and groups only for pipelines that did not read what was wanted."""
     asked = context(start_step=7, window_steps=3)
-    assert not asked.starts_at_step and not asked.yields_windows
+    assert not asked.promises("start_step") and not asked.promises("window_steps")
     assert asked.start_step == 7
-    assert asked.starts_at_step and not asked.yields_windows
+    assert asked.promises("start_step") and not asked.promises("window_steps")
     assert asked.window_steps == 3
-    assert asked.yields_windows
+    assert asked.promises("window_steps")
 
 
 def test_examples_per_epoch_is_counted_once_and_only_when_asked():

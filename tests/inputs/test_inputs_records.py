@@ -66,7 +66,7 @@ def test_starts_at_any_step(folder, job, cache):
         for start in (1, 7):
             context = contexts(job, start_step=start)[pipeline]
             np.testing.assert_array_equal(read(params, 3 * each, context), whole[start * each : (start + 3) * each])
-            assert context.starts_at_step
+            assert context.promises("start_step")
 
 
 @pytest.mark.parametrize("settings", [{}, {"cache": True}, {"shuffle": True}, {"drop_remainder": True}])
@@ -81,7 +81,7 @@ def test_evaluation_starts_at_any_step(folder, job, settings):
             context = contexts(job, start_step=start)[pipeline]
             rest = [element.tolist() for element in read(params, 99, context)]
             assert rest == [element.tolist() for element in whole[start * each :]]
-            assert context.starts_at_step
+            assert context.promises("start_step")
 
 
 @pytest.mark.parametrize("cache", [False, True])

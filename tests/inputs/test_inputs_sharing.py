@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
-from official_trainer.inputs.sharing import Sharing
+from official_trainer.inputs.context import Sharing
 from tests.inputs.test_inputs_records import contexts, parse, write
 
 EXAMPLES = 23
@@ -208,7 +208,7 @@ def test_large_and_remote_files_are_not_counted(folder, monkeypatch):
     assert (large.examples, large.size_bytes) == (None, (300, 160))
     (warning,) = large.warnings()
     assert "pipeline 1 reads 160 bytes, and pipeline 0 reads 300" in warning
-    monkeypatch.setattr(files, "_is_remote", lambda path: True)
+    monkeypatch.setattr(files, "is_url", lambda path: True)
     remote = of_files(folder, (2, 2))
     assert (remote.examples, remote.size_bytes, remote.files) == (None, None, (2, 1))
     assert str(remote).endswith("each reads whole files (2 and 1 files)") and list(remote.warnings()) == []

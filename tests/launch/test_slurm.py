@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -95,7 +96,8 @@ def test_each_process_finds_its_place(stand_ins, tmp_path):
         mode = b"--mode=continuous_eval" if role == "evaluator" else b"--mode=train"
         assert words == [b"-m", b"official_trainer", b"train", b"--experiment=x", mode]
         assert environ["A"] == b"b" and cwd == b"/" and not {"TF_CONFIG", "OFFICIAL_TRAINER_CLUSTER"} & environ.keys()
-        found = cluster_env({name: os.fsdecode(value) for name, value in environ.items()}, scontrol=_nodes)
+        with mock.patch("official_trainer.distributed.environment.run_scontrol", _nodes):
+            found = cluster_env({name: os.fsdecode(value) for name, value in environ.items()})
         assert (found.role, found.index) == (role, int(index))
         assert found.addresses == {
             "chief": ("10.0.0.1:12448",), "worker": ("10.0.0.1:12449", "10.0.0.2:12448"),

@@ -137,12 +137,6 @@ def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch, clock, term):
     assert stream.getvalue() == "step 5/10  loss 1\n"
 
 
-def test_interactive_can_be_decided_by_the_caller(clock):
-    stream = Terminal()
-    Console(stream, end_step=10, interactive=False, clock=clock).message("hello")
-    assert stream.getvalue() == "hello\n"
-
-
 def test_numbers_and_durations_are_short():
     assert [format_number(value) for value in (0.97222, 3.0, 1234.56, 21034.4, 1e-5, 1e12, math.inf, -0.5)] == [
         *("0.9722", "3", "1235", "21034", "1e-05", "1e+12", "inf", "-0.5"),

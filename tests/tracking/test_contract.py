@@ -15,12 +15,13 @@ from official_trainer.config import TrackerConfig
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker, Trackers
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
+from official_trainer.tracking.media import size_bytes
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import ThreadedTracker
 from tests.tracking.readers import READERS
 
 FIXED = {
-    "console": lambda place: Console(io.StringIO(), end_step=40, interactive=False),
+    "console": lambda place: Console(io.StringIO(), end_step=40),
     "jsonl": lambda place: JsonlTracker(f"{place.directory}/metrics.jsonl"),
     "tensorboard": lambda place: TensorBoardTracker(place.directory),
 }
@@ -153,7 +154,7 @@ def test_media_are_arrays_of_their_own_when_a_tracker_gets_them():
     assert kept["b/c"].pixels.tolist() == [[[0], [0]], [[0], [0]]]
     assert kept["b/d"].pixels.tolist() == [[[0], [128], [255]]]
     assert (kept["e"].values.tolist(), kept["f"].values.tolist()) == ([0.5, 2.0], [1.0, 0.0])
-    assert [thing.size_bytes for thing in (kept["a"], kept["b/c"], Text("four"))] == [8, 4, 4]
+    assert [size_bytes(thing) for thing in (kept["a"], kept["b/c"], Text("four"))] == [8, 4, 4]
 
 
 @pytest.mark.parametrize("values", [[], [3.0], [3.0, 3.0], [-1e38, 1e38], [1, 2, 3]])

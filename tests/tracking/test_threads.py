@@ -93,11 +93,12 @@ def test_the_caller_goes_on_while_the_tracker_works_and_flush_waits():
     tracker.close()
 
 
-def test_the_queue_is_bounded_and_the_caller_waits_when_it_is_full():
+def test_the_queue_is_bounded_and_the_caller_waits_when_it_is_full(monkeypatch):
     """B6: bounded."""
+    monkeypatch.setattr(threads, "QUEUE_CALLS", 3)
     inner = Recorder()
     inner.gate.clear()
-    tracker = ThreadedTracker(inner, name="x", on_error="fail", queue_calls=3)
+    tracker = ThreadedTracker(inner, name="x", on_error="fail")
     for step in range(3):
         tracker.log("train", step, {})
     one_more = threading.Thread(target=tracker.log, args=("train", 3, {}))
@@ -114,9 +115,10 @@ def test_the_queue_is_bounded_and_the_caller_waits_when_it_is_full():
 def test_media_are_bounded_by_their_bytes(monkeypatch):
     """B6: a hundred models of histograms do not pile up in memory; a single call may be larger than the bound."""
     monkeypatch.setattr(threads, "QUEUE_BYTES", 1000)
+    monkeypatch.setattr(threads, "PATIENCE_SECONDS", 0)
     inner = Recorder()
     inner.gate.clear()
-    tracker = ThreadedTracker(inner, name="x", patience_seconds=0)
+    tracker = ThreadedTracker(inner, name="x")
     tracker.log("train", 1, {})
     for step in (1, 2, 3):  # 600 bytes, twice that, and numbers, which are small
         tracker.publish("train", step, {"a": Histogram(np.zeros(75)), "b": Text("")})
@@ -194,11 +196,13 @@ def test_a_tracker_that_always_fails_warns_once_counts_and_stops_nothing(caplog)
     )
 
 
-def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog):
+def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog, monkeypatch):
     """B6: under warn nobody waits for ever: said once, what does not fit is lost and counted, the order stays."""
+    monkeypatch.setattr(threads, "QUEUE_CALLS", 3)
+    monkeypatch.setattr(threads, "PATIENCE_SECONDS", 0)
     inner = Recorder()
     inner.gate.clear()
-    tracker = ThreadedTracker(inner, name="x", patience_seconds=0, queue_calls=3)
+    tracker = ThreadedTracker(inner, name="x")
     for step in range(5):
         tracker.log("train", step, {})
     tracker.flush()
@@ -216,13 +220,14 @@ def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog):
 
 def test_what_must_work_is_waited_for_and_it_is_said_once(monkeypatch):
     """B6: on_error fail: no number is lost because a disk is slow."""
+    monkeypatch.setattr(threads, "PATIENCE_SECONDS", 0)
     inner = Recorder()
     inner.gate.clear()
     monkeypatch.setattr(
         threads._logger, "warning", lambda *said: (said_so.append(said[0] % said[1:]), inner.gate.set())
     )
     said_so = []
-    tracker = ThreadedTracker(inner, name="x", on_error="fail", patience_seconds=0)
+    tracker = ThreadedTracker(inner, name="x", on_error="fail")
     tracker.log("train", 1, {})
     tracker.flush()
     tracker.close()

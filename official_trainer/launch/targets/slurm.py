@@ -2,7 +2,7 @@
 
 Owns: `SlurmProfile`; what Slurm would refuse; the script that runs in the allocation, filled from `slurm.sh`; the
 commands of Slurm that submit a job, show it and end it.
-Does not own: how processes find each other there (`distributed/slurm.py`).
+Does not own: how processes find each other there (`distributed/environment.py`).
 
 The script ends with the exit code that `launch/verdict.py` would choose from those of all processes. Every word of a
 user is quoted with `shlex.quote`, or is alone on a line of #SBATCH and checked.
@@ -20,7 +20,7 @@ from typing import Annotated
 from official_trainer import files
 from official_trainer.config import Between, Positive
 from official_trainer.distributed.cluster import CHIEF, LAYOUT, PS, WORKER
-from official_trainer.distributed.slurm import HOSTS, ROLE
+from official_trainer.distributed.environment import HOSTS, ROLE
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Profile, Resources, command_problems
 from official_trainer.launch.spec import JobSpec, is_in

@@ -14,8 +14,7 @@ import json
 
 from official_trainer import files
 from official_trainer.distributed.cluster import PS, Cluster, process_name
-from official_trainer.distributed.peers import PeerLostError
-from official_trainer.distributed.rendezvous import answers
+from official_trainer.distributed.peers import PeerLostError, answers
 from official_trainer.runs.health.stall_report import UNCERTAIN, Stall
 from official_trainer.threads import WorkerThread, run_bounded
 

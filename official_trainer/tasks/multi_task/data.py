@@ -75,7 +75,7 @@ def batches_of(
 def _positioned(task: Any, section: Any, context: InputContext) -> tf.data.Dataset:
     """Returns the data of one task from the position of `context`."""
     dataset = inputs.call_build_inputs(task, inputs.with_training_flag(section, True), context)
-    if context.starts_at_step:
+    if context.promises("start_step"):
         return dataset
     batches = context.start_step * context.elements_per_step
     return inputs.skip(dataset.repeat(), batches)
