@@ -1,7 +1,7 @@
 """The description of a Model Garden configuration in plain values: its classes, their fields, types and values.
 
 Owns: `describe`, which makes the description of a configuration object, and its format. Does not own: our classes made
-from it (`from_garden.py`), the cache (`snapshot.py`).
+from it (`from_garden.py`), the cache (`index.py`).
 
 A description can be written as JSON:
 
@@ -21,7 +21,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Union
 
 FORMAT = 2
@@ -68,6 +68,13 @@ def is_free(config: Any) -> bool:
 def _contents(config: Any) -> dict[str, Any]:
     """Returns the values of a section by name, including those that its class does not declare."""
     return {name: value for name, value in vars(config).items() if not name.startswith("_")}
+
+
+def family(classes: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yields the name of a described class and those of its bases."""
+    yield name
+    for base in classes[name]["bases"]:
+        yield from family(classes, base)
 
 
 class _Classes:
@@ -165,7 +172,7 @@ class _Classes:
         if not isinstance(value, dict):
             return False
         if kind == "section":
-            return value.get("section") is not None and rest[0] in self._family(value["section"])
+            return value.get("section") is not None and rest[0] in family(self.found, value["section"])
         if kind == "dict":
             return "map" in value and all(self._fits(rest[0], item) for item in value["map"].values())
         items = value.get("list")
@@ -173,11 +180,6 @@ class _Classes:
             return False
         each = rest if kind == "tuple" else rest * len(items)
         return all(self._fits(arm, item) for arm, item in zip(each, items, strict=True))
-
-    def _family(self, name: str) -> Iterator[str]:
-        yield name
-        for base in self.found[name]["bases"]:
-            yield from self._family(base)
 
 
 def _hints(cls: type) -> dict[str, Any]:
