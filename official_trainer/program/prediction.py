@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from official_trainer.config import DataConfig
 from official_trainer.engine.inference import Inference
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
-from official_trainer.program.data import Own, Source, divided
+from official_trainer.program.callbacks import steps_between_calls
+from official_trainer.program.data import Source
 from official_trainer.tasks.variables import has_unbuilt_layers
 
 
@@ -31,7 +31,7 @@ class Prediction:
         self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
         self._structure: Any = None
 
-    def run(self, data: Source, steps: int | None, callbacks: Any, *, every: int) -> Any:
+    def run(self, data: Source, steps: int | None, callbacks: Any) -> Any:
         """Returns the outputs for each example: arrays `[examples, …]` in the structure that the model returns.
 
         One batch at a time is on the device; its outputs are on the host before the next batch is read.
@@ -40,14 +40,13 @@ class Prediction:
           data: batches; only x is used.
           steps: number of batches; None for all.
           callbacks: a `keras.callbacks.CallbackList`.
-          every: batches from one call of callbacks to the next.
 
         Raises:
           DataError: there is no batch.
           OutputError: an output has no row for each example.
         """
         found: list[list[Any]] = []
-        count, done = steps or data.batches_per_epoch, 0
+        count, done, every = steps or data.batches_per_epoch, 0, steps_between_calls(self._model)
         callbacks.on_predict_begin()
         batches = self._inference.batches(self._dataset(data, steps))
         while count is None or done < count:
@@ -64,15 +63,9 @@ class Prediction:
         return self._packed(_joined(found))
 
     def _dataset(self, data: Source, steps: int | None) -> Any:
-        section = data.section if isinstance(data, Own) else DataConfig(is_training=False)
-        builder = DatasetBuilder(_Data(data, steps), section, training=False, seed=self._seed)
+        builder = DatasetBuilder(_Data(data, steps), data.section, training=False, seed=self._seed)
         if has_unbuilt_layers(self._model):
-            strategy = tf.distribute.get_strategy()
-
-            def step(inputs: Any) -> None:
-                strategy.run(self.inference_step, args=(inputs, self._model))
-
-            tf.function(step).get_concrete_function(builder.element_spec())  # creates variables, and never runs
+            create_variables(self.inference_step, self._model, builder.element_spec())
         return builder.build()
 
     def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
@@ -91,18 +84,21 @@ class _Data:
     def __init__(self, data: Source, steps: int | None) -> None:
         self._data, self._steps = data, steps
 
-    def build_inputs(self, params: Any, input_context: InputContext | None = None) -> tf.data.Dataset:
-        context, data = InputContext.adopt(input_context), self._data
-        parts = context.elements_per_step
-        limit = -1 if self._steps is None else self._steps
-        if isinstance(data, Own):
-            return _in_dict(data.build_inputs(params, context).take(limit if limit < 0 else limit * parts))
-        return divided(_in_dict(data.one_pass().take(limit)), parts)
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        """Returns batches in a dictionary, which the inference step does not take for (x, y)."""
+        context = InputContext.adopt(input_context)
+        limit = -1 if self._steps is None else self._steps * context.elements_per_step
+        return self._data.build_inputs(params, context).take(limit).map(lambda *batch: ({"batch": batch},))
 
 
-def _in_dict(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns batches for `inference_step`: in a dictionary, which is not taken for (x, y)."""
-    return batches.map(lambda *batch: ({"batch": batch},))
+def create_variables(step: Callable[[Any, Any], Any], model: keras.Model, spec: Any) -> None:
+    """Creates weights and metrics that need a first call, by tracing `step(batch, model)`, which never runs."""
+    strategy = tf.distribute.get_strategy()
+
+    def traced(batch: Any) -> None:
+        strategy.run(step, args=(batch, model))
+
+    tf.function(traced).get_concrete_function(spec)
 
 
 def _joined(parts: list[list[Any]]) -> list[Any]:

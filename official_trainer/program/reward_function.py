@@ -87,9 +87,9 @@ class RewardFunction:
                 f"{place}={reward!r}: a reward is a function of (y_true, y_pred) that returns a number for each "
                 f"example, or one of the names {', '.join(_names())}; give a loss as loss=…, a metric as metrics=…"
             )
-        self._function = function.function if isinstance(function, PythonReward) else function
-        self.name = _name_of(self._function)
-        self._is_async = _is_async(self._function)
+        self._function = called = function.function if isinstance(function, PythonReward) else function
+        self.name = str(getattr(called, "name", None) or getattr(called, "__name__", None) or type(called).__name__)
+        self._is_async = any(map(inspect.iscoroutinefunction, (called, type(called).__call__)))
         self.is_python = self._is_async or isinstance(function, PythonReward)
         self._failure: BaseException | None = None
 
@@ -193,14 +193,6 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rewards", daemon=True).start()
     return loop
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "name", None) or getattr(function, "__name__", None) or type(function).__name__)
 
 
 def _as_keras_matches_them(y_true: Any, y_pred: tf.Tensor) -> tuple[Any, tf.Tensor]:

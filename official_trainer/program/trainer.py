@@ -7,78 +7,18 @@ store that saves nothing. Does not own: calling callbacks while training (`callb
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from official_trainer.engine import windows
 from official_trainer.engine.inference import num_examples_of
 from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import tf
-from official_trainer.program.callbacks import looks_at_test_batches
+from official_trainer.program.callbacks import steps_between_calls
 from official_trainer.program.rewards import rewards_of
 from official_trainer.tasks.autograph import do_not_convert
-
-
-class KerasNumbers:
-    """The numbers of a compiled model's task, under Keras's names."""
-
-    has_task_steps: ClassVar[bool] = False
-    """Whether steps are those of a user's Task: the engine measures their loss, and skips them without examples."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        """Takes the trainer of the model."""
-        self._trainer = trainer
-
-    def reported(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
-        """Returns the entries of flat logs for callbacks and the history, under Keras's names."""
-        return self._trainer.task.logs_among("train" if training else "eval", logs)
-
-    def evaluated(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the same for the logs that an evaluation has returned."""
-        del logs
-        return self.current(training=False)
-
-    def current(self, *, training: bool) -> dict[str, Any]:
-        """Returns the current results of the metrics."""
-        return self._trainer.task.live_logs("train" if training else "eval")
-
-    def of_own_step(self, *, training: bool) -> dict[str, Any]:
-        """Returns the last logs of a model's own step; none for Keras's steps."""
-        return self._trainer.task.own_logs("train" if training else "eval")
-
-    def reset_training(self) -> None:
-        """Resets the metrics of training."""
-        self._trainer.model.reset_metrics()
-
-
-class _ExampleCount:
-    """The number of examples that were trained on, in batches of any size."""
-
-    def __init__(self) -> None:
-        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        self._count = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first)
-        self._taken = 0
-
-    def add(self, parts: Sequence[Any]) -> None:
-        """Adds the batches of all replicas; traced."""
-        self._count.assign_add(tf.cast(tf.add_n([num_examples_of(part) for part in parts]), tf.int64))
-
-    def take(self) -> int:
-        """Returns the examples since the last call."""
-        before, self._taken = self._taken, int(self._count.numpy())
-        return self._taken - before
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Call:
-    """A call of a Program: its callbacks, steps from one call for batches to the next, whether metrics add up."""
-
-    callbacks: Any = None
-    every: int = 1
-    adds_up: bool = False
 
 
 class ProgramTrainer(Trainer):
@@ -87,39 +27,50 @@ class ProgramTrainer(Trainer):
     Size: it inherits the methods and fields of a Trainer, which the loop and actions use.
 
     Attributes:
-      numbers: the numbers that callbacks and the history get.
+      numbers: the numbers that callbacks and the history get; see `ProgramTask.reported`.
       keeps_record: whether there is a run directory. Without one nothing is measured that Keras does not measure, and
         losses and weights are not checked for values that are not finite: Keras trains on.
     """
 
-    def __init__(self, *args: Any, keeps_record: bool, numbers: type[KerasNumbers] = KerasNumbers) -> None:
-        """Takes the arguments of a Trainer, `keeps_record`, and the class of `numbers`."""
+    def __init__(self, *args: Any, keeps_record: bool, numbers: Callable[[Trainer], Any] | None = None) -> None:
+        """Takes the arguments of a Trainer.
+
+        Args:
+          *args: config, task, model and optimizer.
+          keeps_record: whether there is a run directory.
+          numbers: returns the numbers of a user's Task for its trainer; None for a `ProgramTask`, which has them.
+        """
+        is_users = numbers is not None
         options = TrainerOptions(
             counts_input_wait=keeps_record,  # else there is nothing to save while a step waits
-            measures_loss=keeps_record or numbers.has_task_steps,
+            measures_loss=keeps_record or is_users,
             # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
-            skips_idle_replicas=numbers.has_task_steps,
+            # The mean of a Task's losses over no examples is not a number.
+            skips_idle_replicas=is_users,
         )
         super().__init__(*args, options=options)  # type: ignore[misc]
         self.keeps_record = keeps_record
-        self.numbers = numbers(self)
-        self._examples = _ExampleCount()
-        self._call = _Call()
+        self.numbers = self.task if numbers is None else numbers(self)
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self._num_examples = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first)
+        self._num_reported = 0
+        self._callbacks: Any = None
+        self._adds_up = False
 
     @contextlib.contextmanager
-    def in_call(self, callbacks: Any, *, every: int, adds_up: bool = False) -> Iterator[None]:
-        """For a call of a Program.
+    def in_call(self, callbacks: Any, *, adds_up: bool = False) -> Iterator[None]:
+        """For a call of a Program, in the strategy's scope.
 
         Args:
           callbacks: a `keras.callbacks.CallbackList`, or None.
-          every: steps from one call of callbacks for batches to the next.
           adds_up: whether an evaluation adds to the current values of its metrics, instead of resetting them.
         """
-        self._call = _Call(callbacks=callbacks, every=every, adds_up=adds_up)
+        self._callbacks, self._adds_up = callbacks, adds_up
         try:
-            yield
+            with self.strategy.scope():
+                yield
         finally:
-            self._call = _Call(every=every)
+            self._callbacks, self._adds_up = None, False
 
     @property
     def mean_loss(self) -> float:
@@ -138,7 +89,8 @@ class ProgramTrainer(Trainer):
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
             self.model._train_counter.assign_add(1)
             if self.keeps_record:
-                self._examples.add(self.strategy.experimental_local_results(inputs))
+                parts = self.strategy.experimental_local_results(inputs)
+                self._num_examples.assign_add(tf.cast(tf.add_n([num_examples_of(part) for part in parts]), tf.int64))
         return inputs
 
     @do_not_convert
@@ -150,7 +102,8 @@ class ProgramTrainer(Trainer):
 
     def examples_of(self, num_steps: int) -> int:
         """Returns the number of examples since the last call."""
-        return self._examples.take()
+        before, self._num_reported = self._num_reported, int(self._num_examples.numpy())
+        return self._num_reported - before
 
     def initialize(self) -> None:
         """Starts averages from the weights, the first time; a second call of `fit` continues with them."""
@@ -197,10 +150,10 @@ class ProgramTrainer(Trainer):
         return {**super().train_loop_end(), **self.numbers.of_own_step(training=True)}
 
     def eval_begin(self) -> Any:
-        state = None if self._call.adds_up else super().eval_begin()
+        state = None if self._adds_up else super().eval_begin()
         self.model._test_counter.assign(0)  # callbacks of Keras read it
-        if self._call.callbacks is not None:
-            self._call.callbacks.on_test_begin()
+        if self._callbacks is not None:
+            self._callbacks.on_test_begin()
         return state
 
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
@@ -211,8 +164,8 @@ class ProgramTrainer(Trainer):
         run = windows.stepping_loop(self.eval_step, traced_step=is_traced, traced_loop=is_traced, watched=watched)
 
         def loop(iterator: Any, num_steps: int, state: Any) -> Any:
-            callbacks, every = self._call.callbacks, self._call.every
-            if callbacks is None or not looks_at_test_batches(callbacks):
+            callbacks, every = self._callbacks, steps_between_calls(self.model)
+            if not any(callback._implements_test_batch_hooks() for callback in callbacks or ()):
                 return whole(iterator, num_steps, state)
             done = 0
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
@@ -228,31 +181,24 @@ class ProgramTrainer(Trainer):
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         logs = super().eval_end(aggregated_logs)
-        if self._call.callbacks is not None:
-            self._call.callbacks.on_test_end(self.numbers.evaluated(logs))
+        if self._callbacks is not None:
+            self._callbacks.on_test_end(self.numbers.evaluated(logs))
         return {**logs, **self.numbers.of_own_step(training=False)}
 
 
 class NoStore:
-    """The store of a run without a directory: it has nothing to restore, and saves nothing."""
+    """The store of a run without a directory: it has no checkpoint to restore, and saves none."""
 
     def restore(self) -> None:
-        """Always returns None: there is no checkpoint."""
+        """Does nothing, and returns None where a step or a report is asked for."""
+
+    latest_step = wait = close = restore
 
     def save(self, step: int, extra: Any, *, only_if: Callable[[], bool]) -> None:
         """Does nothing."""
 
     def steps(self) -> Sequence[int]:
+        """Returns no steps."""
         return ()
 
-    def latest_step(self) -> None:
-        """Always returns None: there is no checkpoint."""
-
-    def poll(self) -> Sequence[int]:
-        return ()
-
-    def wait(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
+    poll = steps
