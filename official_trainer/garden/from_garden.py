@@ -31,7 +31,7 @@ from official_trainer.garden.sections import (
     GardenSection,
     GardenTrainer,
 )
-from official_trainer.garden.spec import FREE, Type, Value, family
+from official_trainer.garden.spec import FREE, Type, Value, arms_of, family
 
 _WORDS = {"any": Any, "bool": bool, "int": int, "float": float, "str": str, "null": type(None)}
 
@@ -167,16 +167,9 @@ class _Converter:
 
 def _choice(described: Mapping[str, Any]) -> Any:
     """Returns the type of the field `type` of a one-of: the names of its sections, or null."""
-    names = tuple(key for key, field in described.items() if any(map(_holds_fields, _arms(field["type"]))))
+    arms = {key: arms_of(field["type"]) for key, field in described.items()}
+    names = tuple(key for key in arms if any(arm == FREE or arm[:1] == ["section"] for arm in arms[key]))
     return _either(Literal[names], type(None)) if names else _either(str, type(None))
-
-
-def _arms(tp: Type) -> list[Type]:
-    return tp[1:] if tp[:1] == ["union"] else [tp]
-
-
-def _holds_fields(tp: Type) -> bool:
-    return tp == FREE or tp[:1] == ["section"]
 
 
 def _either(*arms: Any) -> Any:

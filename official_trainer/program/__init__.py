@@ -7,15 +7,13 @@ Trainer, a second way to save.
       ├─► settings.py       the sections of an experiment's config that a program takes
       └─► compiled_model.py one Trainer for each `compile`, one call at a time; experiment.py: of an experiment
             ├─► data.py         arrays, datasets, generators as batches, from any batch on; parts for replicas
-            ├─► trainer.py      evaluations that call callbacks
-            ├─► task.py         Keras's own pieces as the steps of a Task
+            ├─► trainer.py      Keras's own pieces as the steps of a Task; evaluations that call callbacks
             │     └─► rewards.py  what rewards add to a step
             │           ├─► reward_function.py  one reward: by name, of tensors, in Python
             │           └─► estimators.py       trains with rewards that have no gradient
             ├─► callbacks.py    Keras's callbacks, in Keras's order, as an action
             │     └─► epochs.py     epochs as ranges of steps
-            ├─► checkpoint.py   the callback that keeps named checkpoints, and reading them back
-            └─► prediction.py   outputs for all examples
+            └─► checkpoint.py   the callback that keeps named checkpoints, and reading them back
 """
 
 from official_trainer.program.checkpoint import ProgramCheckpoint

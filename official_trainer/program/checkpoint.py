@@ -295,19 +295,15 @@ def find(filepath: str | os.PathLike[str]) -> str:
             raise CheckpointError(f"{directory} contains no checkpoint with a name of the template {name!r}")
         return prefix
     directory, _, name = path.removesuffix(".index").rpartition("/")
-    step = name.removeprefix("ckpt-")
-    if name.startswith("ckpt-") and step.isdecimal() and not files.is_dir(path):
+    number = name.removeprefix("ckpt-")
+    if name.startswith("ckpt-") and number.isdecimal() and not files.is_dir(path):
         found = CheckpointDirectory(directory or ".", read_only=True)
-        if damage := found.manifest(int(step)).damage(found.path):  # raises if there is no such checkpoint
+        if damage := found.manifest(int(number)).damage(found.path):  # raises if there is no such checkpoint
             raise CheckpointError(f"{path} is damaged: {damage}")
-        return found.prefix(int(step))
-    return _newest_in(path)
-
-
-def _newest_in(directory: str) -> str:
-    for step in reversed(manifest.committed_steps(directory)):
-        if manifest.damage(directory, step) is None:
-            return manifest.prefix(directory, step)
-    inside = [name for name in files.list_dir(directory) if manifest.committed_steps(files.join(directory, name))]
+        return found.prefix(int(number))
+    for step in reversed(manifest.committed_steps(path)):
+        if manifest.damage(path, step) is None:
+            return manifest.prefix(path, step)
+    inside = [name for name in files.list_dir(path) if manifest.committed_steps(files.join(path, name))]
     hint = f"; its folders with checkpoints: {', '.join(sorted(inside))}" if inside else ""
-    raise CheckpointError(f"{directory} contains no complete checkpoint{hint}")
+    raise CheckpointError(f"{path} contains no complete checkpoint{hint}")

@@ -1,9 +1,9 @@
 """A compiled model on the engine: one Trainer for each `compile`, and calls that run the loop of experiments.
 
 Owns: building the Trainer and the variables that need data; where each call begins: at the step of the one before, or
-at the step of the run directory; that calls run one at a time, and in a thread for an event loop. Does not own: the
-config of a call (`settings.py`), what its arguments mean (`program.py`), or the model of an experiment
-(`experiment.py`).
+at the step of the run directory; the outputs for all examples, in Keras's structure; that calls run one at a time, and
+in a thread for an event loop. Does not own: the config of a call (`settings.py`), what its arguments mean
+(`program.py`), the model of an experiment (`experiment.py`), or the inference step (`engine/inference.py`).
 """
 
 from __future__ import annotations
@@ -14,28 +14,34 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import itertools
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
+
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config.modes import TRAINING_MODES, Evaluates
+from official_trainer.engine.inference import Inference
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.lazy import keras
-from official_trainer.program.callbacks import CallbacksAction
+from official_trainer.inputs import DataError, InputContext
+from official_trainer.lazy import keras, tf
+from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
 from official_trainer.program.data import ArgumentError, CallData, Own, Source
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.prediction import Prediction, create_variables
-from official_trainer.program.settings import TASK, Settings
-from official_trainer.program.task import ProgramTask
-from official_trainer.program.trainer import NoStore, ProgramTrainer
+from official_trainer.program.settings import EXPERIMENT, TASK, Settings
+from official_trainer.program.trainer import NoStore, ProgramTask, ProgramTrainer
 from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks.variables import has_unbuilt_layers
 from official_trainer.tracking import Tracker
 
 Result = TypeVar("Result")
@@ -135,6 +141,70 @@ class _EpochSteps(DueSteps):
         return self._action.wants_validation(step)
 
 
+class _Prediction:
+    """Predicts with one model, under the strategy in scope at construction."""
+
+    def __init__(self, model: keras.Model, infer: Callable[[Any], Any], *, seed: int) -> None:
+        """Takes the model, a function that returns its outputs for a batch (traced), and the seed of random numbers."""
+        self._model, self._infer, self._seed = model, infer, seed
+        self.is_traced = not model.run_eagerly
+        self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
+        self._structure: Any = None
+
+    def run(self, data: Source, steps: int | None, callbacks: Any) -> Any:
+        """Returns the outputs for each example: arrays `[examples, …]` in the structure that the model returns.
+
+        One batch at a time is on the device; its outputs are on the host before the next batch is read.
+
+        Args:
+          data: batches; only x is used.
+          steps: number of batches; None for all.
+          callbacks: a `keras.callbacks.CallbackList`.
+
+        Raises:
+          DataError: there is no batch.
+          OutputError: an output has no row for each example.
+        """
+        found: list[list[Any]] = []
+        count, done, every = steps or data.batches_per_epoch, 0, steps_between_calls(self._model)
+        callbacks.on_predict_begin()
+        batches = self._inference.batches(self._dataset(data, steps))
+        while count is None or done < count:
+            callbacks.on_predict_batch_begin(done)
+            taken = list(itertools.islice(batches, every if count is None else min(every, count - done)))
+            if not taken:
+                break
+            done += len(taken)
+            found.append(_joined([list(columns.values()) for _, columns in taken]))
+            callbacks.on_predict_batch_end(done - 1, {"outputs": self._packed(found[-1])})
+        if not found:
+            raise DataError("there is nothing to predict: the data has no batch")
+        callbacks.on_predict_end()
+        return self._packed(_joined(found))
+
+    def _dataset(self, data: Source, steps: int | None) -> Any:
+        def build_inputs(params: Any, input_context: InputContext) -> tf.data.Dataset:
+            limit = -1 if steps is None else steps * input_context.elements_per_step
+            batches = data.build_inputs(params, input_context).take(limit)
+            # In a dictionary, which the inference step does not take for (x, y).
+            return batches.map(lambda *batch: ({"batch": batch},))
+
+        task = types.SimpleNamespace(build_inputs=build_inputs)
+        builder = DatasetBuilder(task, data.section, training=False, seed=self._seed)
+        if has_unbuilt_layers(self._model):
+            _create_variables(self.inference_step, self._model, builder.element_spec())
+        return builder.build()
+
+    def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
+        """Returns the model's outputs, named by their positions; traced."""
+        outputs = self._infer(inputs[0]["batch"])
+        self._structure = tf.nest.map_structure(lambda output: None, outputs)
+        return {f"{place:06d}": output for place, output in enumerate(tf.nest.flatten(outputs))}
+
+    def _packed(self, values: list[Any]) -> Any:
+        return tf.nest.pack_sequence_as(self._structure, values)
+
+
 class CompiledModel:
     """Trains, evaluates and predicts with a model that is compiled, or will be.
 
@@ -142,20 +212,17 @@ class CompiledModel:
       model: the Keras model.
       settings: what all its calls have in common.
       calls: the call that runs.
-      is_experiment: whether an experiment's config sets the optimizer, losses, metrics and data.
     """
-
-    is_experiment = False
 
     def __init__(self, model: keras.Model, settings: Settings, task: Any = None, data: CallData | None = None) -> None:
         """Takes the model; and a Task for it, with the data that it builds, or none for one with Keras's steps."""
         self.model, self.settings, self.calls = model, settings, Calls()
-        self._data = data or CallData()
+        self._data: CallData = data or {True: None, False: None}
         self._task = task or ProgramTask(TASK, model, self._data)
         self._trainer: ProgramTrainer | None = None
         self._compiled_loss: Any = None  # the trainer is for this one; each `compile` makes another
         self._first_step = 0  # of a trainer that is not built yet
-        self._prediction: Prediction | None = None
+        self._prediction: _Prediction | None = None
         self._num_fits = 0
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -180,21 +247,6 @@ class CompiledModel:
         return self._trainer.weights_averaged() if self._trainer is not None else contextlib.nullcontext()
 
     # What differs for an experiment.
-
-    def own_training(self, steps_per_epoch: int | None) -> Source:
-        """Returns an experiment's own training data.
-
-        Args:
-          steps_per_epoch: batches of an epoch; None for those of a pass over the data.
-
-        Raises:
-          ArgumentError: the length of an epoch is unknown.
-        """
-        raise NotImplementedError
-
-    def own_validation(self) -> Source | None:
-        """Returns an experiment's own validation data; None if it has none."""
-        raise NotImplementedError
 
     def to_config(self) -> Any:
         """Returns the experiment's config with what was changed in the notebook.
@@ -238,7 +290,7 @@ class CompiledModel:
 
     def _build_trainer(self, data: Source) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
-        create_variables(self._task.validation_step, self.model, data.element_spec)
+        _create_variables(self._task.validation_step, self.model, data.element_spec)
         self.model.reset_metrics()
         parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
         return ProgramTrainer(*parts, keeps_record=bool(self.settings.model_dir))
@@ -258,7 +310,8 @@ class CompiledModel:
                 self._trainer = self._build_trainer(data)
             self._trainer.global_step.assign(self._first_step)
             self._first_step = 0
-        self._trainer.restart_data()
+        self._trainer.train_iterator.reset()
+        self._trainer.eval_dataset = None
         return self._trainer
 
     # Calls.
@@ -280,12 +333,12 @@ class CompiledModel:
             self._record_training(data)
             metric = settings.base.trainer.best_checkpoint_eval_metric
             # An experiment may have one for its other modes.
-            if metric and validation is None and not self.is_experiment:
+            if metric and validation is None and settings.experiment == EXPERIMENT:
                 raise ArgumentError(
                     f"trainer.best_checkpoint_eval_metric={metric!r}: there is no evaluation with this metric; give "
                     "fit(validation_data=…)"
                 )
-            self._data.use(data, validation)
+            self._data.update({True: data, False: validation})
             self._check_batches(data)
             trainer = self._prepare_trainer(data)
             if not settings.model_dir:  # else the checkpoint has the step
@@ -303,7 +356,7 @@ class CompiledModel:
 
     def _run_in_directory(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
         config, settings = trainer.config, self.settings
-        mode = "train" if self._data.validation is None else "train_and_eval"
+        mode = "train" if self._data[False] is None else "train_and_eval"
         job = Job(
             experiment=settings.experiment,
             resolved=settings.resolved(config),
@@ -321,7 +374,7 @@ class CompiledModel:
             train.train(job, stop, is_whole_command=False)
 
     def _run_in_memory(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
-        if not isinstance(self._data.training, Own):  # an experiment's data continues where it was
+        if not isinstance(self._data[True], Own):  # an experiment's data continues where it was
             trainer.train_iterator.begin_next_epoch()
         self._num_fits += 1
         trainer.global_step.assign(action.begin(trainer))
@@ -340,7 +393,7 @@ class CompiledModel:
         """Runs one step on the only batch of a source; returns the metrics after it."""
         with self.calls.running(self._trainer):
             self._record_training(batch)
-            self._data.use(batch, self._data.validation)
+            self._data[True] = batch
             self._check_batches(batch)
             trainer = self._prepare_trainer(batch)
             trainer.train_iterator.begin_next_epoch()
@@ -355,16 +408,31 @@ class CompiledModel:
     ) -> dict[str, Any]:
         """Evaluates a source, or `steps` batches of it; returns the metrics after it."""
         with self.calls.running(self._trainer):
-            self._data.use(self._data.training, data)
+            self._data[False] = data
             trainer = self._prepare_trainer(data)
             with trainer.in_call(callbacks, adds_up=not reset_metrics):
                 logs = trainer.evaluate(steps or data.batches_per_epoch or -1)
             return trainer.numbers.evaluated(logs)
 
     def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
-        """Returns the outputs for a source, or `steps` batches of it; see `Prediction.run`."""
+        """Returns the outputs for a source, or `steps` batches of it; see `_Prediction.run`."""
         with self.calls.running(self._trainer), self.scope():
             if self._prediction is None or self._prediction.is_traced is self.model.run_eagerly:
-                self._prediction = Prediction(self.model, self._infer, seed=self.settings.base.runtime.seed)
+                self._prediction = _Prediction(self.model, self._infer, seed=self.settings.base.runtime.seed)
             with self.weights_averaged():
                 return self._prediction.run(data, steps, callbacks)
+
+
+def _create_variables(step: Callable[[Any, Any], Any], model: keras.Model, spec: Any) -> None:
+    """Creates weights and metrics that need a first call, by tracing `step(batch, model)`, which never runs."""
+    strategy = tf.distribute.get_strategy()
+
+    def traced(batch: Any) -> None:
+        strategy.run(step, args=(batch, model))
+
+    tf.function(traced).get_concrete_function(spec)
+
+
+def _joined(parts: list[list[Any]]) -> list[Any]:
+    """Returns the concatenated rows of several batches, for each output."""
+    return parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]

@@ -2,7 +2,7 @@
 
 Owns: `Source`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, dividing a
 batch among replicas, and the errors about arguments that do not fit together. Does not own: what a step does with a
-batch (`task.py`).
+batch (`trainer.py`).
 
 The order of a shuffled epoch of arrays follows from (seed, epoch) alone, so training continues in the middle of an
 epoch exactly as if it had never stopped.
@@ -115,6 +115,14 @@ class Source:
         """
         self.batches_per_epoch = steps
 
+    def split(self, fraction: float, batch_size: int | None) -> tuple[Source, Source]:
+        """Returns the first rows, and the last `fraction` of the rows in batches of `batch_size`.
+
+        Raises:
+          ArgumentError: these are no arrays, or one of them would be empty.
+        """
+        raise ArgumentError(f"validation_split={fraction} is for arrays; give validation_data for other data")
+
     def batch_sizes(self) -> Mapping[str, int]:
         """Returns the known sizes of batches by description, such as "the last batch of an epoch"."""
         size = tf.nest.flatten(self.one_pass().element_spec)[0].shape[0]
@@ -161,6 +169,11 @@ class Arrays(Source):
         self._shuffle, self._seed = shuffle, seed
         self._num_batches = -(-self.num_examples // self._batch_size)
         self._num_passes = _NO_END
+
+        def of_batch(tensor: tf.Tensor) -> tf.TensorSpec:
+            return tf.TensorSpec([self._batch_size, *tensor.shape[1:]], tensor.dtype)
+
+        self._block_steps = window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
         super().__init__(self._num_batches)
 
     def cut(self, steps: int, epochs: int) -> None:
@@ -203,19 +216,7 @@ class Arrays(Source):
         blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(do_not_convert(block))
         return blocks if steps == 1 else blocks.rebatch(size)
 
-    @property
-    def _block_steps(self) -> int:
-        def of_batch(tensor: tf.Tensor) -> tf.TensorSpec:
-            return tf.TensorSpec([self._batch_size, *tensor.shape[1:]], tensor.dtype)
-
-        return window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
-
-    def split(self, fraction: float, batch_size: int | None) -> tuple[Arrays, Arrays]:
-        """Returns the first rows, and the last `fraction` of the rows in batches of `batch_size`.
-
-        Raises:
-          ArgumentError: one of them would be empty.
-        """
+    def split(self, fraction: float, batch_size: int | None) -> tuple[Source, Source]:
         at = int(self.num_examples * (1.0 - fraction))
         if not 0 < at < self.num_examples:
             raise ArgumentError(
@@ -314,24 +315,8 @@ class Generated(Batches):
         """Does nothing: counting would read all batches."""
 
 
-class CallData:
-    """The data of the call that runs.
-
-    Attributes:
-      training: the data to train on; None for none.
-      validation: the data to evaluate on; None for none.
-    """
-
-    def __init__(self) -> None:
-        self.use(None, None)
-
-    def use(self, training: Source | None, validation: Source | None) -> None:
-        """Takes the data of the next call."""
-        self.training, self.validation = training, validation
-
-    def of(self, params: Any) -> Source | None:
-        """Returns the data for a section of the config."""
-        return self.training if params.is_training else self.validation
+CallData = dict[bool, Source | None]
+"""The data of the call that runs: to train on (True), and to evaluate on (False); None for none."""
 
 
 def source_of(

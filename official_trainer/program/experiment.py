@@ -20,8 +20,7 @@ from official_trainer.lazy import keras
 from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import ArgumentError, CallData, Own, Source
 from official_trainer.program.settings import Settings
-from official_trainer.program.task import BESIDE_METRICS
-from official_trainer.program.trainer import ProgramTrainer
+from official_trainer.program.trainer import BESIDE_METRICS, ProgramTrainer
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import split_inputs
 from official_trainer.tracking import flatten
@@ -65,8 +64,6 @@ class TaskNumbers:
 class ExperimentModel(CompiledModel):
     """The model of an experiment."""
 
-    is_experiment = True
-
     def __init__(
         self, name: str, config_file: str | Sequence[str], params_override: str | Sequence[str], model_dir: str
     ) -> None:
@@ -86,7 +83,8 @@ class ExperimentModel(CompiledModel):
         base = resolved.config
         if base.trainer.train_epochs is not None:  # each of its epochs ends with the data; `fit` may go on
             base = base.replace(trainer=base.trainer.replace(on_data_end="repeat"))
-        settings, data = Settings(base=base, model_dir=model_dir, experiment=name), CallData()
+        settings = Settings(base=base, model_dir=model_dir, experiment=name)
+        data: CallData = {True: None, False: None}
         model, task, self._build_inputs = settings.build(lambda: _build_parts(settings, data))
         super().__init__(model, settings, task, data)
         self._changes = _Changes(model)
@@ -110,9 +108,17 @@ class ExperimentModel(CompiledModel):
     # Data.
 
     def own_training(self, steps_per_epoch: int | None) -> Source:
+        """Returns the experiment's own training data.
+
+        Args:
+          steps_per_epoch: batches of an epoch; None for those of a pass over the data.
+
+        Raises:
+          ArgumentError: the length of an epoch is unknown.
+        """
         own = Own(self._section("train_data"), self._build_inputs, steps_per_epoch)
         if steps_per_epoch is None:
-            self._data.use(own, self._data.validation)
+            self._data[True] = own
             try:
                 steps = self._prepare_trainer(own).train_iterator.steps_per_epoch()
             except DataError:
@@ -123,6 +129,7 @@ class ExperimentModel(CompiledModel):
         return own
 
     def own_validation(self) -> Source | None:
+        """Returns the experiment's own validation data; None if it has none."""
         section = self._section("validation_data")
         steps = self.settings.base.trainer.validation_steps
         return None if section is None else Own(section, self._build_inputs, steps if steps > 0 else None)
@@ -199,7 +206,7 @@ def _build_parts(settings: Settings, data: CallData) -> tuple[keras.Model, Any, 
     own = Own(None, task.build_inputs)
 
     def build_inputs(params: Any, input_context: Any = None) -> Any:
-        return (data.of(params) or own).build_inputs(params, input_context)
+        return (data[params.is_training] or own).build_inputs(params, input_context)
 
     task.build_inputs, build = build_inputs, task.build_inputs
     return model, task, build

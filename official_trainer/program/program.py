@@ -30,7 +30,6 @@ from official_trainer.program.callbacks import callback_list
 from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import (
     ArgumentError,
-    Arrays,
     Source,
     one_batch,
     source_of,
@@ -38,6 +37,7 @@ from official_trainer.program.data import (
 )
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.estimators import RewardEstimator
+from official_trainer.program.experiment import ExperimentModel
 from official_trainer.program.rewards import LossesWithRewards, Rewards, rewards_of
 from official_trainer.program.settings import Settings
 
@@ -117,8 +117,6 @@ class Program:
           ConfigError: there is no such experiment, or its config has a problem.
           DeviceError: the devices are not there.
         """
-        from official_trainer.program.experiment import ExperimentModel
-
         program = cls.__new__(cls)
         program._set_up(ExperimentModel(experiment, config_file, params_override, model_dir or ""))
         return program
@@ -177,7 +175,7 @@ class Program:
         """
         settings = dict(locals())
         settings.pop("self")
-        if self._compiled.is_experiment:
+        if isinstance(self._compiled, ExperimentModel):
             raise ArgumentError(
                 "compile: the config of an experiment sets its optimizer, losses and metrics; use "
                 "from_experiment(params_override=…)"
@@ -264,10 +262,6 @@ class Program:
         if validation_data is not None:
             of_validation = validation_of(validation_data, batch_size)
         elif validation_split:
-            if not isinstance(source, Arrays):
-                raise ArgumentError(
-                    f"validation_split={validation_split} is for arrays; give validation_data for other data"
-                )
             source, of_validation = source.split(validation_split, batch_size)
         steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
         if class_weight:
@@ -442,20 +436,20 @@ class Program:
 
     # Arguments.
 
-    def _uses_own_data(self, x: Any, **arguments: Any) -> bool:
-        """Whether a call is about the experiment's own data, because no other is passed to it.
+    def _experiment_for(self, x: Any, **arguments: Any) -> ExperimentModel | None:
+        """Returns the experiment whose own data a call is about, because no other is passed to it; None for none.
 
         Raises:
-          ArgumentError: it is, but another argument is about arrays; names the first that is not None.
+          ArgumentError: another argument is about arrays; names the first that is not None.
         """
-        if x is not None or not self._compiled.is_experiment:
-            return False
+        if x is not None or not isinstance(self._compiled, ExperimentModel):
+            return None
         if name := next((name for name, value in arguments.items() if value is not None), None):
             raise ArgumentError(
                 f"{name} is for data passed to the call; the experiment's own data follows its config: leave out "
                 f"{name}, or use from_experiment(params_override='task.train_data…')"
             )
-        return True
+        return self._compiled
 
     def _read_training(
         self, data: Any, steps_per_epoch: int | None, settings: Mapping[str, Any], others: Mapping[str, Any]
@@ -465,15 +459,15 @@ class Program:
         arguments = {"y": y, "sample_weight": sample_weight, **settings, **others}
         if arguments["shuffle"] is True:
             del arguments["shuffle"]  # the default
-        if self._uses_own_data(x, **arguments):
-            return self._compiled.own_training(steps_per_epoch), self._compiled.own_validation()
+        if experiment := self._experiment_for(x, **arguments):
+            return experiment.own_training(steps_per_epoch), experiment.own_validation()
         return source_of(data, seed=self._compiled.seed, **settings), None
 
     def _read(self, data: Any, batch_size: int | None, steps: int | None) -> Source:
         """Returns the data of a call that reads it once: the experiment's own if none is passed."""
         x, y, sample_weight = data
-        if self._uses_own_data(x, y=y, sample_weight=sample_weight, batch_size=batch_size):
-            if (own := self._compiled.own_validation()) is None:
+        if experiment := self._experiment_for(x, y=y, sample_weight=sample_weight, batch_size=batch_size):
+            if (own := experiment.own_validation()) is None:
                 raise ArgumentError("the experiment has no validation data of its own (task.validation_data); give x")
             return own
         source = source_of(data, batch_size=batch_size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.errors import nearest
@@ -122,9 +122,7 @@ class Rewards:
             estimator.check_strategy(model.distribute_strategy)
         if names is not None:
             _check_names("reward", reward, names)
-        self._by_output = _map_values(
-            reward, lambda value, key: RewardFunction(value, "reward" if key is None else f"reward[{key!r}]")
-        )
+        self._by_output = _build_functions(reward)
         self._functions = [each for each in tf.nest.flatten(self._by_output) if each is not None]
         if not self._functions:
             raise ArgumentError(
@@ -146,12 +144,8 @@ class Rewards:
 
     def failure(self) -> RewardError | None:
         """Returns the error of a reward that has failed in Python since the last call; None if none has."""
-        for function in self._functions:
-            if (cause := function.take_failure()) is not None:
-                error = RewardError(f"reward {function.name!r} has failed: {type(cause).__name__}: {cause}")
-                error.__cause__ = cause
-                return error
-        return None
+        failures = [function.take_failure() for function in self._functions]
+        return next(filter(None, failures), None)
 
     def check_compiler(self) -> None:
         """Refuses rewards that XLA cannot compile.
@@ -339,26 +333,25 @@ def rewards_of(model: keras.Model) -> Rewards | None:
     return getattr(getattr(model, "compiled_loss", None), "rewards", None)
 
 
-def _map_values(argument: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """Returns an argument with `function(value, key)` in place of its values; None stays, the key of all is None."""
-    if isinstance(argument, Mapping):
-        return {key: None if value is None else function(value, key) for key, value in argument.items()}
-    if isinstance(argument, list | tuple):
-        return [None if value is None else function(value, key) for key, value in enumerate(argument)]
-    return function(argument, None)
+def _build_functions(reward: Any) -> Any:
+    """Returns the argument `reward` with functions in place of its values; None stays."""
+    if isinstance(reward, Mapping):
+        return {key: _build_function(value, key) for key, value in reward.items()}
+    if isinstance(reward, list | tuple):
+        return [_build_function(value, key) for key, value in enumerate(reward)]
+    return RewardFunction(reward, "reward")
+
+
+def _build_function(value: Any, key: Any) -> RewardFunction | None:
+    return None if value is None else RewardFunction(value, f"reward[{key!r}]")
 
 
 def _by_name(argument: Any, names: Sequence[str]) -> dict[str, Any]:
     """Returns the values of an argument by the names of their outputs; an output without a value is left out."""
-    if isinstance(argument, Mapping):
-        found = {name: argument.get(name) for name in names}
-    else:
-        found = (
-            dict(zip(names, argument, strict=True))
-            if isinstance(argument, list | tuple)
-            else dict.fromkeys(names, argument)
-        )
-    return {name: value for name, value in found.items() if value is not None}
+    if not isinstance(argument, Mapping):
+        values = argument if isinstance(argument, list | tuple) else [argument] * len(names)
+        argument = dict(zip(names, values, strict=True))
+    return {name: argument[name] for name in names if argument.get(name) is not None}
 
 
 def _check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
