@@ -17,7 +17,6 @@ import functools
 import itertools
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -141,7 +140,7 @@ class _EpochSteps(DueSteps):
         return self._action.wants_validation(step)
 
 
-class _Prediction:
+class Prediction:
     """Predicts with one model, under the strategy in scope at construction."""
 
     def __init__(self, model: keras.Model, infer: Callable[[Any], Any], *, seed: int) -> None:
@@ -149,6 +148,8 @@ class _Prediction:
         self._model, self._infer, self._seed = model, infer, seed
         self.is_traced = not model.run_eagerly
         self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
+        self._data: Source | None = None
+        self._steps: int | None = None
         self._structure: Any = None
 
     def run(self, data: Source, steps: int | None, callbacks: Any) -> Any:
@@ -183,17 +184,18 @@ class _Prediction:
         return self._packed(_joined(found))
 
     def _dataset(self, data: Source, steps: int | None) -> Any:
-        def build_inputs(params: Any, input_context: InputContext) -> tf.data.Dataset:
-            limit = -1 if steps is None else steps * input_context.elements_per_step
-            batches = data.build_inputs(params, input_context).take(limit)
-            # In a dictionary, which the inference step does not take for (x, y).
-            return batches.map(lambda *batch: ({"batch": batch},))
-
-        task = types.SimpleNamespace(build_inputs=build_inputs)
-        builder = DatasetBuilder(task, data.section, training=False, seed=self._seed)
+        self._data, self._steps = data, steps
+        builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
         if has_unbuilt_layers(self._model):
             _create_variables(self.inference_step, self._model, builder.element_spec())
         return builder.build()
+
+    def build_inputs(self, params: Any, input_context: InputContext) -> tf.data.Dataset:
+        """Returns the batches of the call, in a dictionary, which the inference step does not take for (x, y)."""
+        assert self._data is not None
+        limit = -1 if self._steps is None else self._steps * input_context.elements_per_step
+        batches = self._data.build_inputs(params, input_context).take(limit)
+        return batches.map(lambda *batch: ({"batch": batch},))
 
     def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
         """Returns the model's outputs, named by their positions; traced."""
@@ -222,7 +224,7 @@ class CompiledModel:
         self._trainer: ProgramTrainer | None = None
         self._compiled_loss: Any = None  # the trainer is for this one; each `compile` makes another
         self._first_step = 0  # of a trainer that is not built yet
-        self._prediction: _Prediction | None = None
+        self._prediction: Prediction | None = None
         self._num_fits = 0
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -247,17 +249,6 @@ class CompiledModel:
         return self._trainer.weights_averaged() if self._trainer is not None else contextlib.nullcontext()
 
     # What differs for an experiment.
-
-    def to_config(self) -> Any:
-        """Returns the experiment's config with what was changed in the notebook.
-
-        Raises:
-          ArgumentError: there is no experiment, or no config can describe what was tried.
-        """
-        raise ArgumentError(
-            "to_config: a config names an experiment, but this Program was made from a model; write a Task that "
-            "builds the model and its data, register it in experiments/, and use Program.from_experiment"
-        )
 
     def _record_training(self, data: Source) -> None:
         """Called before training on `data`; an experiment records whether a config can describe it."""
@@ -415,10 +406,10 @@ class CompiledModel:
             return trainer.numbers.evaluated(logs)
 
     def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
-        """Returns the outputs for a source, or `steps` batches of it; see `_Prediction.run`."""
+        """Returns the outputs for a source, or `steps` batches of it; see `Prediction.run`."""
         with self.calls.running(self._trainer), self.scope():
             if self._prediction is None or self._prediction.is_traced is self.model.run_eagerly:
-                self._prediction = _Prediction(self.model, self._infer, seed=self.settings.base.runtime.seed)
+                self._prediction = Prediction(self.model, self._infer, seed=self.settings.base.runtime.seed)
             with self.weights_averaged():
                 return self._prediction.run(data, steps, callbacks)
 

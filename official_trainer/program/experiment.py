@@ -143,6 +143,11 @@ class ExperimentModel(CompiledModel):
         self._changes.record(data)
 
     def to_config(self) -> Any:
+        """Returns the experiment's config with what was changed in the notebook.
+
+        Raises:
+          ArgumentError: no config can describe what was tried.
+        """
         steps = 0 if self._trainer is None else int(self._trainer.global_step.numpy())
         config = self.settings.base
         return self.settings.resolved(config.replace(trainer=self._changes.apply(config.trainer, steps))).config

@@ -127,6 +127,11 @@ class Program:
         Raises:
           ArgumentError: the Program is not of an experiment, or no config can describe what was tried.
         """
+        if not isinstance(self._compiled, ExperimentModel):
+            raise ArgumentError(
+                "to_config: a config names an experiment, but this Program was made from a model; write a Task that "
+                "builds the model and its data, register it in experiments/, and use Program.from_experiment"
+            )
         return self._compiled.to_config()
 
     def save_config(self, path: str) -> None:
