@@ -191,6 +191,17 @@ def test_data_that_ends_with_each_epoch_begins_again():
     assert (trainer.train_steps, trainer.train_epochs, trainer.on_data_end) == (8, None, "repeat")
 
 
+def test_its_own_data_is_as_long_as_before_after_other_data():
+    """K2: an epoch of the experiment's data, after data was passed to a call."""
+    program, callback = mlp(), keras.callbacks.Callback()
+    (images, labels), _ = digits.load_digits(0.2)
+    program.fit(verbose=0, callbacks=[callback])
+    expected = callback.params["steps"]
+    program.fit(images[:128], labels[:128], batch_size=64, verbose=0)
+    program.fit(verbose=0, callbacks=[callback])
+    assert callback.params["steps"] == expected
+
+
 def test_callbacks_stop_it_and_the_config_says_where():
     """K5"""
     stopper = keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=100.0, patience=1)

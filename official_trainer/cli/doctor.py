@@ -117,12 +117,12 @@ def _read_garden() -> Finding:
     import contextlib
 
     from official_trainer.config import ConfigError
-    from official_trainer.garden import index, snapshot
+    from official_trainer.garden import index
 
     num_read = 0
     for name in index.entries():
         with contextlib.suppress(ConfigError):
-            snapshot.description(name)
+            index.description(name)
             num_read += 1
     return check_garden(len(index.entries()), num_read)
 

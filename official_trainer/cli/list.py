@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
       UsageError: there is neither a workspace nor Model Garden.
     """
-    from official_trainer.garden import index, snapshot
+    from official_trainer.garden import index
     from official_trainer.tasks import registry
 
     workspace, theirs = target.workspace(arguments), index.entries()
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(nowhere)
     found = registry.experiments(workspace).values() if workspace is not None else []
     unlisted = [problem.message for problem in registry.unlisted(workspace)] if workspace is not None else []
-    failures = snapshot.failures() if theirs else {}
+    failures = index.failures() if theirs else {}
     if arguments.json:
         import json
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from official_trainer.config import Config, FrozenDict, MultiTaskTrainerConfig, Problem, fields, values
@@ -31,7 +31,7 @@ from official_trainer.garden.sections import (
     GardenSection,
     GardenTrainer,
 )
-from official_trainer.garden.spec import FREE, Type, Value
+from official_trainer.garden.spec import FREE, Type, Value, arms_of, family
 
 _WORDS = {"any": Any, "bool": bool, "int": int, "float": float, "str": str, "null": type(None)}
 
@@ -72,7 +72,8 @@ class _Converter:
         """Returns the experiment with a described value; `constants` are set on its class."""
         name, values_of = described["section"], described["fields"]
         declared = self._described[name]["fields"]
-        kind = next((_EXPERIMENTS[each] for each in self._family(name) if each in _EXPERIMENTS), GardenExperiment)
+        related = family(self._described, name)
+        kind = next((_EXPERIMENTS[each] for each in related if each in _EXPERIMENTS), GardenExperiment)
         trainer = MultiTaskTrainerConfig if kind is GardenMultiTask else TrainerConfig
         ours: Mapping[str, type[Config]] = {"trainer": trainer, "runtime": RuntimeConfig}
         made: dict[str, Any] = {}
@@ -83,12 +84,6 @@ class _Converter:
         cls = self._class(name, types, made, (kind,), **constants)
         experiment: GardenExperiment = cls(**made)
         return experiment
-
-    def _family(self, name: str) -> Iterator[str]:
-        """Yields one of their classes and its bases."""
-        yield name
-        for base in self._described[name]["bases"]:
-            yield from self._family(base)
 
     def section(self, name: str) -> type[Config]:
         """Returns our class for Model Garden's class `name`."""
@@ -172,16 +167,9 @@ class _Converter:
 
 def _choice(described: Mapping[str, Any]) -> Any:
     """Returns the type of the field `type` of a one-of: the names of its sections, or null."""
-    names = tuple(key for key, field in described.items() if any(map(_holds_fields, _arms(field["type"]))))
+    arms = {key: arms_of(field["type"]) for key, field in described.items()}
+    names = tuple(key for key in arms if any(arm == FREE or arm[:1] == ["section"] for arm in arms[key]))
     return _either(Literal[names], type(None)) if names else _either(str, type(None))
-
-
-def _arms(tp: Type) -> list[Type]:
-    return tp[1:] if tp[:1] == ["union"] else [tp]
-
-
-def _holds_fields(tp: Type) -> bool:
-    return tp == FREE or tp[:1] == ["section"]
 
 
 def _either(*arms: Any) -> Any:

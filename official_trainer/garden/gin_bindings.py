@@ -250,8 +250,7 @@ def in_force(bindings: Bindings | None, modules: Sequence[str] = (), *, reports:
         bindings.bound = _Binder(gin).bind(bindings.sources)
         yield
         if reports:
-            for line in unused(bindings.bound):
-                _logger.warning("%s", line)
+            _warn_of_unused(bindings.bound)
     finally:
         _restore(gin, before)
 
@@ -372,14 +371,13 @@ def operative() -> dict[tuple[str, str], dict[str, Any]]:
         return {key: dict(arguments) for key, arguments in gin._OPERATIVE_CONFIG.items()}
 
 
-def unused(bound: Mapping[Key, Binding]) -> list[str]:
-    """Returns a line for each binding that has had no effect so far, in the order of the flags."""
+def _warn_of_unused(bound: Mapping[Key, Binding]) -> None:
+    """Logs each binding that has had no effect, in the order of the flags."""
     called = operative()
-    return [
-        f"{binding.origin.brief}: gin binding {binding.written} = {binding.value} had no effect: {reason}"
-        for key, binding in bound.items()
-        if (reason := _why_unused(key, bound, called))
-    ]
+    for key, each in bound.items():
+        if reason := _why_unused(key, bound, called):
+            place = each.origin.brief
+            _logger.warning("%s: gin binding %s = %s had no effect: %s", place, each.written, each.value, reason)
 
 
 def _why_unused(key: Key, bound: Mapping[Key, Binding], called: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:

@@ -1,7 +1,8 @@
-"""The experiments of the installed Model Garden, found without importing it.
+"""Model Garden's experiments: those of the installed release, found without importing it, and those of a user's module.
 
-Owns: the index (name, module, file, line, summary), read from decorators in the source, and the cache between commands.
-Does not own: the content of an experiment (`snapshot.py`).
+Owns: the index (name, module, file, line, summary), read from decorators in the source; the description of an
+experiment, made once by the module that registers it; the experiments that failed to load; the cache between commands.
+Does not own: the format of descriptions (`spec.py`), our classes made from them (`from_garden.py`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,25 @@ import functools
 import hashlib
 import importlib.util
 import json
+import logging
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from official_trainer import files
-from official_trainer.garden.spec import FORMAT
+from official_trainer.config import ConfigError, Origin, Problem
+from official_trainer.garden.from_garden import from_description
+from official_trainer.garden.sections import GardenExperiment
+from official_trainer.garden.spec import FORMAT, describe, is_config_class
+from official_trainer.lazy import load
+
+_logger = logging.getLogger(__name__)
 
 PACKAGE = "official"
 DECORATOR = "register_config_factory"
+_FAILURES = "failures"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +63,7 @@ def entries() -> Mapping[str, Entry]:
     cached = Cache("index")
     try:
         return {row["name"]: Entry(**row) for row in cached.read()["entries"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         found = dict(sorted((entry.name, entry) for entry in _scan(root)))
     cached.write({"entries": [dataclasses.asdict(entry) for entry in found.values()]})
     return found
@@ -91,15 +101,11 @@ class Cache:
         self.path = None if version == CHECKOUT else folder / f"{name.replace('/', '%2F')}.json"
 
     def read(self) -> dict[str, Any]:
-        """Returns the content of the file.
-
-        Raises:
-          OSError: there is no such file.
-          ValueError: it is damaged.
-        """
-        if self.path is None:
-            raise FileNotFoundError("a checkout is not cached")
-        return dict(json.loads(self.path.read_bytes()))
+        """Returns the content of the file; empty if there is none, or if it is damaged."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.path is not None:
+                return dict(json.loads(self.path.read_bytes()))
+        return {}
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Writes `content`, if the cache can be written."""
@@ -136,3 +142,80 @@ def registered_factories(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, as
 def first_line(function: ast.FunctionDef) -> str:
     """Returns the first line of a function's docstring."""
     return (ast.get_docstring(function) or "").partition("\n")[0]
+
+
+# Descriptions, and our classes made from them.
+
+
+@functools.cache
+def experiment(name: str) -> GardenExperiment:
+    """Returns an experiment of Model Garden, with the values of its factory, as one of ours.
+
+    Raises:
+      ConfigError: the installed release cannot import it, or its factory fails.
+    """
+    return from_description(description(name), entries()[name].module)
+
+
+def description(name: str) -> Mapping[str, Any]:
+    """Returns the description of an experiment of Model Garden.
+
+    Raises:
+      ConfigError: the installed release cannot import it, or its factory fails.
+    """
+    cached = Cache(f"experiment {name}")
+    if found := cached.read():
+        return found
+    entry = entries()[name]
+    if "tensorflow" not in sys.modules:
+        _logger.info("reading %s from Model Garden for the first time; this takes several seconds", name)
+    try:
+        load("tensorflow")
+        importlib.import_module(entry.module)
+        from official.core import exp_factory
+
+        found = describe(exp_factory.get_exp_config(name))
+    except Exception as error:
+        failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        Cache(_FAILURES).write({**failures(), name: failure})
+        what = f"Model Garden {release()} cannot load '{name}': {failure}"
+        raise ConfigError([Problem(what, origin=Origin("file", entry.path, entry.line))]) from error
+    cached.write(found)
+    return found
+
+
+def registered(name: str, module: str) -> Callable[[], Any] | None:
+    """Returns the factory that an imported module has registered with Model Garden under a name, or None."""
+    exp_factory = sys.modules.get("official.core.exp_factory")
+    if exp_factory is None:
+        return None
+    from official.core import registry
+
+    try:
+        # The public function would also call the factory.
+        factory = registry.lookup(exp_factory._REGISTERED_CONFIGS, name)
+    except LookupError:
+        return None
+    return factory if getattr(factory, "__module__", "") == module else None
+
+
+def is_experiment(config: Any) -> bool:
+    """Whether an object is an experiment of Model Garden."""
+    return is_config_class(type(config)) and all(
+        is_config_class(type(getattr(config, name, None))) for name in ("task", "trainer", "runtime")
+    )
+
+
+def from_object(config: Any, module: str) -> GardenExperiment:
+    """Converts an experiment of Model Garden that `module` registers; equal experiments have the same class."""
+    return _from_text(json.dumps(describe(config)), module)
+
+
+@functools.cache
+def _from_text(text: str, module: str) -> GardenExperiment:
+    return from_description(json.loads(text), module)
+
+
+def failures() -> dict[str, str]:
+    """Returns the experiments that failed to load in an earlier command, each with the reason."""
+    return Cache(_FAILURES).read()

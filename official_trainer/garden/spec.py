@@ -1,7 +1,7 @@
 """The description of a Model Garden configuration in plain values: its classes, their fields, types and values.
 
 Owns: `describe`, which makes the description of a configuration object, and its format. Does not own: our classes made
-from it (`from_garden.py`), the cache (`snapshot.py`).
+from it (`from_garden.py`), the cache (`index.py`).
 
 A description can be written as JSON:
 
@@ -21,7 +21,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Union
 
 FORMAT = 2
@@ -70,6 +70,13 @@ def _contents(config: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(config).items() if not name.startswith("_")}
 
 
+def family(classes: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yields the name of a described class and those of its bases."""
+    yield name
+    for base in classes[name]["bases"]:
+        yield from family(classes, base)
+
+
 class _Classes:
     """Collects the classes of a configuration while its values are described."""
 
@@ -108,7 +115,10 @@ class _Classes:
         }
         for base in bases:
             self.add(base)
-        hints = _hints(cls)
+        try:
+            hints = typing.get_type_hints(cls)
+        except (NameError, TypeError):  # a name in an annotation cannot be found
+            hints = {}
         for field in dataclasses.fields(cls):
             if field.name in _PRIVATE:
                 continue
@@ -148,12 +158,12 @@ class _Classes:
     def _widened(self, tp: Type, value: Value) -> Type:
         if self._fits(tp, value):
             return tp
-        natural, arms = _natural(value), tp[1:] if isinstance(tp, list) and tp[0] == "union" else [tp]
-        return _union([natural, *(arm for arm in arms if not _is_vaguer(arm, natural))])
+        natural = _natural(value)
+        return _union([natural, *(arm for arm in arms_of(tp) if not _is_vaguer(arm, natural))])
 
     def _fits(self, tp: Type, value: Value) -> bool:
         if tp == "any":
-            return not _holds_section(value)
+            return not (isinstance(value, dict) and "section" in value)
         if isinstance(tp, str):
             accepted = {"float": (int, float)}.get(tp) or tuple(t for t, word in _SCALARS.items() if word == tp)
             return type(value) in accepted
@@ -165,7 +175,7 @@ class _Classes:
         if not isinstance(value, dict):
             return False
         if kind == "section":
-            return value.get("section") is not None and rest[0] in self._family(value["section"])
+            return value.get("section") is not None and rest[0] in family(self.found, value["section"])
         if kind == "dict":
             return "map" in value and all(self._fits(rest[0], item) for item in value["map"].values())
         items = value.get("list")
@@ -173,19 +183,6 @@ class _Classes:
             return False
         each = rest if kind == "tuple" else rest * len(items)
         return all(self._fits(arm, item) for arm, item in zip(each, items, strict=True))
-
-    def _family(self, name: str) -> Iterator[str]:
-        yield name
-        for base in self.found[name]["bases"]:
-            yield from self._family(base)
-
-
-def _hints(cls: type) -> dict[str, Any]:
-    """Returns the annotations of a class, or none if a name in them cannot be found."""
-    try:
-        return typing.get_type_hints(cls)
-    except (NameError, TypeError):
-        return {}
 
 
 def _natural(value: Value) -> Type:
@@ -199,12 +196,16 @@ def _natural(value: Value) -> Type:
     return FREE
 
 
+def arms_of(tp: Type) -> list[Type]:
+    """Returns the arms of a union, or a type as its only arm."""
+    return tp[1:] if tp[:1] == ["union"] else [tp]
+
+
 def _union(arms: list[Type]) -> Type:
     flat: list[Type] = []
-    for arm in arms:
-        for each in arm[1:] if isinstance(arm, list) and arm[0] == "union" else [arm]:
-            if each not in flat:
-                flat.append(each)
+    for each in (each for arm in arms for each in arms_of(arm)):
+        if each not in flat:
+            flat.append(each)
     return flat[0] if len(flat) == 1 else ["union", *flat]
 
 
@@ -213,7 +214,3 @@ def _is_vaguer(tp: Type, natural: Type) -> bool:
     if tp[:1] == natural[:1] == ["list"]:
         return _is_vaguer(tp[1], natural[1])
     return bool(tp == FREE and natural[:1] == ["section"])
-
-
-def _holds_section(value: Value) -> bool:
-    return isinstance(value, dict) and "section" in value

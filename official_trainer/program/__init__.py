@@ -4,21 +4,16 @@ Owns: Keras's methods, and how a call becomes a Task and a config of this engine
 Trainer, a second way to save.
 
     program.py          the methods and the meaning of their arguments
-      ├─► calls.py          one call at a time; calls from an event loop, in a thread
       ├─► settings.py       the sections of an experiment's config that a program takes
-      └─► engine.py         runs a call
-            ├─► compiled_model.py   one Trainer for each `compile`; experiment.py: for the model of an experiment
-            │     ├─► data.py       arrays, datasets, generators as batches, from any batch on; parts for replicas
-            │     ├─► trainer.py    evaluations that call callbacks
-            │     └─► task.py       Keras's own pieces as the steps of a Task
-            │           └─► rewards.py  what rewards add to a step
-            │                 ├─► outputs.py          outputs and the arguments for them, by name
-            │                 ├─► reward_function.py  one reward: by name, of tensors, in Python
-            │                 └─► estimators.py       trains with rewards that have no gradient
+      └─► compiled_model.py one Trainer for each `compile`, one call at a time; experiment.py: of an experiment
+            ├─► data.py         arrays, datasets, generators as batches, from any batch on; parts for replicas
+            ├─► trainer.py      Keras's own pieces as the steps of a Task; evaluations that call callbacks
+            │     └─► rewards.py  what rewards add to a step
+            │           ├─► reward_function.py  one reward: by name, of tensors, in Python
+            │           └─► estimators.py       trains with rewards that have no gradient
             ├─► callbacks.py    Keras's callbacks, in Keras's order, as an action
             │     └─► epochs.py     epochs as ranges of steps
-            ├─► checkpoint.py   the callback that keeps named checkpoints, and reading them back
-            └─► prediction.py   outputs for all examples
+            └─► checkpoint.py   the callback that keeps named checkpoints, and reading them back
 """
 
 import lazy_loader

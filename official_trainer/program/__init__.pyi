@@ -1,5 +1,5 @@
-from .calls import BusyError as BusyError
 from .checkpoint import ProgramCheckpoint as ProgramCheckpoint
+from .compiled_model import BusyError as BusyError
 from .data import ArgumentError as ArgumentError
 from .estimators import EvolutionStrategies as EvolutionStrategies
 from .estimators import ScoreFunction as ScoreFunction

@@ -17,7 +17,8 @@ import numpy as np
 
 from official_trainer.actions.action import Action, Run, Stop
 from official_trainer.lazy import keras
-from official_trainer.program.checkpoint import program_checkpoints
+from official_trainer.program.checkpoint import ProgramCheckpoint
+from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
 from official_trainer.program.rewards import rewards_of
 from official_trainer.triggers import AnyOf, Every, EverySeconds
@@ -28,63 +29,67 @@ _BAR_SECONDS = 0.1
 
 
 class CallbacksAction(Action):
-    """Calls the callbacks of a call of `fit`."""
+    """Calls the callbacks of a call of `fit`.
+
+    Size: where the loop is in the epochs and batches that callbacks see.
+    """
 
     name = "keras_callbacks"
 
-    def __init__(self, callbacks: Any, epochs: Epochs, *, every: int) -> None:
-        """Takes the callbacks.
-
-        Args:
-          callbacks: a `keras.callbacks.CallbackList` with its model.
-          epochs: the epochs of the call.
-          every: steps from one call for batches to the next, Keras's `steps_per_execution`.
-        """
-        self._epochs, self._every = epochs, min(every, epochs.steps)
+    def __init__(self, callbacks: Any, epochs: Epochs) -> None:
+        """Takes a `keras.callbacks.CallbackList` with its model, and the epochs of the call."""
+        self._callbacks, self._epochs, self._model = callbacks, epochs, callbacks.model
+        self._every = min(steps_between_calls(self._model), epochs.steps)
         looking = [callback for callback in callbacks if callback._implements_train_batch_hooks()]
         # A progress bar needs some batches, not each.
-        sees_batches = any(not isinstance(each, keras.callbacks.ProgbarLogger) for each in looking)
-        self._calls = _EpochCalls(callbacks, epochs, sees_batches=sees_batches)
+        self._sees_batches = any(not isinstance(each, keras.callbacks.ProgbarLogger) for each in looking)
         self._kept = _CallbackState(callbacks)
-        self._checkpoints = program_checkpoints(callbacks)
-        self.when = InEpochs(epochs=epochs, every=self._every if sees_batches else epochs.steps)
+        self._restored: Mapping[str, Any] = {}  # the state from the last checkpoint; empty for a run that begins
+        self._checkpoints = [each for each in callbacks if isinstance(each, ProgramCheckpoint)]
+        self.when = InEpochs(epochs=epochs, every=self._every if self._sees_batches else epochs.steps)
         others = [Every(each.every_steps) for each in self._checkpoints if each.every_steps is not None]
-        bar = [EverySeconds(_BAR_SECONDS)] if looking and not sees_batches else []
+        bar = [EverySeconds(_BAR_SECONDS)] if looking and not self._sees_batches else []
         if bar or others:
             self.when = AnyOf((self.when, *bar, *others))
+        self._epoch, self._is_open = epochs.first, False  # the epoch that runs, or ran last; whether it has not ended
+        self._last_ended: int | None = None  # the last epoch that has ended, before a restart too
+        self._logs: dict[str, Any] | None = None  # of that epoch, if it has ended in this process
         self._is_ending = False
         self._is_rolled_back = False
         self._run: Run | None = None
 
-    @property
-    def _model(self) -> Any:
-        return self._calls.callbacks.model
+    def begin(self, trainer: Any) -> int:
+        """Begins the call for each `ProgramCheckpoint`, and calls `on_train_begin` of the callbacks.
 
-    def begin(self) -> int:
-        """Calls `on_train_begin` of the callbacks; returns the step at which training begins, which they may change.
+        To be called before the loop runs. Returns the step at which training begins, which callbacks may change.
 
-        To be called before the loop runs.
+        Raises:
+          ArgumentError: two have the same names, and each would delete the other's checkpoints.
         """
-        model, epochs, callbacks = self._model, self._epochs, self._calls.callbacks
+        for number, each in enumerate(self._checkpoints):
+            if each.place in [other.place for other in self._checkpoints[:number]]:
+                raise ArgumentError(f"ProgramCheckpoint: two have filepath={each.filepath!r}; give one of them another")
+        for each in self._checkpoints:
+            each.watch(trainer, self._epochs)
+        model, epochs = self._model, self._epochs
         model.stop_training = False
         model._train_counter.assign(0)  # callbacks look at it
-        maximise_rewards(callbacks, model)
-        callbacks.on_train_begin()
+        maximise_rewards(self._callbacks, model)
+        self._callbacks.on_train_begin()
         epoch, batch = model._maybe_load_initial_counters_from_ckpt(epochs.steps, epochs.first)  # of BackupAndRestore
         return epochs.step_of(int(epoch), int(batch))
 
     def on_start(self, run: Run) -> Stop | None:
-        self._run, calls = run, self._calls
-        self._kept.begin()
-        restored = self._kept.restored
-        calls.resume_after(restored.get("ended"))
+        self._run, restored = run, self._restored
+        self._kept.begin(restored)
+        self._last_ended = restored.get("ended")
         data_ended = run.step > 0 and restored.get("data_ended") == run.step
         last = self._epochs.place(run.step - 1)[0]
-        if (data_ended or self._epochs.ends_at(run.step)) and calls.last_ended != last:
+        if (data_ended or self._epochs.ends_at(run.step)) and self._last_ended != last:
             self._is_ending = True  # its evaluation has not run yet
-            calls.open(last)
+            self._begin_epoch(last)
         elif not data_ended and run.step < self._epochs.end_step:
-            calls.begin(run.step)
+            self._begin(run.step)
         return Stop(reason=f"the data ended at step {run.step}") if data_ended else self._stop()
 
     def on_step(self, run: Run) -> Stop | None:
@@ -97,16 +102,16 @@ class CallbacksAction(Action):
             if ends
             else run.trainer.numbers.current(training=True)
         )
-        if is_called if self._calls.sees_batches else not ends:
-            self._calls.callbacks.on_train_batch_end(batch, logs)
+        if is_called if self._sees_batches else not ends:
+            self._callbacks.on_train_batch_end(batch, logs)
         for each in self._checkpoints:
             each.on_step(run.step, logs)
         stop = self._stop()
         self._is_ending = stop is not None or ends
         if not self._is_ending:
             if is_called:
-                self._calls.begin_batch(run.step)
-        elif stop is None and not self._epochs.is_validated(self._calls.epoch):
+                self._begin_batch(run.step)
+        elif stop is None and not self._epochs.is_validated(self._epoch):
             self._end_epoch(run, {})
         return stop or self._stop()  # where training stops, the epoch ends after its summary
 
@@ -118,11 +123,11 @@ class CallbacksAction(Action):
     def on_end(self, run: Run, failure: BaseException | None) -> None:
         if failure is not None:
             return  # as Keras, which calls nothing then
-        if self._calls.is_open:
+        if self._is_open:
             self._end_epoch(run, {})
         if self._data_ended is not None:
             self._warn_of_end(run.step)
-        self._calls.callbacks.on_train_end(self._calls.logs)
+        self._callbacks.on_train_end(self._logs)
 
     def _warn_of_end(self, step: int) -> None:
         epochs = self._epochs
@@ -132,15 +137,15 @@ class CallbacksAction(Action):
                 "the input ran out of data at step %d%s, in epoch %d of %d, and training ends; give %s",
                 step,
                 f" of {epochs.end_step}" if is_known else "",
-                self._calls.epoch + 1,
+                self._epoch + 1,
                 epochs.end,
                 "steps_per_epoch * epochs batches, or repeat() the dataset" if is_known else "steps_per_epoch",
             )
 
     def wants_validation(self, step: int) -> bool:
         """Whether the loop has to evaluate now, at the planned or early end of an epoch."""
-        ends = self._is_ending or (self._calls.is_open and self._data_ended == step)
-        return ends and self._epochs.is_validated(self._calls.epoch)
+        ends = self._is_ending or (self._is_open and self._data_ended == step)
+        return ends and self._epochs.is_validated(self._epoch)
 
     @property
     def _data_ended(self) -> int | None:
@@ -150,26 +155,47 @@ class CallbacksAction(Action):
         is_early = state.end_step is not None and state.end_step < self._epochs.end_step
         return state.end_step if is_early and not self._model.stop_training else None
 
-    def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
-        self._is_ending = False
-        self._calls.end({**run.trainer.numbers.reported(run.train_logs, training=True), **of_validation})
-        if not self._model.stop_training and run.step < self._epochs.end_step and self._data_ended != run.step:
-            self._calls.begin(run.step)
-
     def _stop(self) -> Stop | None:
         if not self._model.stop_training:
             return None
-        return Stop(reason=f"a callback has stopped training in epoch {self._calls.epoch + 1}")
+        return Stop(reason=f"a callback has stopped training in epoch {self._epoch + 1}")
+
+    # Where epochs and batches begin and end.
+
+    def _begin(self, step: int) -> None:
+        """Begins, or continues, the epoch of the next step."""
+        epoch, batch = self._epochs.place(step)
+        if batch == 0:
+            self._model.reset_metrics()
+        self._begin_epoch(epoch)
+        self._begin_batch(step)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self._epoch, self._is_open = epoch, True
+        self._callbacks.on_epoch_begin(epoch)
+
+    def _begin_batch(self, step: int) -> None:
+        """Begins the batch of the next step."""
+        if self._sees_batches:
+            self._callbacks.on_train_batch_begin(self._epochs.place(step)[1])
+
+    def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
+        self._is_ending = self._is_open = False
+        self._last_ended = self._epoch
+        self._logs = {**run.trainer.numbers.reported(run.train_logs, training=True), **of_validation}
+        self._callbacks.on_epoch_end(self._epoch, self._logs)
+        if not self._model.stop_training and run.step < self._epochs.end_step and self._data_ended != run.step:
+            self._begin(run.step)
 
     # What survives a restart.
 
     def state(self) -> Mapping[str, Any]:
         """Returns the history, and plain attributes of callbacks that changed since the start (`wait`, `best`)."""
         data_ended = {} if self._data_ended is None else {"data_ended": self._data_ended}
-        return {"ended": self._calls.last_ended, **self._kept.values(), **data_ended}
+        return {"ended": self._last_ended, **self._kept.values(), **data_ended}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._kept.restore(state)
+        self._restored = state
         self._is_rolled_back = self._run is not None
 
     def _follow_rollback(self, step: int) -> None:
@@ -177,84 +203,29 @@ class CallbacksAction(Action):
         if not self._is_rolled_back:
             return
         self._is_rolled_back, epoch = False, self._epochs.place(step - 1)[0]
-        self._calls.resume_after(self._kept.truncate_history(epoch, self._epochs))
-        if epoch != self._calls.epoch:
-            self._calls.open(epoch)
-
-
-class _EpochCalls:
-    """Calls callbacks where epochs and batches begin and end.
-
-    Attributes:
-      callbacks: a `keras.callbacks.CallbackList`.
-      sees_batches: whether callbacks are called for each batch or execution; a progress bar needs only some of them.
-      epoch: number of the epoch that runs, or ran last.
-      is_open: whether that epoch has not ended.
-      last_ended: the last epoch that has ended; None for none.
-      logs: the logs of that epoch.
-    """
-
-    def __init__(self, callbacks: Any, epochs: Epochs, *, sees_batches: bool) -> None:
-        self.callbacks, self._epochs, self.sees_batches = callbacks, epochs, sees_batches
-        self.epoch, self.is_open = epochs.first, False
-        self.last_ended: int | None = None
-        self.logs: dict[str, Any] | None = None
-
-    def resume_after(self, epoch: int | None) -> None:
-        """Takes the last epoch that has ended: before a restart, or of those that a rollback keeps."""
-        self.last_ended = epoch
-
-    def begin(self, step: int) -> None:
-        """Begins, or continues, the epoch of the next step."""
-        epoch, batch = self._epochs.place(step)
-        if batch == 0:
-            self.callbacks.model.reset_metrics()
-        self.open(epoch)
-        self.begin_batch(step)
-
-    def open(self, epoch: int) -> None:
-        """Begins an epoch without a batch."""
-        self.epoch, self.is_open = epoch, True
-        self.callbacks.on_epoch_begin(epoch)
-
-    def begin_batch(self, step: int) -> None:
-        """Begins the batch of the next step."""
-        if self.sees_batches:
-            self.callbacks.on_train_batch_begin(self._epochs.place(step)[1])
-
-    def end(self, logs: dict[str, Any]) -> None:
-        """Ends the epoch."""
-        self.is_open, self.last_ended, self.logs = False, self.epoch, logs
-        self.callbacks.on_epoch_end(self.epoch, logs)
+        self._last_ended = self._kept.truncate_history(epoch, self._epochs)
+        if epoch != self._epoch:
+            self._begin_epoch(epoch)
 
 
 class _CallbackState:
-    """What callbacks keep across restarts: the history, and their plain attributes that changed.
-
-    Attributes:
-      restored: the state from the last checkpoint; empty for a run that begins.
-    """
+    """What callbacks keep across restarts: the history, and their plain attributes that changed."""
 
     def __init__(self, callbacks: Any) -> None:
         self._callbacks = callbacks
         self._at_start: list[dict[str, Any]] = []
-        self.restored: Mapping[str, Any] = {}
 
     @property
     def _history(self) -> keras.callbacks.History:
         return self._callbacks.model.history
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of a checkpoint, for `begin`."""
-        self.restored = state
-
-    def begin(self) -> None:
-        """Puts back what was restored, after `on_train_begin`, which resets callbacks."""
+    def begin(self, restored: Mapping[str, Any]) -> None:
+        """Puts back what a checkpoint has, if anything, after `on_train_begin`, which resets callbacks."""
         self._at_start = [_plain(callback) for callback in self._callbacks]
-        if not self.restored:
+        if not restored:
             return
-        self._history.epoch, self._history.history = list(self.restored["epochs"]), dict(self.restored["history"])
-        for callback, changed in zip(self._callbacks, self.restored["callbacks"], strict=False):
+        self._history.epoch, self._history.history = list(restored["epochs"]), dict(restored["history"])
+        for callback, changed in zip(self._callbacks, restored["callbacks"], strict=False):
             vars(callback).update(changed)
 
     def values(self) -> dict[str, Any]:
@@ -323,9 +294,10 @@ def maximise_rewards(callbacks: Iterable[Any], model: keras.Model) -> None:
                 callback.best = -np.inf
 
 
-def looks_at_test_batches(callbacks: Any) -> bool:
-    """Whether any of the callbacks is to be called for batches of an evaluation."""
-    return any(callback._implements_test_batch_hooks() for callback in callbacks)
+def steps_between_calls(model: Any) -> int:
+    """Returns the steps from one call of callbacks for batches to the next, Keras's `steps_per_execution`."""
+    steps = model._steps_per_execution  # of a model that is not compiled, None
+    return 1 if steps is None else int(steps.numpy())
 
 
 def callback_list(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -34,37 +34,22 @@ _OF_VALIDATION = "val_"
 _FORMATS = (".keras", ".h5", ".hdf5", ".tf")
 
 
-@dataclasses.dataclass(frozen=True)
-class NamedPath:
-    """The `filepath` of a `ProgramCheckpoint`.
+def _parse(filepath: str) -> tuple[tuple[str, str], NameTemplate]:
+    """Returns the directory of a `filepath` and the template of names there, as text; and that template, parsed.
 
-    Attributes:
-      directory: where checkpoints are.
-      name: the template of their names, as text.
-      template: the same, parsed.
+    Raises:
+      ArgumentError: the template cannot be read, or the directory contains placeholders.
     """
-
-    directory: str
-    name: str
-    template: NameTemplate
-
-    @classmethod
-    def parse(cls, filepath: str) -> NamedPath:
-        """Returns the parts of a file path.
-
-        Raises:
-          ArgumentError: the template cannot be read, or the directory contains placeholders.
-        """
-        directory, _, name = filepath.rpartition("/")
-        if "{" in directory:
-            raise ArgumentError(f"{filepath!r} has placeholders before its last '/'; only the name may have them")
-        try:
-            template = NameTemplate(name)
-        except ValueError as error:
-            raise ArgumentError(f"{filepath!r}: {error}") from None
-        if not directory:
-            directory = "/" if filepath.startswith("/") else "."
-        return cls(files.join(directory), name, template)
+    directory, _, name = filepath.rpartition("/")
+    if "{" in directory:
+        raise ArgumentError(f"{filepath!r} has placeholders before its last '/'; only the name may have them")
+    try:
+        template = NameTemplate(name)
+    except ValueError as error:
+        raise ArgumentError(f"{filepath!r}: {error}") from None
+    if not directory:
+        directory = "/" if filepath.startswith("/") else "."
+    return (files.join(directory), name), template
 
 
 class ProgramCheckpoint(keras.callbacks.Callback):
@@ -76,6 +61,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
 
     Attributes:
       every_steps: steps from one checkpoint to the next; None for one after each epoch.
+      place: the directory, and the template of names there; no other callback may have both.
     """
 
     def __init__(  # noqa: PLR0913 - the signature is Keras's
@@ -124,7 +110,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         )
         if problem := next(self._problems(), None):
             raise ArgumentError(f"ProgramCheckpoint: {problem}")
-        self._path = NamedPath.parse(self.filepath)
+        self.place, self._template = _parse(self.filepath)
         self.every_steps = None if save_freq == "epoch" else int(save_freq)
         self._fit: tuple[Any, Epochs] | None = None  # trainer and epochs of the call of fit that runs
         self._checkpoints: NamedCheckpoints | None = None
@@ -154,11 +140,6 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         found = self._checkpoints
         return () if found is None else tuple(found.folder(each.name) for each in found.kept)
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """The directory, and the template of names there; no other callback may have both."""
-        return self._path.directory, self._path.name
-
     # A call of fit.
 
     def watch(self, trainer: Any, epochs: Epochs) -> None:
@@ -183,12 +164,12 @@ class ProgramCheckpoint(keras.callbacks.Callback):
                     f"{'' if name == self.monitor else f', and {counters}'}"
                 )
         policy = dataclasses.replace(self._policy, direction=self._direction(trainer) if self.monitor else "max")
-        self._checkpoints = NamedCheckpoints(self._path.directory, policy, owner=self._path.name)
+        self._checkpoints = NamedCheckpoints(self.place[0], policy, owner=self.place[1])
         self._fit = trainer, epochs
 
     @property
     def _needed(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name in (self.monitor, *self._path.template.metrics) if name))
+        return tuple(dict.fromkeys(name for name in (self.monitor, *self._template.metrics) if name))
 
     def _direction(self, trainer: Any) -> Direction:
         if self.mode != "auto":
@@ -235,7 +216,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
             return  # epochs without a validation have no such numbers
         for name in self._needed:
             required_metric(values, name)
-        new = checkpoints.candidate(self._path.template.format(step, (epoch + 1, batch + 1), values), step, values)
+        new = checkpoints.candidate(self._template.format(step, (epoch + 1, batch + 1), values), step, values)
         is_taken = checkpoints.policy.takes(new, checkpoints.kept)
         if self.verbose:
             what = f"{self.monitor} is {new.value:.5f}, " if new.value is not None else ""
@@ -247,25 +228,6 @@ class ProgramCheckpoint(keras.callbacks.Callback):
     def _checkpoint(self, trainer: Any) -> tf.train.Checkpoint:
         others = {} if self.save_weights_only else {"optimizer": trainer.optimizer}
         return tf.train.Checkpoint(global_step=trainer.global_step, model=trainer.model, **others)
-
-
-def watch_all(callbacks: Any, trainer: Any, epochs: Epochs) -> None:
-    """Begins a call of `fit` for each `ProgramCheckpoint` among its callbacks.
-
-    Raises:
-      ArgumentError: two have the same names, and each would delete the other's checkpoints.
-    """
-    found = program_checkpoints(callbacks)
-    for number, each in enumerate(found):
-        if each.place in [other.place for other in found[:number]]:
-            raise ArgumentError(f"ProgramCheckpoint: two have filepath={each.filepath!r}; give one of them another")
-    for each in found:
-        each.watch(trainer, epochs)
-
-
-def program_checkpoints(callbacks: Any) -> Sequence[ProgramCheckpoint]:
-    """Returns each `ProgramCheckpoint` among callbacks."""
-    return [each for each in callbacks if isinstance(each, ProgramCheckpoint)]
 
 
 def _numbers(logs: Mapping[str, Any]) -> list[str]:
@@ -328,25 +290,20 @@ def find(filepath: str | os.PathLike[str]) -> str:
     """
     path = str(os.fspath(filepath))
     if "{" in path:
-        named_path = NamedPath.parse(path)
-        directory, name = named_path.directory, named_path.name
+        (directory, name), _ = _parse(path)
         if (prefix := named.latest(directory, name)) is None:
             raise CheckpointError(f"{directory} contains no checkpoint with a name of the template {name!r}")
         return prefix
     directory, _, name = path.removesuffix(".index").rpartition("/")
-    step = name.removeprefix("ckpt-")
-    if name.startswith("ckpt-") and step.isdecimal() and not files.is_dir(path):
+    number = name.removeprefix("ckpt-")
+    if name.startswith("ckpt-") and number.isdecimal() and not files.is_dir(path):
         found = CheckpointDirectory(directory or ".", read_only=True)
-        if damage := found.manifest(int(step)).damage(found.path):  # raises if there is no such checkpoint
+        if damage := found.manifest(int(number)).damage(found.path):  # raises if there is no such checkpoint
             raise CheckpointError(f"{path} is damaged: {damage}")
-        return found.prefix(int(step))
-    return _newest_in(path)
-
-
-def _newest_in(directory: str) -> str:
-    for step in reversed(manifest.committed_steps(directory)):
-        if manifest.damage(directory, step) is None:
-            return manifest.prefix(directory, step)
-    inside = [name for name in files.list_dir(directory) if manifest.committed_steps(files.join(directory, name))]
+        return found.prefix(int(number))
+    for step in reversed(manifest.committed_steps(path)):
+        if manifest.damage(path, step) is None:
+            return manifest.prefix(path, step)
+    inside = [name for name in files.list_dir(path) if manifest.committed_steps(files.join(path, name))]
     hint = f"; its folders with checkpoints: {', '.join(sorted(inside))}" if inside else ""
-    raise CheckpointError(f"{directory} contains no complete checkpoint{hint}")
+    raise CheckpointError(f"{path} contains no complete checkpoint{hint}")

@@ -1,38 +1,231 @@
-"""A compiled model on the engine: its Task, the data of each call, and one Trainer for each `compile`.
+"""A compiled model on the engine: one Trainer for each `compile`, and calls that run the loop of experiments.
 
-Owns: building the Trainer and the variables that need data, and the model's outputs for a batch. Does not own: running
-a call (`engine.py`), its config (`settings.py`), or the model of an experiment (`experiment.py`).
+Owns: building the Trainer and the variables that need data; where each call begins: at the step of the one before, or
+at the step of the run directory; the outputs for all examples, in Keras's structure; that calls run one at a time, and
+in a thread for an event loop. Does not own: the config of a call (`settings.py`), what its arguments mean
+(`program.py`), the model of an experiment (`experiment.py`), or the inference step (`engine/inference.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
-from typing import Any
+import contextvars
+import dataclasses
+import functools
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+import numpy as np
+
+from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.config.modes import TRAINING_MODES, Evaluates
+from official_trainer.engine.inference import Inference
+from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
+from official_trainer.engine.train_iterator import DatasetBuilder
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
-from official_trainer.program.data import CallData, Source
-from official_trainer.program.settings import Settings, task_config
-from official_trainer.program.task import ProgramTask
-from official_trainer.program.trainer import ProgramTrainer
-from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
+from official_trainer.program.data import ArgumentError, CallData, Own, Source
+from official_trainer.program.epochs import Epochs
+from official_trainer.program.settings import EXPERIMENT, TASK, Settings
+from official_trainer.program.trainer import NoStore, ProgramTask, ProgramTrainer
+from official_trainer.runs import train
+from official_trainer.runs.build import best_checkpoint
+from official_trainer.runs.job import Job, Prebuilt
+from official_trainer.stopping import StopRequest
+from official_trainer.tasks.variables import has_unbuilt_layers
+from official_trainer.tracking import Tracker
+
+Result = TypeVar("Result")
+
+_CANCELLED = "the task that awaited it was cancelled"
+
+
+class BusyError(UserError, RuntimeError):
+    """A program is trained or evaluated by another thread."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self) -> None:
+        super().__init__("the program is training or evaluating in another thread; await that call first")
+
+
+class Calls:
+    """The calls of one program."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # held by the thread of the call
+        self._stop: StopRequest | None = None
+        self._stop_reason: str | None = None
+        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+
+    @contextlib.contextmanager
+    def running(self, trainer: ProgramTrainer | None) -> Iterator[None]:
+        """Marks a block as a call that trains, evaluates or predicts.
+
+        Args:
+          trainer: the trainer of earlier calls; None before the first that needs one.
+
+        Raises:
+          BusyError: another thread is in such a block.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise BusyError
+        try:
+            if trainer is not None:
+                trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
+            yield
+        finally:
+            self._stop = self._stop_reason = None
+            self._lock.release()
+
+    def new_stop(self) -> StopRequest:
+        """Returns the request to stop of the call that runs; it is set if the call was cancelled before."""
+        self._stop = StopRequest()
+        self._stop.reason = self._stop_reason
+        return self._stop
+
+    async def run_in_thread(self, call: Callable[[], Result]) -> Result:
+        """Returns the result of `call`, without blocking the event loop; calls run in the order of these requests.
+
+        If this is cancelled, a call that has not begun never runs; one that runs is asked to stop, and awaited.
+        """
+        if self._executor is None:
+            self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="program")
+        running = self._executor.submit(functools.partial(contextvars.copy_context().run, call))
+        awaited = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(awaited)
+        except asyncio.CancelledError:
+            if not running.cancel():
+                self._ask_to_stop()
+                await _wait_for_end(awaited)
+            raise
+
+    def _ask_to_stop(self) -> None:
+        """Ends the `fit` that runs, or is about to run, after its current window."""
+        self._stop_reason = _CANCELLED
+        if self._stop is not None:
+            self._stop.reason = self._stop.reason or _CANCELLED
+
+
+async def _wait_for_end(awaited: asyncio.Future[Result]) -> None:
+    """Returns once a call has ended, also if this is cancelled again meanwhile."""
+    while not awaited.done():
+        try:
+            await asyncio.wait([awaited])
+        except asyncio.CancelledError:
+            continue
+    awaited.exception()  # retrieved, or asyncio logs the error of the stopped call
+
+
+class _EpochSteps(DueSteps):
+    """Summaries at the end of each epoch, and evaluations where Keras's callbacks want them."""
+
+    def __init__(self, config: Any, evaluate: Evaluates, epochs: Epochs, action: CallbacksAction) -> None:
+        super().__init__(config, evaluate)
+        self._epochs, self._action = epochs, action
+
+    def is_summary_due(self, step: int) -> bool:
+        return self._epochs.ends_at(step)
+
+    def is_evaluation_due(self, step: int, *, is_last: bool) -> bool:
+        return self._action.wants_validation(step)
+
+
+class Prediction:
+    """Predicts with one model, under the strategy in scope at construction."""
+
+    def __init__(self, model: keras.Model, infer: Callable[[Any], Any], *, seed: int) -> None:
+        """Takes the model, a function that returns its outputs for a batch (traced), and the seed of random numbers."""
+        self._model, self._infer, self._seed = model, infer, seed
+        self.is_traced = not model.run_eagerly
+        self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
+        self._data: Source | None = None
+        self._steps: int | None = None
+        self._structure: Any = None
+
+    def run(self, data: Source, steps: int | None, callbacks: Any) -> Any:
+        """Returns the outputs for each example: arrays `[examples, …]` in the structure that the model returns.
+
+        One batch at a time is on the device; its outputs are on the host before the next batch is read.
+
+        Args:
+          data: batches; only x is used.
+          steps: number of batches; None for all.
+          callbacks: a `keras.callbacks.CallbackList`.
+
+        Raises:
+          DataError: there is no batch.
+          OutputError: an output has no row for each example.
+        """
+        found: list[list[Any]] = []
+        count, done, every = steps or data.batches_per_epoch, 0, steps_between_calls(self._model)
+        callbacks.on_predict_begin()
+        batches = self._inference.batches(self._dataset(data, steps))
+        while count is None or done < count:
+            callbacks.on_predict_batch_begin(done)
+            taken = list(itertools.islice(batches, every if count is None else min(every, count - done)))
+            if not taken:
+                break
+            done += len(taken)
+            found.append(_joined([list(columns.values()) for _, columns in taken]))
+            callbacks.on_predict_batch_end(done - 1, {"outputs": self._packed(found[-1])})
+        if not found:
+            raise DataError("there is nothing to predict: the data has no batch")
+        callbacks.on_predict_end()
+        return self._packed(_joined(found))
+
+    def _dataset(self, data: Source, steps: int | None) -> Any:
+        self._data, self._steps = data, steps
+        builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
+        if has_unbuilt_layers(self._model):
+            _create_variables(self.inference_step, self._model, builder.element_spec())
+        return builder.build()
+
+    def build_inputs(self, params: Any, input_context: InputContext) -> tf.data.Dataset:
+        """Returns the batches of the call, in a dictionary, which the inference step does not take for (x, y)."""
+        assert self._data is not None
+        limit = -1 if self._steps is None else self._steps * input_context.elements_per_step
+        batches = self._data.build_inputs(params, input_context).take(limit)
+        return batches.map(lambda *batch: ({"batch": batch},))
+
+    def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
+        """Returns the model's outputs, named by their positions; traced."""
+        outputs = self._infer(inputs[0]["batch"])
+        self._structure = tf.nest.map_structure(lambda output: None, outputs)
+        return {f"{place:06d}": output for place, output in enumerate(tf.nest.flatten(outputs))}
+
+    def _packed(self, values: list[Any]) -> Any:
+        return tf.nest.pack_sequence_as(self._structure, values)
 
 
 class CompiledModel:
-    """A model that is compiled, or will be.
+    """Trains, evaluates and predicts with a model that is compiled, or will be.
 
     Attributes:
       model: the Keras model.
       settings: what all its calls have in common.
-      data: the data of the call that runs.
+      calls: the call that runs.
     """
 
-    def __init__(self, model: keras.Model, settings: Settings, task: Any = None) -> None:
-        """Takes the model, and a Task for it; None for one with the steps of `compile`."""
-        self.model, self.settings, self.data = model, settings, CallData()
-        self._task = task or ProgramTask(task_config(), model, self.data)
+    def __init__(self, model: keras.Model, settings: Settings, task: Any = None, data: CallData | None = None) -> None:
+        """Takes the model; and a Task for it, with the data that it builds, or none for one with Keras's steps."""
+        self.model, self.settings, self.calls = model, settings, Calls()
+        self._data: CallData = data or {True: None, False: None}
+        self._task = task or ProgramTask(TASK, model, self._data)
         self._trainer: ProgramTrainer | None = None
         self._compiled_loss: Any = None  # the trainer is for this one; each `compile` makes another
         self._first_step = 0  # of a trainer that is not built yet
+        self._prediction: Prediction | None = None
+        self._num_fits = 0
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the scope of the strategy that the model was built under."""
@@ -40,25 +233,9 @@ class CompiledModel:
         return scope
 
     @property
-    def every(self) -> int:
-        """Steps from one call of callbacks for batches to the next."""
-        steps = self.model._steps_per_execution  # of a model that is not compiled, None
-        return 1 if steps is None else int(steps.numpy())
-
-    @property
-    def trainer(self) -> ProgramTrainer | None:
-        """The last trainer; None before the first call that needs one."""
-        return self._trainer
-
-    def prepare_trainer(self, data: Source) -> ProgramTrainer:
-        """Returns the trainer; the first call after `compile` builds it, and the model's variables from `data`."""
-        if self._trainer is None or not self._is_current:
-            self._compiled_loss = self.model.compiled_loss
-            with self.scope():
-                self._trainer = self._build_trainer(data, keeps_record=bool(self.settings.model_dir))
-            self._trainer.global_step.assign(self._first_step)
-            self._first_step = 0
-        return self._trainer
+    def seed(self) -> int:
+        """Seed of the order of examples in the next call; each call has another, so that orders differ."""
+        return self.settings.base.runtime.seed + self._num_fits
 
     def begin_at(self, step: int) -> None:
         """Makes training begin at the global step of weights that were loaded."""
@@ -67,40 +244,186 @@ class CompiledModel:
         else:
             self._first_step = step
 
-    def check_batches(self, data: Source) -> None:
-        """Refuses batches that the parts of a step cannot share, as far as the sizes are known."""
-        self.settings.check_micro_batches(self.model, data)
+    def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which the model has its averaged weights, if it was trained with averages."""
+        return self._trainer.weights_averaged() if self._trainer is not None else contextlib.nullcontext()
 
-    def record_training(self, data: Source) -> None:
+    # What differs for an experiment.
+
+    def _record_training(self, data: Source) -> None:
         """Called before training on `data`; an experiment records whether a config can describe it."""
 
-    def infer(self, batch: Any) -> Any:
+    def _check_batches(self, data: Source) -> None:
+        """Refuses batches that the micro-batches of a step cannot share, as far as their sizes are known."""
+        settings, replicas = self.settings, self.model.distribute_strategy.num_replicas_in_sync
+        if (micro_batches := settings.base.trainer.gradient_accumulation_steps) == 1:
+            return
+        count, sizes = micro_batches * replicas, data.batch_sizes()
+        if settings.is_compiled(self.model) and not sizes:
+            raise ArgumentError(
+                "trainer.gradient_accumulation_steps: XLA can divide batches into micro-batches only if their size is "
+                "known; batch the dataset with drop_remainder=True, or compile without jit_compile and "
+                "runtime.enable_xla"
+            )
+        for what, size in sizes.items():
+            if size % count:
+                shared = f"{micro_batches} micro-batches" + (f" on each of {replicas} replicas" if replicas > 1 else "")
+                raise ArgumentError(
+                    f"trainer.gradient_accumulation_steps: {shared} cannot share the {size} examples of {what}; choose "
+                    f"a batch_size and a number of examples that are multiples of {count}"
+                )
+
+    def _infer(self, batch: Any) -> Any:
         """Returns the model's outputs for a batch; traced."""
         if type(self.model).predict_step is not keras.Model.predict_step:
             return self.model.predict_step(batch)
         return self.model(keras.utils.unpack_x_y_sample_weight(batch)[0], training=False)
 
-    def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context in which the model has its averaged weights, if it was trained with averages."""
-        return self._trainer.weights_averaged() if self._trainer is not None else contextlib.nullcontext()
+    def _build_trainer(self, data: Source) -> ProgramTrainer:
+        """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
+        _create_variables(self._task.validation_step, self.model, data.element_spec)
+        self.model.reset_metrics()
+        parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
+        return ProgramTrainer(*parts, keeps_record=bool(self.settings.model_dir))
+
+    # The Trainer.
 
     @property
     def _is_current(self) -> bool:
         """Whether the trainer is for the last `compile`."""
         return self._compiled_loss is self.model.compiled_loss
 
-    def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
-        self._create_metrics(data.one_pass().element_spec)
-        parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
-        return ProgramTrainer(*parts, keeps_record=keeps_record)
+    def _prepare_trainer(self, data: Source) -> ProgramTrainer:
+        """Returns the trainer, which reads the data of this call; the first call after `compile` builds it."""
+        if self._trainer is None or not self._is_current:
+            self._compiled_loss = self.model.compiled_loss
+            with self.scope():
+                self._trainer = self._build_trainer(data)
+            self._trainer.global_step.assign(self._first_step)
+            self._first_step = 0
+        self._trainer.train_iterator.reset()
+        self._trainer.eval_dataset = None
+        return self._trainer
 
-    def _create_metrics(self, spec: Any) -> None:
-        """Creates weights and metrics that need a first call, by tracing a step that never runs."""
-        strategy = tf.distribute.get_strategy()
+    # Calls.
 
-        @do_not_convert
-        def step(batch: Any) -> None:
-            strategy.run(self._task.validation_step, args=(batch, self.model))
+    def fit(
+        self, data: Source, validation: Source | None, epochs: Epochs, callbacks: Any, validation_steps: int | None
+    ) -> None:
+        """Runs the loop over the epochs of a call; with a run directory, over those that remain.
 
-        tf.function(step).get_concrete_function(spec)
-        self.model.reset_metrics()
+        Args:
+          data: to train on.
+          validation: to evaluate on; None for no evaluations.
+          epochs: the epochs, as if the call began at step 0.
+          callbacks: a `keras.callbacks.CallbackList`.
+          validation_steps: batches of an evaluation; None for all.
+        """
+        with self.calls.running(self._trainer):
+            settings = self.settings
+            self._record_training(data)
+            metric = settings.base.trainer.best_checkpoint_eval_metric
+            # An experiment may have one for its other modes.
+            if metric and validation is None and settings.experiment == EXPERIMENT:
+                raise ArgumentError(
+                    f"trainer.best_checkpoint_eval_metric={metric!r}: there is no evaluation with this metric; give "
+                    "fit(validation_data=…)"
+                )
+            self._data.update({True: data, False: validation})
+            self._check_batches(data)
+            trainer = self._prepare_trainer(data)
+            if not settings.model_dir:  # else the checkpoint has the step
+                epochs = dataclasses.replace(epochs, first_step=int(trainer.global_step.numpy()))
+            if validation is not None:
+                validation_steps = validation_steps or validation.batches_per_epoch
+            trainer.use_config(settings.config(self.model, epochs, validation_steps))
+            action = CallbacksAction(callbacks, epochs)
+            run = self._run_in_directory if settings.model_dir else self._run_in_memory
+            with trainer.in_call(callbacks):
+                try:
+                    run(trainer, epochs, action)
+                except ActionError as error:
+                    raise error.__cause__ or error from None  # the error of a callback, as Keras raises it
+
+    def _run_in_directory(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
+        config, settings = trainer.config, self.settings
+        mode = "train" if self._data[False] is None else "train_and_eval"
+        job = Job(
+            experiment=settings.experiment,
+            resolved=settings.resolved(config),
+            model_dir=settings.model_dir,
+            mode=mode,
+            quiet=True,  # Keras's progress bar shows it
+            argv=tuple(sys.argv),
+            prebuilt=Prebuilt(trainer=trainer, due=_EpochSteps(config.trainer, TRAINING_MODES[mode], epochs, action)),
+        )
+        action.begin(trainer)
+        trainer.actions[:] = [action]
+        runtime = config.runtime
+        with self.calls.new_stop() as stop, trainer.evaluation.keeping_best(best_checkpoint(job)):
+            stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
+            train.train(job, stop, is_whole_command=False)
+
+    def _run_in_memory(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
+        if not isinstance(self._data[True], Own):  # an experiment's data continues where it was
+            trainer.train_iterator.begin_next_epoch()
+        self._num_fits += 1
+        trainer.global_step.assign(action.begin(trainer))
+        # The caller keeps handling signals: there is nothing to save, and the process may be a notebook's.
+        parts = LoopParts(
+            trainer=trainer,
+            store=NoStore(),
+            metric_writer=Tracker(),
+            due=_EpochSteps(trainer.config.trainer, "interval", epochs, action),
+            actions=Schedule([action]),
+            stop=self.calls.new_stop(),
+        )
+        Loop(parts).run()
+
+    def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
+        """Runs one step on the only batch of a source; returns the metrics after it."""
+        with self.calls.running(self._trainer):
+            self._record_training(batch)
+            self._data[True] = batch
+            self._check_batches(batch)
+            trainer = self._prepare_trainer(batch)
+            trainer.train_iterator.begin_next_epoch()
+            if reset_metrics:
+                trainer.numbers.reset_training()
+            with self.scope():
+                trainer.run_steps(1)
+            return trainer.numbers.current(training=True)
+
+    def evaluate(
+        self, data: Source, steps: int | None, callbacks: Any = None, *, reset_metrics: bool = True
+    ) -> dict[str, Any]:
+        """Evaluates a source, or `steps` batches of it; returns the metrics after it."""
+        with self.calls.running(self._trainer):
+            self._data[False] = data
+            trainer = self._prepare_trainer(data)
+            with trainer.in_call(callbacks, adds_up=not reset_metrics):
+                logs = trainer.evaluate(steps or data.batches_per_epoch or -1)
+            return trainer.numbers.evaluated(logs)
+
+    def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
+        """Returns the outputs for a source, or `steps` batches of it; see `Prediction.run`."""
+        with self.calls.running(self._trainer), self.scope():
+            if self._prediction is None or self._prediction.is_traced is self.model.run_eagerly:
+                self._prediction = Prediction(self.model, self._infer, seed=self.settings.base.runtime.seed)
+            with self.weights_averaged():
+                return self._prediction.run(data, steps, callbacks)
+
+
+def _create_variables(step: Callable[[Any, Any], Any], model: keras.Model, spec: Any) -> None:
+    """Creates weights and metrics that need a first call, by tracing `step(batch, model)`, which never runs."""
+    strategy = tf.distribute.get_strategy()
+
+    def traced(batch: Any) -> None:
+        strategy.run(step, args=(batch, model))
+
+    tf.function(traced).get_concrete_function(spec)
+
+
+def _joined(parts: list[list[Any]]) -> list[Any]:
+    """Returns the concatenated rows of several batches, for each output."""
+    return parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]

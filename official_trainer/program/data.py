@@ -2,7 +2,7 @@
 
 Owns: `Source`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, dividing a
 batch among replicas, and the errors about arguments that do not fit together. Does not own: what a step does with a
-batch (`task.py`).
+batch (`trainer.py`).
 
 The order of a shuffled epoch of arrays follows from (seed, epoch) alone, so training continues in the middle of an
 epoch exactly as if it had never stopped.
@@ -10,13 +10,14 @@ epoch exactly as if it had never stopped.
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from official_trainer.config import DataConfig
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.inputs import DataError, skip
+from official_trainer.inputs import DataError, InputContext, skip
 from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks.autograph import do_not_convert
@@ -43,6 +44,56 @@ class Source:
 
     def __init__(self, batches_per_epoch: int | None = None, *, is_endless: bool = True) -> None:
         self.batches_per_epoch, self.is_endless = batches_per_epoch, is_endless
+        self._class_weights: tf.Tensor | None = None
+
+    section: Any = DataConfig(is_training=False)
+    """The section of the config to predict with."""
+
+    def build_inputs(self, params: Any, input_context: Any = None, *, weighted: bool = False) -> tf.data.Dataset:
+        """Returns the batches for a step as a Task builds them: from a batch on to train on, else those of one pass.
+
+        Args:
+          params: the section of the config.
+          input_context: what the batches are for.
+          weighted: whether the parts of a batch have weights; see `divided`.
+        """
+        context = InputContext.adopt(input_context)
+        batches = self.batches(context.start_step) if params.is_training else self.one_pass()
+        return divided(self._weigh(batches), context.elements_per_step, weighted=weighted)
+
+    @property
+    def element_spec(self) -> Any:
+        """The shapes and dtypes of a batch."""
+        return self._weigh(self.one_pass()).element_spec
+
+    def use_class_weight(self, class_weight: Mapping[int, float]) -> None:
+        """Multiplies the weight of each example by the weight of its class, 0 to n - 1.
+
+        Raises:
+          ArgumentError: a class has no weight.
+        """
+        if sorted(class_weight) != list(range(len(class_weight))):
+            raise ArgumentError(
+                f"class_weight has weights for the classes {sorted(class_weight)}; it must have one for each of "
+                f"0 … {max(class_weight)}"
+            )
+        weights = [class_weight[number] for number in sorted(class_weight)]
+        self._class_weights = tf.constant(weights, keras.backend.floatx())
+
+    def _weigh(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        if (weights := self._class_weights) is None:
+            return batches
+
+        def weighted(*batch: Any) -> Any:
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            if y is None or tf.nest.is_nested(y):
+                raise ArgumentError("class_weight needs a model with one output, and y as one array of classes")
+            is_one_hot = y.shape.rank is not None and y.shape.rank > 1 and y.shape[-1] != 1
+            classes = tf.argmax(y, axis=-1) if is_one_hot else tf.reshape(y, [tf.shape(y)[0]])
+            of_class = tf.gather(weights, tf.cast(classes, tf.int64))
+            return x, y, of_class if weight is None else of_class * tf.cast(weight, of_class.dtype)
+
+        return batches.map(weighted)
 
     def batches(self, first: int) -> tf.data.Dataset:
         """Returns all batches from number `first` on, counted over epochs."""
@@ -64,6 +115,14 @@ class Source:
         """
         self.batches_per_epoch = steps
 
+    def split(self, fraction: float, batch_size: int | None) -> tuple[Source, Source]:
+        """Returns the first rows, and the last `fraction` of the rows in batches of `batch_size`.
+
+        Raises:
+          ArgumentError: these are no arrays, or one of them would be empty.
+        """
+        raise ArgumentError(f"validation_split={fraction} is for arrays; give validation_data for other data")
+
     def batch_sizes(self) -> Mapping[str, int]:
         """Returns the known sizes of batches by description, such as "the last batch of an epoch"."""
         size = tf.nest.flatten(self.one_pass().element_spec)[0].shape[0]
@@ -75,13 +134,16 @@ class Own(Source):
 
     Attributes:
       section: its section of the config.
-      build_inputs: the Task's method.
     """
 
-    def __init__(self, section: Any, build_inputs: Callable[..., tf.data.Dataset], batches: int | None) -> None:
-        """Takes both, and the batches of a call; None for all."""
+    def __init__(self, section: Any, build: Callable[..., tf.data.Dataset], batches: int | None = None) -> None:
+        """Takes the section, the Task's `build_inputs`, and the batches of a call; None for all."""
         super().__init__(batches)
-        self.section, self.build_inputs = section, build_inputs
+        self.section, self._build = section, build
+
+    def build_inputs(self, params: Any, input_context: Any = None, *, weighted: bool = False) -> tf.data.Dataset:
+        takes_context = "input_context" in inspect.signature(self._build).parameters
+        return self._build(params, **({"input_context": input_context} if takes_context else {}))
 
     def batch_sizes(self) -> Mapping[str, int]:
         return {"a batch": self.section.global_batch_size}
@@ -107,6 +169,11 @@ class Arrays(Source):
         self._shuffle, self._seed = shuffle, seed
         self._num_batches = -(-self.num_examples // self._batch_size)
         self._num_passes = _NO_END
+
+        def of_batch(tensor: tf.Tensor) -> tf.TensorSpec:
+            return tf.TensorSpec([self._batch_size, *tensor.shape[1:]], tensor.dtype)
+
+        self._block_steps = window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
         super().__init__(self._num_batches)
 
     def cut(self, steps: int, epochs: int) -> None:
@@ -149,19 +216,7 @@ class Arrays(Source):
         blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(do_not_convert(block))
         return blocks if steps == 1 else blocks.rebatch(size)
 
-    @property
-    def _block_steps(self) -> int:
-        def of_batch(tensor: tf.Tensor) -> tf.TensorSpec:
-            return tf.TensorSpec([self._batch_size, *tensor.shape[1:]], tensor.dtype)
-
-        return window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
-
-    def split(self, fraction: float, batch_size: int | None) -> tuple[Arrays, Arrays]:
-        """Returns the first rows, and the last `fraction` of the rows in batches of `batch_size`.
-
-        Raises:
-          ArgumentError: one of them would be empty.
-        """
+    def split(self, fraction: float, batch_size: int | None) -> tuple[Source, Source]:
         at = int(self.num_examples * (1.0 - fraction))
         if not 0 < at < self.num_examples:
             raise ArgumentError(
@@ -245,82 +300,23 @@ class Items(Source):
         return tf.data.Dataset.from_generator(items, output_signature=self._signature)
 
 
-class Generated(Source):
+class Generated(Batches):
     """A Python generator of batches, which can be read once."""
 
     def __init__(self, generator: Iterator[Any]) -> None:
-        super().__init__(is_endless=False)
         try:
             head = next(generator)
         except StopIteration:
             raise DataError("the generator has no batch") from None
-        self._batches = map(_as_batch, itertools.chain([head], generator))
-        self._signature = _signature(head)
+        batches = map(_as_batch, itertools.chain([head], generator))
+        super().__init__(tf.data.Dataset.from_generator(lambda: batches, output_signature=_signature(head)))
 
-    def batches(self, first: int) -> tf.data.Dataset:
-        dataset = tf.data.Dataset.from_generator(lambda: self._batches, output_signature=self._signature)
-        return skip(dataset, first)
-
-    def one_pass(self) -> tf.data.Dataset:
-        return self.batches(0)
+    def count(self) -> None:
+        """Does nothing: counting would read all batches."""
 
 
-class Weighted(Source):
-    """Another source, with the weight of each example multiplied by the weight of its class."""
-
-    def __init__(self, source: Source, class_weight: Mapping[int, float]) -> None:
-        """Takes the weights by class, 0 to n - 1.
-
-        Raises:
-          ArgumentError: a class has no weight.
-        """
-        if sorted(class_weight) != list(range(len(class_weight))):
-            raise ArgumentError(
-                f"class_weight has weights for the classes {sorted(class_weight)}; it must have one for each of "
-                f"0 … {max(class_weight)}"
-            )
-        super().__init__(source.batches_per_epoch, is_endless=source.is_endless)
-        self._source = source
-        self._weights = tf.constant([class_weight[number] for number in sorted(class_weight)], keras.backend.floatx())
-
-    def batches(self, first: int) -> tf.data.Dataset:
-        return self._source.batches(first).map(self._weighted)
-
-    def one_pass(self) -> tf.data.Dataset:
-        return self._source.one_pass().map(self._weighted)
-
-    def batch_sizes(self) -> Mapping[str, int]:
-        return self._source.batch_sizes()
-
-    def _weighted(self, *batch: Any) -> Any:
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        if y is None or tf.nest.is_nested(y):
-            raise ArgumentError("class_weight needs a model with one output, and y as one array of classes")
-        is_one_hot = y.shape.rank is not None and y.shape.rank > 1 and y.shape[-1] != 1
-        classes = tf.argmax(y, axis=-1) if is_one_hot else tf.reshape(y, [tf.shape(y)[0]])
-        of_class = tf.gather(self._weights, tf.cast(classes, tf.int64))
-        return x, y, of_class if weight is None else of_class * tf.cast(weight, of_class.dtype)
-
-
-@dataclasses.dataclass
-class CallData:
-    """The data of the call that runs.
-
-    Attributes:
-      training: the data to train on; None before a call that trains.
-      validation: the data to evaluate on; None for none.
-    """
-
-    training: Source | None = None
-    validation: Source | None = None
-
-    def use_for_training(self, source: Source) -> None:
-        """Takes the data to train on."""
-        self.training = source
-
-    def use_for_validation(self, source: Source | None) -> None:
-        """Takes the data to evaluate on."""
-        self.validation = source
+CallData = dict[bool, Source | None]
+"""The data of the call that runs: to train on (True), and to evaluate on (False); None for none."""
 
 
 def source_of(

@@ -41,9 +41,23 @@ def _check_number(place: str, value: Any, least: float, kinds: Any, words: str) 
         raise ArgumentError(f"{place}={value!r}; allowed: {words}")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Serializable:
+    """An estimator in the config of `compile`."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments for `from_config`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Any:
+        """Returns the estimator of such a config."""
+        return cls(**config)
+
+
 @keras.saving.register_keras_serializable(_PACKAGE)
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScoreFunction:
+class ScoreFunction(_Serializable):
     """REINFORCE (Williams 1992): outputs are sampled, and those with a higher reward become likelier.
 
     The gradient of the expected reward is the mean of (reward - baseline) * gradient of the log-probability of the
@@ -77,15 +91,6 @@ class ScoreFunction:
         why = ", because a baseline is the mean of the other samples" if least == 2 else ""
         _check_number("ScoreFunction.samples", self.samples, least, int, f"whole numbers from {least} on{why}")
         _check_number("ScoreFunction.sigma", self.sigma, 0.0, int | float, "numbers above 0")
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments for `from_config`."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> ScoreFunction:
-        """Returns the estimator of such a config."""
-        return cls(**config)
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuses kinds of outputs that do not exist, and outputs without a kind.
@@ -167,7 +172,7 @@ _TINY = 1e-12  # the smallest probability, so that logarithms are finite
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvolutionStrategies:
+class EvolutionStrategies(_Serializable):
     """Evolution strategies (Salimans et al. 2017): tries other weights, and moves towards those with higher rewards.
 
     The reward is smoothed by Gaussian noise on the weights, and the gradient of that is estimated from the rewards of
@@ -196,15 +201,6 @@ class EvolutionStrategies:
                 f"EvolutionStrategies.population={self.population}; allowed: even numbers, for mirrored pairs; or set "
                 "antithetic=False"
             )
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments for `from_config`."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> EvolutionStrategies:
-        """Returns the estimator of such a config."""
-        return cls(**config)
 
     def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
         """Refuses several replicas: they share the weights, so that none of them can try others.

@@ -1,14 +1,13 @@
 """An experiment as a Program: its Task, model, optimizer and data, and the config of what was tried.
 
 Owns: building them as a run does, its numbers under Keras's names, and `to_config`. Does not own: running calls
-(`engine.py`), or the meaning of the experiment's config.
+(`compiled_model.py`), or the meaning of the experiment's config.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,12 @@ import numpy as np
 from official_trainer import config as configuration
 from official_trainer.config.optimization import ConstantLrConfig, LrConfig, WarmupConfig
 from official_trainer.garden.to_garden import with_garden_objects
-from official_trainer.inputs import DataError, InputContext
+from official_trainer.inputs import DataError
 from official_trainer.lazy import keras
 from official_trainer.program.compiled_model import CompiledModel
-from official_trainer.program.data import ArgumentError, CallData, Own, Source, divided
+from official_trainer.program.data import ArgumentError, CallData, Own, Source
 from official_trainer.program.settings import Settings
-from official_trainer.program.task import BESIDE_METRICS
-from official_trainer.program.trainer import KerasNumbers, ProgramTrainer
+from official_trainer.program.trainer import BESIDE_METRICS, ProgramTrainer
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import split_inputs
 from official_trainer.tracking import flatten
@@ -30,57 +28,78 @@ from official_trainer.tracking import flatten
 _LOSSES = {"training_loss": "loss", "validation_loss": "loss"}
 
 
-class TaskNumbers(KerasNumbers):
-    """The numbers of an experiment's Task, with Keras's name for the loss."""
+class TaskNumbers:
+    """The numbers of an experiment's Task that callbacks and the history get, with Keras's name for the loss."""
 
-    has_task_steps = True  # as in a run: the mean of a Task's losses over no examples is not a number
+    def __init__(self, trainer: Any) -> None:
+        """Takes the Task's trainer."""
+        self._trainer = trainer
 
     def reported(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
+        """Returns the entries of flat logs for callbacks and the history, the loss first."""
         losses = {_LOSSES[name]: value for name, value in logs.items() if name in _LOSSES}
         others = {name: value for name, value in logs.items() if name not in (*_LOSSES, *BESIDE_METRICS)}
         return losses | {name: value for name, value in others.items() if not name.startswith("best_")}
 
     def evaluated(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the same for the logs that an evaluation has returned."""
         return self.reported(flatten(logs), training=False)
 
     def current(self, *, training: bool) -> dict[str, Any]:
+        """Returns the current results of the metrics."""
         trainer = self._trainer
         loss, metrics = trainer.validation_loss, trainer.validation_metrics
         found = [trainer.train_loss, *trainer.train_metrics] if training else [loss, *metrics]
         return self.reported({metric.name: np.asarray(metric.result()).tolist() for metric in found}, training=training)
 
     def of_own_step(self, *, training: bool) -> dict[str, Any]:
+        """Returns nothing: the metrics of a Task have all its numbers."""
         return {}
 
     def reset_training(self) -> None:
+        """Resets the metrics of training."""
         self._trainer.train_loop_end()
 
 
 class ExperimentModel(CompiledModel):
     """The model of an experiment."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Builds the parts of an experiment, in the order of a run.
+    def __init__(
+        self, name: str, config_file: str | Sequence[str], params_override: str | Sequence[str], model_dir: str
+    ) -> None:
+        """Builds the parts of an experiment in the order of a run; its config is resolved as by `train.py`.
 
         Raises:
+          ArgumentError: it has several tasks.
+          ConfigError: there is no such experiment, or its config has a problem.
           DeviceError: the devices are not there.
         """
-        model, task = settings.build(lambda: _parts(settings))
-        super().__init__(model, settings, task)
-        self._inputs = _Inputs(task, self.data)
+        base = registry.get_config(name, registry.find_workspace())
+        files = [config_file] if isinstance(config_file, str) and config_file else config_file
+        overrides = [params_override] if isinstance(params_override, str) and params_override else params_override
+        resolved = configuration.resolve(base, experiment=name, config_files=files, params_overrides=overrides)
+        if hasattr(resolved.config.task, "task_routines"):
+            raise ArgumentError(f"{name} has several tasks, but a Program has one; run it with train.py")
+        base = resolved.config
+        if base.trainer.train_epochs is not None:  # each of its epochs ends with the data; `fit` may go on
+            base = base.replace(trainer=base.trainer.replace(on_data_end="repeat"))
+        settings = Settings(base=base, model_dir=model_dir, experiment=name)
+        data: CallData = {True: None, False: None}
+        model, task, self._build_inputs = settings.build(lambda: _build_parts(settings, data))
+        super().__init__(model, settings, task, data)
         self._changes = _Changes(model)
 
-    def _build_trainer(self, data: Source, *, keeps_record: bool) -> ProgramTrainer:
+    def _build_trainer(self, data: Source) -> ProgramTrainer:
         parts = (with_garden_objects(self.settings.config(self.model)), self._task, self.model, self.model.optimizer)
-        return ProgramTrainer(*parts, keeps_record=keeps_record, numbers=TaskNumbers)
+        return ProgramTrainer(*parts, keeps_record=bool(self.settings.model_dir), numbers=TaskNumbers)
 
-    def infer(self, batch: Any) -> Any:
+    def _infer(self, batch: Any) -> Any:
         features = batch[0] if len(batch) == 1 else split_inputs(batch)[0]
         return self._task.inference_step(features, self.model)
 
-    def check_batches(self, data: Source) -> None:
+    def _check_batches(self, data: Source) -> None:
         """Refuses batches that replicas, or micro-batches, cannot share; the mean over replicas weighs them equally."""
-        super().check_batches(data)
+        super()._check_batches(data)
         replicas = self.model.distribute_strategy.num_replicas_in_sync
         for what, size in data.batch_sizes().items():
             if size % replicas:
@@ -88,17 +107,20 @@ class ExperimentModel(CompiledModel):
 
     # Data.
 
-    def own_training(self, steps_per_epoch: int | None) -> Own:
-        """Returns the experiment's training data, with the number of batches of an epoch.
+    def own_training(self, steps_per_epoch: int | None) -> Source:
+        """Returns the experiment's own training data.
+
+        Args:
+          steps_per_epoch: batches of an epoch; None for those of a pass over the data.
 
         Raises:
-          ArgumentError: that number is unknown.
+          ArgumentError: the length of an epoch is unknown.
         """
-        own = Own(self._section("train_data"), self._inputs.build_own, steps_per_epoch)
+        own = Own(self._section("train_data"), self._build_inputs, steps_per_epoch)
         if steps_per_epoch is None:
-            self.data.use_for_training(own)
+            self._data[True] = own
             try:
-                steps = self.prepare_trainer(own).train_iterator.steps_per_epoch()
+                steps = self._prepare_trainer(own).train_iterator.steps_per_epoch()
             except DataError:
                 steps = None
             if steps is None:
@@ -106,35 +128,22 @@ class ExperimentModel(CompiledModel):
             own.cut(math.ceil(steps), epochs=1)
         return own
 
-    def own_validation(self) -> Own | None:
-        """Returns the experiment's validation data; None if it has none."""
+    def own_validation(self) -> Source | None:
+        """Returns the experiment's own validation data; None if it has none."""
         section = self._section("validation_data")
         steps = self.settings.base.trainer.validation_steps
-        return None if section is None else Own(section, self._inputs.build_own, steps if steps > 0 else None)
-
-    @staticmethod
-    def check_arguments(**arguments: Any) -> None:
-        """Refuses arguments about arrays for the experiment's own data.
-
-        Raises:
-          ArgumentError: names the first that is not None.
-        """
-        if name := next((name for name, value in arguments.items() if value is not None), None):
-            raise ArgumentError(
-                f"{name} is for data passed to the call; the experiment's own data follows its config: leave out "
-                f"{name}, or use from_experiment(params_override='task.train_data…')"
-            )
+        return None if section is None else Own(section, self._build_inputs, steps if steps > 0 else None)
 
     def _section(self, name: str) -> Any:
         return getattr(with_garden_objects(self.settings.base).task, name, None)
 
     # What was tried.
 
-    def record_training(self, data: Source) -> None:
+    def _record_training(self, data: Source) -> None:
         self._changes.record(data)
 
     def to_config(self) -> Any:
-        """Returns the experiment's config with the changes of the notebook.
+        """Returns the experiment's config with what was changed in the notebook.
 
         Raises:
           ArgumentError: no config can describe what was tried.
@@ -142,29 +151,6 @@ class ExperimentModel(CompiledModel):
         steps = 0 if self._trainer is None else int(self._trainer.global_step.numpy())
         config = self.settings.base
         return self.settings.resolved(config.replace(trainer=self._changes.apply(config.trainer, steps))).config
-
-
-class _Inputs:
-    """Builds the inputs of a call: of the data passed to it, or of the Task."""
-
-    def __init__(self, task: Any, data: CallData) -> None:
-        """Takes the task, and replaces its `build_inputs`: its Trainer builds all data with that method."""
-        self._build, self._data = task.build_inputs, data
-        task.build_inputs = self.build_inputs
-
-    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
-        """Returns the batches that were passed to this call, or those of the Task."""
-        source = self._data.training if params.is_training else self._data.validation
-        if source is None or isinstance(source, Own):
-            return self.build_own(params, input_context)
-        context = InputContext.adopt(input_context)
-        batches = source.batches(context.start_step) if params.is_training else source.one_pass()
-        return divided(batches, context.elements_per_step)
-
-    def build_own(self, params: Any, input_context: Any = None) -> Any:
-        """Returns the batches of the Task, whose method may have no argument `input_context`."""
-        takes_context = "input_context" in inspect.signature(self._build).parameters
-        return self._build(params, input_context=input_context) if takes_context else self._build(params)
 
 
 _RATE_CHANGED = "its learning rate was changed during training; set trainer.optimizer_config.learning_rate instead"
@@ -211,36 +197,24 @@ class _Changes:
         return trainer
 
 
-def open_experiment(
-    name: str, config_file: str | Sequence[str], params_override: str | Sequence[str], model_dir: str
-) -> ExperimentModel:
-    """Returns the model of an experiment, whose config is resolved as by `train.py`.
+def _build_parts(settings: Settings, data: CallData) -> tuple[keras.Model, Any, Callable[..., Any]]:
+    """Returns model, task and the task's own `build_inputs`, in place of which its Trainer builds the data of calls.
 
-    Raises:
-      ArgumentError: it has several tasks.
-      ConfigError: there is no such experiment, or its config has a problem.
+    The optimizer becomes an attribute of the model, where callbacks look for it.
     """
-    base = registry.get_config(name, registry.find_workspace())
-    files = [config_file] if isinstance(config_file, str) and config_file else config_file
-    overrides = [params_override] if isinstance(params_override, str) and params_override else params_override
-    resolved = configuration.resolve(base, experiment=name, config_files=files, params_overrides=overrides)
-    if hasattr(resolved.config.task, "task_routines"):
-        raise ArgumentError(f"{name} has several tasks, but a Program has one; run it with train.py")
-    base = resolved.config
-    if base.trainer.train_epochs is not None:  # each of its epochs ends with the data; `fit` may go on
-        base = base.replace(trainer=base.trainer.replace(on_data_end="repeat"))
-    return ExperimentModel(Settings(base=base, model_dir=model_dir, experiment=name))
-
-
-def _parts(settings: Settings) -> tuple[keras.Model, Any]:
-    """Returns model and task; the optimizer becomes an attribute of the model, where callbacks look for it."""
     config = with_garden_objects(settings.base)
     task = registry.get_task_cls(settings.base.task)(config.task, logging_dir=settings.model_dir)
     model = task.build_model()
     optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
     # Hidden from Keras's tracking: checkpoints must equal those of a run, which contain the optimizer once.
     object.__setattr__(model, "optimizer", optimizer)
-    return model, task
+    own = Own(None, task.build_inputs)
+
+    def build_inputs(params: Any, input_context: Any = None) -> Any:
+        return (data[params.is_training] or own).build_inputs(params, input_context)
+
+    task.build_inputs, build = build_inputs, task.build_inputs
+    return model, task, build
 
 
 def _rate(optimizer: Any) -> float | None:

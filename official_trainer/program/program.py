@@ -1,7 +1,7 @@
 """`Program`: compile, fit, evaluate and predict on the engine that runs experiments.
 
 Owns: Keras's methods, and the meaning of each of their arguments for the loop. Does not own: a loop of its own
-(`engine.py` runs `engine/loop.py`), data (`data.py`), rewards (`rewards.py`), when callbacks are called
+(`compiled_model.py` runs `engine/loop.py`), data (`data.py`), rewards (`rewards.py`), when callbacks are called
 (`callbacks.py`).
 
     program = Program(model, model_dir="/runs/digits")
@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files
@@ -27,26 +27,19 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import checkpoint
 from official_trainer.program.callbacks import callback_list
-from official_trainer.program.calls import AsyncRunner
 from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import (
     ArgumentError,
-    Arrays,
-    Own,
     Source,
-    Weighted,
     one_batch,
     source_of,
     validation_of,
 )
-from official_trainer.program.engine import Engine
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.estimators import RewardEstimator
-from official_trainer.program.rewards import add_rewards, build_rewards, rewards_of
+from official_trainer.program.experiment import ExperimentModel
+from official_trainer.program.rewards import LossesWithRewards, Rewards, rewards_of
 from official_trainer.program.settings import Settings
-
-if TYPE_CHECKING:
-    from official_trainer.program.experiment import ExperimentModel
 
 
 class NotCompiledError(UserError, RuntimeError):
@@ -96,10 +89,8 @@ class Program:
         settings = Settings.of(trainer, runtime, seed=seed, model_dir=model_dir or "", builds=not is_built)
         self._set_up(CompiledModel(model if is_built else settings.build(model), settings))
 
-    def _set_up(self, compiled: CompiledModel, experiment: ExperimentModel | None = None) -> None:
-        self._compiled, self._experiment, self._engine = compiled, experiment, Engine(compiled)
-        self._async = AsyncRunner(self._engine.ask_to_stop)
-        self.model, self.model_dir = compiled.model, compiled.settings.model_dir
+    def _set_up(self, compiled: CompiledModel) -> None:
+        self._compiled, self.model, self.model_dir = compiled, compiled.model, compiled.settings.model_dir
 
     @classmethod
     def from_experiment(
@@ -126,11 +117,8 @@ class Program:
           ConfigError: there is no such experiment, or its config has a problem.
           DeviceError: the devices are not there.
         """
-        from official_trainer.program.experiment import open_experiment
-
         program = cls.__new__(cls)
-        opened = open_experiment(experiment, config_file, params_override, model_dir or "")
-        program._set_up(opened, opened)
+        program._set_up(ExperimentModel(experiment, config_file, params_override, model_dir or ""))
         return program
 
     def to_config(self) -> Any:
@@ -139,20 +127,17 @@ class Program:
         Raises:
           ArgumentError: the Program is not of an experiment, or no config can describe what was tried.
         """
-        return self._require_experiment().to_config()
-
-    def save_config(self, path: str) -> None:
-        """Writes the config of `to_config` as YAML, for `train.py --config_file`."""
-        name, config = self._require_experiment().settings.experiment, self.to_config()
-        files.write_text_atomically(path, f"# experiment: {name}\n{configuration.dump(config)}")
-
-    def _require_experiment(self) -> ExperimentModel:
-        if self._experiment is None:
+        if not isinstance(self._compiled, ExperimentModel):
             raise ArgumentError(
                 "to_config: a config names an experiment, but this Program was made from a model; write a Task that "
                 "builds the model and its data, register it in experiments/, and use Program.from_experiment"
             )
-        return self._experiment
+        return self._compiled.to_config()
+
+    def save_config(self, path: str) -> None:
+        """Writes the config of `to_config` as YAML, for `train.py --config_file`."""
+        config, name = self.to_config(), self._compiled.settings.experiment
+        files.write_text_atomically(path, f"# experiment: {name}\n{configuration.dump(config)}")
 
     # Compiling.
 
@@ -195,18 +180,21 @@ class Program:
         """
         settings = dict(locals())
         settings.pop("self")
-        if self._experiment is not None:
+        if isinstance(self._compiled, ExperimentModel):
             raise ArgumentError(
                 "compile: the config of an experiment sets its optimizer, losses and metrics; use "
                 "from_experiment(params_override=…)"
             )
         settings["optimizer"] = self._compiled.settings.optimizer(optimizer)
         of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
+        idle = [f"{name}={value!r}" for name, value in of_rewards.items() if value is not None]
+        if reward is None and idle:
+            raise ArgumentError(f"{idle[0]} has no effect without a reward; give reward=… too, or leave it out")
         with self._compiled.scope():
-            rewards = build_rewards(self.model, **of_rewards)
+            rewards = None if reward is None else Rewards(self.model, **of_rewards)
             self.model.compile(**settings)
             if rewards is not None:
-                add_rewards(self.model, rewards)
+                self.model.compiled_loss = LossesWithRewards(self.model, rewards)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`."""
@@ -274,21 +262,19 @@ class Program:
         self._check_directory(initial_epoch, callbacks or ())
         others = {"class_weight": class_weight, "validation_split": validation_split or None}
         settings = {"batch_size": batch_size, "shuffle": shuffle}
-        source = self._read_training((x, y, sample_weight), steps_per_epoch, settings, others)
+        source, of_validation = self._read_training((x, y, sample_weight), steps_per_epoch, settings, others)
         batch_size = validation_batch_size or batch_size
-        of_validation = self._read_validation(validation_data, source, batch_size)
-        if validation_split and validation_data is None:
-            if not isinstance(source, Arrays):
-                raise ArgumentError(
-                    f"validation_split={validation_split} is for arrays; give validation_data for other data"
-                )
+        if validation_data is not None:
+            of_validation = validation_of(validation_data, batch_size)
+        elif validation_split:
             source, of_validation = source.split(validation_split, batch_size)
         steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
-        source = Weighted(source, class_weight) if class_weight else source
+        if class_weight:
+            source.use_class_weight(class_weight)
         validated = 0 if of_validation is None else validation_freq
         plan = Epochs(first_step=0, steps=steps or UNKNOWN_STEPS, first=initial_epoch, end=epochs, validated=validated)
         found = callback_list(self.model, callbacks, verbose, epochs, steps)
-        self._engine.fit(source, of_validation, plan, found, validation_steps)
+        self._compiled.fit(source, of_validation, plan, found, validation_steps)
         return self.model.history
 
     def _check_directory(self, initial_epoch: int, callbacks: Sequence[Any]) -> None:
@@ -313,7 +299,7 @@ class Program:
         self._check_compiled("evaluate")
         source = self._read((x, y, sample_weight), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
-        return _results(self._engine.evaluate(source, steps, found), return_dict)
+        return _results(self._compiled.evaluate(source, steps, found), return_dict)
 
     def predict(
         self,
@@ -334,7 +320,7 @@ class Program:
         """
         source = self._read((x, None, None), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
-        return self._engine.predict(source, steps, found)
+        return self._compiled.predict(source, steps, found)
 
     # From an event loop.
 
@@ -345,15 +331,15 @@ class Program:
         current window, a run directory has the checkpoint of that step, and only then the task continues. The event
         loop handles signals; `asyncio.run` cancels at the first Ctrl-C.
         """
-        return await self._async.run(functools.partial(self.fit, *arguments, **keywords))
+        return await self._compiled.calls.run_in_thread(functools.partial(self.fit, *arguments, **keywords))
 
     async def evaluate_async(self, *arguments: Any, **keywords: Any) -> Any:
         """Evaluates as `evaluate` does; see `fit_async`. An evaluation does not end early."""
-        return await self._async.run(functools.partial(self.evaluate, *arguments, **keywords))
+        return await self._compiled.calls.run_in_thread(functools.partial(self.evaluate, *arguments, **keywords))
 
     async def predict_async(self, *arguments: Any, **keywords: Any) -> Any:
         """Predicts as `predict` does; see `fit_async`. A prediction does not end early."""
-        return await self._async.run(functools.partial(self.predict, *arguments, **keywords))
+        return await self._compiled.calls.run_in_thread(functools.partial(self.predict, *arguments, **keywords))
 
     # Checkpoints.
 
@@ -398,16 +384,17 @@ class Program:
     ) -> Any:
         """Runs one step of training on a batch; see `keras.Model.train_on_batch`."""
         self._check_compiled("train_on_batch")
-        source: Source = one_batch(x, y, sample_weight)
-        source = Weighted(source, class_weight) if class_weight else source
-        return _results(self._engine.train_batch(source, reset_metrics=reset_metrics), return_dict)
+        source = one_batch(x, y, sample_weight)
+        if class_weight:
+            source.use_class_weight(class_weight)
+        return _results(self._compiled.train_batch(source, reset_metrics=reset_metrics), return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, reset_metrics: bool = True, return_dict: bool = False
     ) -> Any:
         """Evaluates one batch; see `keras.Model.test_on_batch`."""
         self._check_compiled("test_on_batch")
-        logs = self._engine.evaluate(one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
+        logs = self._compiled.evaluate(one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
         return _results(logs, return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
@@ -454,32 +441,38 @@ class Program:
 
     # Arguments.
 
+    def _experiment_for(self, x: Any, **arguments: Any) -> ExperimentModel | None:
+        """Returns the experiment whose own data a call is about, because no other is passed to it; None for none.
+
+        Raises:
+          ArgumentError: another argument is about arrays; names the first that is not None.
+        """
+        if x is not None or not isinstance(self._compiled, ExperimentModel):
+            return None
+        if name := next((name for name, value in arguments.items() if value is not None), None):
+            raise ArgumentError(
+                f"{name} is for data passed to the call; the experiment's own data follows its config: leave out "
+                f"{name}, or use from_experiment(params_override='task.train_data…')"
+            )
+        return self._compiled
+
     def _read_training(
         self, data: Any, steps_per_epoch: int | None, settings: Mapping[str, Any], others: Mapping[str, Any]
-    ) -> Source:
-        """Returns the data of `fit`: the experiment's own if none is passed."""
-        if data[0] is not None or self._experiment is None:
-            return source_of(data, seed=self._engine.seed, **settings)
-        arguments = {"y": data[1], "sample_weight": data[2], **settings, **others}
+    ) -> tuple[Source, Source | None]:
+        """Returns the data of `fit` to train on; and an experiment's own to validate on, if it trains on its own."""
+        x, y, sample_weight = data
+        arguments = {"y": y, "sample_weight": sample_weight, **settings, **others}
         if arguments["shuffle"] is True:
             del arguments["shuffle"]  # the default
-        self._experiment.check_arguments(**arguments)
-        return self._experiment.own_training(steps_per_epoch)
-
-    def _read_validation(self, data: Any, training: Source, batch_size: int | None) -> Any:
-        """Returns the data to validate on: the experiment's own if it trains on its own; None for none."""
-        if data is not None:
-            return validation_of(data, batch_size)
-        if self._experiment is None or not isinstance(training, Own):
-            return None
-        return self._experiment.own_validation()
+        if experiment := self._experiment_for(x, **arguments):
+            return experiment.own_training(steps_per_epoch), experiment.own_validation()
+        return source_of(data, seed=self._compiled.seed, **settings), None
 
     def _read(self, data: Any, batch_size: int | None, steps: int | None) -> Source:
         """Returns the data of a call that reads it once: the experiment's own if none is passed."""
-        if data[0] is None and self._experiment is not None:
-            self._experiment.check_arguments(y=data[1], sample_weight=data[2], batch_size=batch_size)
-            own = self._experiment.own_validation()
-            if own is None:
+        x, y, sample_weight = data
+        if experiment := self._experiment_for(x, y=y, sample_weight=sample_weight, batch_size=batch_size):
+            if (own := experiment.own_validation()) is None:
                 raise ArgumentError("the experiment has no validation data of its own (task.validation_data); give x")
             return own
         source = source_of(data, batch_size=batch_size)

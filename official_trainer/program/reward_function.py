@@ -87,9 +87,9 @@ class RewardFunction:
                 f"{place}={reward!r}: a reward is a function of (y_true, y_pred) that returns a number for each "
                 f"example, or one of the names {', '.join(_names())}; give a loss as loss=…, a metric as metrics=…"
             )
-        self._function = function.function if isinstance(function, PythonReward) else function
-        self.name = _name_of(self._function)
-        self._is_async = _is_async(self._function)
+        self._function = called = function.function if isinstance(function, PythonReward) else function
+        self.name = str(getattr(called, "name", None) or getattr(called, "__name__", None) or type(called).__name__)
+        self._is_async = any(map(inspect.iscoroutinefunction, (called, type(called).__call__)))
         self.is_python = self._is_async or isinstance(function, PythonReward)
         self._failure: BaseException | None = None
 
@@ -120,16 +120,7 @@ class RewardFunction:
         [samples] if each has a single reward. Python gets all samples at once. The random numbers of a function are the
         same for each sample.
         """
-        if not self.is_python:
-            return self._of_each(y_true, samples)
-        count = samples.shape[0]
-        targets = [] if y_true is None else [tf.concat([y_true] * count, axis=0)]
-        batch = tf.shape(samples)[1]
-        flat = tf.reshape(samples, tf.concat([[count * batch], tf.shape(samples)[2:]], axis=0))
-        return tf.reshape(self._in_python(targets, flat), [count, batch])
-
-    def _of_each(self, y_true: Any, samples: tf.Tensor) -> tf.Tensor:
-        shapes = []
+        count, shapes = samples.shape[0], []
 
         def of_one(sample: tf.Tensor) -> tf.Tensor:
             with random_streams.again():
@@ -137,13 +128,22 @@ class RewardFunction:
             shapes.append(values.shape)
             return values
 
-        values = tf.map_fn(of_one, samples, fn_output_signature=tf.float32)
-        return tf.ensure_shape(values, [samples.shape[0], *shapes[0]])
+        if not self.is_python:
+            values = tf.map_fn(of_one, samples, fn_output_signature=tf.float32)
+            return tf.ensure_shape(values, [count, *shapes[0]])
+        targets = [] if y_true is None else [tf.concat([y_true] * count, axis=0)]
+        batch = tf.shape(samples)[1]
+        flat = tf.reshape(samples, tf.concat([[count * batch], tf.shape(samples)[2:]], axis=0))
+        return tf.reshape(self._in_python(targets, flat), [count, batch])
 
-    def take_failure(self) -> BaseException | None:
-        """Returns the error that the function has raised in Python, and clears it."""
-        failure, self._failure = self._failure, None
-        return failure
+    def take_failure(self) -> RewardError | None:
+        """Returns the error about one that the function has raised in Python, and clears it; None for none."""
+        cause, self._failure = self._failure, None
+        if cause is None:
+            return None
+        error = RewardError(f"reward {self.name!r} has failed: {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
 
     def _in_python(self, targets: Sequence[tf.Tensor], y_pred: tf.Tensor) -> tf.Tensor:
         values = tf.numpy_function(self._of_arrays, [y_pred, *targets], tf.float32)
@@ -193,14 +193,6 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rewards", daemon=True).start()
     return loop
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "name", None) or getattr(function, "__name__", None) or type(function).__name__)
 
 
 def _as_keras_matches_them(y_true: Any, y_pred: tf.Tensor) -> tuple[Any, tf.Tensor]:

@@ -2,7 +2,7 @@
 
 Owns: the reward and the weight of each output, sample weights in rewards, what a step minimises (the loss minus the
 reward), and the metrics of both. Does not own: a single reward (`reward_function.py`), training with a reward that has
-no gradient (`estimators.py`), names of outputs (`outputs.py`), callbacks that maximise a reward (`callbacks.py`).
+no gradient (`estimators.py`), callbacks that maximise a reward (`callbacks.py`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer.lazy import keras, tf
-from official_trainer.program import outputs as of_outputs
+from official_trainer.errors import nearest
+from official_trainer.lazy import keras, load, tf
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.estimators import EvolutionStrategies, RewardEstimator, ScoreFunction
-from official_trainer.program.outputs import Outputs, compile_utils
 from official_trainer.program.reward_function import RewardError, RewardFunction
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking.monitored import Direction
+
+compile_utils: Any = load("tf_keras.src.engine.compile_utils")  # Keras's own containers have no public name
 
 _CHOICES = "reward_estimator=ScoreFunction(…) or reward_estimator=EvolutionStrategies(…)"
 
@@ -88,20 +89,27 @@ class Rewards:
       arguments: the arguments of `compile` about rewards, by name, as `compile_from_config` takes them.
     """
 
-    def __init__(self, reward: Any, weights: Any, estimator: RewardEstimator | None, model: keras.Model) -> None:
+    def __init__(
+        self, model: keras.Model, *, reward: Any, reward_weights: Any, reward_estimator: RewardEstimator | None
+    ) -> None:
         """Takes the arguments of `compile`.
 
         Args:
-          reward: a reward or its name, or one for each output: a list, or a dict by output name.
-          weights: a number, or one for each output: a list, or a dict by output name; None for ones.
-          estimator: for rewards without a gradient; None if all rewards have one.
           model: the model with these outputs.
+          reward: a reward or its name, or one for each output: a list, or a dict by output name.
+          reward_weights: a number, or one for each output: a list, or a dict by output name; None for ones.
+          reward_estimator: for rewards without a gradient; None if all rewards have one.
 
         Raises:
           ArgumentError: they contradict each other, or do not fit the model.
+          RewardError: a reward computed in Python has no estimator.
         """
-        self.arguments = {"reward": reward, "reward_weights": weights, "reward_estimator": estimator}
-        self._estimator, self._outputs = estimator, Outputs(model)
+        self.arguments = {"reward": reward, "reward_weights": reward_weights, "reward_estimator": reward_estimator}
+        self._estimator = estimator = reward_estimator
+        self._container = compile_utils.Container(output_names=model.output_names)
+        names = model.output_names  # None if only a batch shows the outputs
+        if names is not None and isinstance(model.output, Mapping):
+            names = sorted(model.output)  # in the order of their structure
         if not isinstance(estimator, RewardEstimator | None):
             raise ArgumentError(f"reward_estimator={estimator!r}; allowed: {_CHOICES}, or None")
         for name in ("train_step", "test_step"):
@@ -112,9 +120,9 @@ class Rewards:
                 )
         if isinstance(estimator, EvolutionStrategies):
             estimator.check_strategy(model.distribute_strategy)
-        if self._outputs.names is not None:
-            of_outputs.check("reward", reward, self._outputs.names)
-        self._by_output = of_outputs.map_values(reward, _build_function)
+        if names is not None:
+            _check_names("reward", reward, names)
+        self._by_output = _build_functions(reward)
         self._functions = [each for each in tf.nest.flatten(self._by_output) if each is not None]
         if not self._functions:
             raise ArgumentError(
@@ -123,8 +131,8 @@ class Rewards:
         if estimator is None:
             for function in self._functions:
                 _check_has_gradient(function, not function.is_python)
-        if self._outputs.names is not None:
-            self._check_against(self._outputs.names)
+        if names is not None:
+            self._check_against(names)
         self._is_built = False
         self._loss, self._total = _mean("loss", "min"), _mean("reward", "max")
         self._of_output: dict[str, Any] = {}
@@ -136,12 +144,8 @@ class Rewards:
 
     def failure(self) -> RewardError | None:
         """Returns the error of a reward that has failed in Python since the last call; None if none has."""
-        for function in self._functions:
-            if (cause := function.take_failure()) is not None:
-                error = RewardError(f"reward {function.name!r} has failed: {type(cause).__name__}: {cause}")
-                error.__cause__ = cause
-                return error
-        return None
+        failures = [function.take_failure() for function in self._functions]
+        return next(filter(None, failures), None)
 
     def check_compiler(self) -> None:
         """Refuses rewards that XLA cannot compile.
@@ -225,7 +229,7 @@ class Rewards:
         self, rewarded: Sequence[_Rewarded], x: Any, outputs: Any, model: keras.Model
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         assert isinstance(self._estimator, EvolutionStrategies)
-        found = self._outputs.by_name(self._estimator.outputs(model, x, like=outputs))
+        found = self._named(self._estimator.outputs(model, x, like=outputs))
         by_copy = []
         for each in rewarded:
             values = each.of_samples(tf.stop_gradient(found[each.name]))
@@ -259,9 +263,9 @@ class Rewards:
     def _rewarded(self, y: Any, outputs: Any, sample_weight: Any) -> list[_Rewarded]:
         if not self._is_built:
             self._build(outputs)
-        found = self._outputs.by_name(outputs)
-        targets = self._outputs.paired(y, outputs)
-        weights = self._outputs.paired(sample_weight, outputs)
+        found = self._named(outputs)
+        targets = self._paired(y, outputs)
+        weights = self._paired(sample_weight, outputs)
         return [
             _Rewarded(
                 name=name,
@@ -271,41 +275,51 @@ class Rewards:
                 y_pred=found[name],
                 sample_weight=weights[name],
             )
-            for name, function in self._functions_of(list(found)).items()
+            for name, function in _by_name(self._by_output, list(found)).items()
         ]
 
+    def _named(self, outputs: Any) -> dict[str, Any]:
+        """Returns the outputs of a batch by their names."""
+        names = sorted(outputs) if isinstance(outputs, Mapping) else self._container._output_names
+        return dict(zip(names, tf.nest.flatten(outputs), strict=True))
+
+    def _paired(self, structure: Any, outputs: Any) -> dict[str, Any]:
+        """Returns targets or weights by the names of their outputs; None for each if there are none."""
+        names = self._named(outputs)
+        if structure is None:
+            return dict.fromkeys(names)
+        return dict(zip(names, tf.nest.flatten(self._container._conform_to_outputs(outputs, structure)), strict=True))
+
     def _build(self, outputs: Any) -> None:
-        names = self._outputs.build(outputs)
+        self._container.build(outputs)
+        names = list(self._named(outputs))
         self._check_against(names)
         if len(names) > 1:
-            self._of_output = {name: _mean(f"{name}_reward", "max") for name in self._functions_of(names)}
+            self._of_output = {name: _mean(f"{name}_reward", "max") for name in _by_name(self._by_output, names)}
         self._is_built = True
 
     def _check_against(self, names: Sequence[str]) -> None:
         """Refuses arguments for other outputs, or another number of them, than there are."""
         reward, weights = self.arguments["reward"], self.arguments["reward_weights"]
-        of_outputs.check("reward", reward, names)
-        rewarded = list(self._functions_of(names))
+        _check_names("reward", reward, names)
+        rewarded = list(_by_name(self._by_output, names))
         if isinstance(weights, Mapping):
-            of_outputs.check("reward_weights", weights, rewarded, which="outputs with a reward")
+            _check_names("reward_weights", weights, rewarded, which="outputs with a reward")
         else:
-            of_outputs.check("reward_weights", weights, names)
-        factors = of_outputs.by_name(weights, names)
+            _check_names("reward_weights", weights, names)
+        factors = _by_name(weights, names)
         self._factors = {name: _factor(name, factors.get(name, 1.0)) for name in rewarded}
         if isinstance(self._estimator, ScoreFunction):
             self._estimator.check_names(rewarded)
-
-    def _functions_of(self, names: Sequence[str]) -> dict[str, RewardFunction]:
-        """Returns the rewards by the names of their outputs."""
-        return of_outputs.by_name(self._by_output, names)
 
 
 class LossesWithRewards(compile_utils.LossesContainer):
     """Keras's losses, with the metrics of rewards among theirs; `loss` is the loss minus the reward."""
 
-    def __init__(self, losses: Any, loss_weights: Any, output_names: Any, rewards: Rewards) -> None:
-        """Takes the arguments of Keras's container, and the rewards."""
-        super().__init__(losses, loss_weights, output_names=output_names)
+    def __init__(self, model: keras.Model, rewards: Rewards) -> None:
+        """Takes a model that Keras has compiled, with its losses, and the rewards."""
+        losses = model.compiled_loss
+        super().__init__(losses._user_losses, losses._user_loss_weights, output_names=model.output_names)
         self.rewards = rewards
 
     @property
@@ -314,37 +328,54 @@ class LossesWithRewards(compile_utils.LossesContainer):
         return [*([loss] if loss else []), *super().metrics[1:], *of_rewards]
 
 
-def build_rewards(
-    model: keras.Model, *, reward: Any, reward_weights: Any, reward_estimator: RewardEstimator | None
-) -> Rewards | None:
-    """Returns the rewards of the arguments of `compile`; None for none.
-
-    Raises:
-      ArgumentError: they contradict each other, or do not fit the model.
-      RewardError: a reward computed in Python has no estimator.
-    """
-    if reward is not None:
-        return Rewards(reward, reward_weights, reward_estimator, model)
-    for name, value in (("reward_weights", reward_weights), ("reward_estimator", reward_estimator)):
-        if value is not None:
-            raise ArgumentError(f"{name}={value!r} has no effect without a reward; give reward=… too, or leave it out")
-    return None
-
-
 def rewards_of(model: keras.Model) -> Rewards | None:
     """Returns the rewards with which a model was compiled; None for none."""
     return getattr(getattr(model, "compiled_loss", None), "rewards", None)
 
 
-def add_rewards(model: keras.Model, rewards: Rewards) -> None:
-    """Adds rewards to a model that Keras has compiled."""
-    of_keras = model.compiled_loss
-    losses, weights = of_keras._user_losses, of_keras._user_loss_weights
-    model.compiled_loss = LossesWithRewards(losses, weights, model.output_names, rewards)
+def _build_functions(reward: Any) -> Any:
+    """Returns the argument `reward` with functions in place of its values; None stays."""
+    if isinstance(reward, Mapping):
+        return {key: _build_function(value, key) for key, value in reward.items()}
+    if isinstance(reward, list | tuple):
+        return [_build_function(value, key) for key, value in enumerate(reward)]
+    return RewardFunction(reward, "reward")
 
 
-def _build_function(value: Any, key: Any) -> RewardFunction:
-    return RewardFunction(value, "reward" if key is None else f"reward[{key!r}]")
+def _build_function(value: Any, key: Any) -> RewardFunction | None:
+    return None if value is None else RewardFunction(value, f"reward[{key!r}]")
+
+
+def _by_name(argument: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Returns the values of an argument by the names of their outputs; an output without a value is left out."""
+    if not isinstance(argument, Mapping):
+        values = argument if isinstance(argument, list | tuple) else [argument] * len(names)
+        argument = dict(zip(names, values, strict=True))
+    return {name: argument[name] for name in names if argument.get(name) is not None}
+
+
+def _check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
+    """Refuses a dict with other names, or a list of another length.
+
+    Args:
+      place: the argument's name.
+      argument: its value.
+      names: those allowed.
+      which: whose names they are.
+
+    Raises:
+      ArgumentError: lists what is allowed.
+    """
+    if isinstance(argument, list | tuple) and len(argument) != len(names):
+        raise ArgumentError(
+            f"{place} needs one entry for each of the {len(names)} {which} ({', '.join(names)}), None for no value; it "
+            f"has {len(argument)}"
+        )
+    for name in argument if isinstance(argument, Mapping) else ():
+        if name not in names:
+            near = nearest(str(name), names)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ArgumentError(f"{place}[{name!r}]: the {which} are {', '.join(names)}{hint}")
 
 
 def _factor(name: str, value: Any) -> float:

@@ -27,10 +27,12 @@ from official_trainer.config import (
 from official_trainer.distributed import strategy
 from official_trainer.engine import process
 from official_trainer.lazy import keras
-from official_trainer.program.data import ArgumentError, Source
+from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
 
 EXPERIMENT = "Program"
+TASK = TaskConfig(train_data=DataConfig(is_training=True), validation_data=DataConfig(is_training=False))
+"""The section of a task that is a model in memory."""
 NEVER = 2**62  # an interval that no run gets to
 
 _BUILDS = "it takes effect during building; give Program a function that builds the model, in place of the model"
@@ -122,23 +124,10 @@ class Settings:
         trainer = trainer or TrainerConfig(export=ExportConfig(at_end=False))
         saves_each_epoch = trainer.checkpoint_interval == usual.checkpoint_interval
         trainer = trainer.replace(on_data_end="stop")  # as Keras, which warns
-        base = ExperimentConfig(task=task_config(), trainer=trainer, runtime=runtime.replace(seed=seed))
+        base = ExperimentConfig(task=TASK, trainer=trainer, runtime=runtime.replace(seed=seed))
         settings = cls(base=base, model_dir=model_dir, saves_each_epoch=saves_each_epoch)
         settings.resolved(base.replace(trainer=trainer.replace(checkpoint_interval=1)) if saves_each_epoch else base)
         return settings
-
-    def check_validation(self, has_validation: bool) -> None:
-        """Refuses a best checkpoint without validation data; an experiment may have one for its other modes.
-
-        Raises:
-          ArgumentError: there is no validation data.
-        """
-        name = self.base.trainer.best_checkpoint_eval_metric
-        if name and not has_validation and self.experiment == EXPERIMENT:
-            raise ArgumentError(
-                f"trainer.best_checkpoint_eval_metric={name!r}: there is no evaluation with this metric; give "
-                "fit(validation_data=…)"
-            )
 
     def build(self, make: Callable[[], Any]) -> Any:
         """Returns the result of `make`, called in the scope of the strategy, on the devices of the runtime section.
@@ -183,45 +172,16 @@ class Settings:
             fields["steps_per_loop"] = NEVER
         if self.saves_each_epoch:
             fields["checkpoint_interval"] = 1 if epochs is None else epochs.steps
-        runtime = self.base.runtime.replace(enable_xla=self._is_compiled(model))
+        runtime = self.base.runtime.replace(enable_xla=self.is_compiled(model))
         return self.resolved(self.base.replace(trainer=self.base.trainer.replace(**fields), runtime=runtime)).config
 
-    def _is_compiled(self, model: keras.Model) -> bool:
+    def is_compiled(self, model: keras.Model) -> bool:
         """Whether XLA compiles training steps."""
         return self.base.runtime.enable_xla or bool(model.jit_compile)
-
-    def check_micro_batches(self, model: keras.Model, data: Source) -> None:
-        """Refuses batches that the micro-batches of a step cannot share, as far as their sizes are known.
-
-        Raises:
-          ArgumentError: names the batch.
-        """
-        if (micro_batches := self.base.trainer.gradient_accumulation_steps) == 1:
-            return
-        replicas = model.distribute_strategy.num_replicas_in_sync
-        count, sizes = micro_batches * replicas, data.batch_sizes()
-        if self._is_compiled(model) and not sizes:
-            raise ArgumentError(
-                "trainer.gradient_accumulation_steps: XLA can divide batches into micro-batches only if their size is "
-                "known; batch the dataset with drop_remainder=True, or compile without jit_compile and "
-                "runtime.enable_xla"
-            )
-        for what, size in sizes.items():
-            if size % count:
-                shared = f"{micro_batches} micro-batches" + (f" on each of {replicas} replicas" if replicas > 1 else "")
-                raise ArgumentError(
-                    f"trainer.gradient_accumulation_steps: {shared} cannot share the {size} examples of {what}; choose "
-                    f"a batch_size and a number of examples that are multiples of {count}"
-                )
 
     def resolved(self, config: ExperimentConfig) -> Resolved:
         """Returns a config as a job takes it."""
         return configuration.resolve(config, experiment=self.experiment)
-
-
-def task_config() -> TaskConfig:
-    """Returns the section of a task that is a model in memory."""
-    return TaskConfig(train_data=DataConfig(is_training=True), validation_data=DataConfig(is_training=False))
 
 
 def _changed(section: Any, default: Any) -> Iterator[tuple[str, Any]]:

@@ -1,84 +1,165 @@
-"""What a Program brings to the loop: its Trainer and, where there is no run directory, its store.
+"""What a Program brings to the loop: its Task, its Trainer and, where there is no run directory, its store.
 
-Owns: evaluations that call callbacks, no checks for values that are not finite where no checkpoints are kept, and the
-store that saves nothing. Does not own: calling callbacks while training (`callbacks.py`), or the loop.
+Owns: a training step and an evaluation step made of Keras's own pieces (`compute_loss`, `compute_metrics`), so that
+their numbers are Keras's; a model's own `train_step` and `test_step` are called in their place; the numbers that
+callbacks get; evaluations that call callbacks; no checks for values that are not finite where no checkpoints are kept;
+the store that saves nothing. Does not own: data (`data.py`), what rewards add to a step (`rewards.py`), calling
+callbacks while training (`callbacks.py`), or the loop.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+
+import numpy as np
 
 from official_trainer.engine import windows
 from official_trainer.engine.inference import num_examples_of
 from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
-from official_trainer.lazy import tf
-from official_trainer.program.callbacks import looks_at_test_batches
+from official_trainer.lazy import keras, tf
+from official_trainer.program.callbacks import steps_between_calls
+from official_trainer.program.data import CallData, share_of
 from official_trainer.program.rewards import rewards_of
-from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.tasks import optimization
+from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.task import Task
+
+BESIDE_METRICS = ("batch_loss", "smoothed_loss", "learning_rate")
+"""Logs of training that the engine adds to the loss and the metrics; Keras has none of them."""
 
 
-class KerasNumbers:
-    """The numbers of a compiled model's task, under Keras's names."""
+class ProgramTask(Task):
+    """Trains a compiled model on the data of the call that runs."""
 
-    has_task_steps: ClassVar[bool] = False
-    """Whether steps are those of a user's Task: the engine measures their loss, and skips them without examples."""
+    metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it declares none
 
-    def __init__(self, trainer: Trainer) -> None:
-        """Takes the trainer of the model."""
-        self._trainer = trainer
+    def __init__(self, params: Any, model: keras.Model, data: CallData) -> None:
+        super().__init__(params)
+        self._model, self._data = model, data
+        self._own: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}  # of training, and of evaluations
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        """Returns the batches of the call that runs: endless to train on, one pass to evaluate on."""
+        source = self._data[params.is_training]
+        assert source is not None
+        return source.build_inputs(params, input_context, weighted=params.is_training)
+
+    @do_not_convert
+    def train_step(
+        self, inputs: Any, model: keras.Model, optimizer: keras.optimizers.Optimizer, metrics: Any = None
+    ) -> dict[str, Any]:
+        """Runs Keras's training step, or the model's own."""
+        inputs, share = share_of(inputs)
+        if self._has_own_step:
+            logs = self._keep(True, convert(model.train_step)(inputs))
+        else:
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
+            rewards = rewards_of(model)
+            with tf.GradientTape() as tape:
+                outputs = model(x, training=True)
+                loss = convert(model.compute_loss)(x, y, outputs, weight)
+                if rewards is not None:
+                    loss = rewards.trained(loss, (x, y, weight), outputs, model)
+                updated = loss if share is None or _adds_up(model) else loss * share
+            optimization.minimize(optimizer, updated, model.trainable_variables, tape)
+            self._update_metrics(True, (x, y, outputs, weight))
+            logs = {self.loss: loss}
+        return logs
+
+    @do_not_convert
+    def validation_step(self, inputs: Any, model: keras.Model, metrics: Any = None) -> dict[str, Any]:
+        """Runs Keras's evaluation step, or the model's own."""
+        if type(model).test_step is not keras.Model.test_step:
+            return self._keep(False, convert(model.test_step)(inputs))
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
+        outputs = model(x, training=False)
+        loss = convert(model.compute_loss)(x, y, outputs, weight)
+        rewards = rewards_of(model)
+        if rewards is not None:
+            loss = rewards.evaluated(loss, (x, y, weight), outputs, model)
+        self._update_metrics(False, (x, y, outputs, weight))
+        return {self.loss: loss}
+
+    def _update_metrics(self, training: bool, batch: tuple[Any, Any, Any, Any]) -> None:
+        model = self._model
+        if type(model).compute_metrics is not keras.Model.compute_metrics:
+            self._keep(training, convert(model.compute_metrics)(*batch))
+        else:
+            _, y, outputs, weight = batch
+            model.compiled_metrics.update_state(y, outputs, weight)  # computes no results, which are not needed here
+
+    def _keep(self, training: bool, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Keeps the results of a model's own step; returns the loss for the engine."""
+        for name, value in logs.items():
+            value = tf.convert_to_tensor(value)
+            if name not in self._own[training]:
+                # Results of metrics are equal on all replicas; other numbers differ.
+                aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+                if value.dtype.is_floating:
+                    aggregation = tf.VariableAggregation.MEAN
+                with tf.init_scope():
+                    self._own[training][name] = tf.Variable(
+                        tf.zeros(value.shape, value.dtype),
+                        trainable=False,
+                        synchronization=tf.VariableSynchronization.ON_READ,
+                        aggregation=aggregation,
+                    )
+            self._own[training][name].assign(value)
+        return {self.loss: tf.cast(logs.get(self.loss, 0.0), tf.float32)}
+
+    @property
+    def _has_own_step(self) -> bool:
+        return type(self._model).train_step is not keras.Model.train_step
+
+    # The numbers that callbacks and the history get, under Keras's names.
 
     def reported(self, logs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
-        """Returns the entries of flat logs for callbacks and the history, under Keras's names."""
-        return self._trainer.task.logs_among("train" if training else "eval", logs)
+        """Returns the entries of flat logs for callbacks and the history, in Keras's order."""
+        if own := self._own[training]:
+            return {name: logs[name] for name in own if name in logs}
+        if training and self._has_own_step:  # its names are unknown until it runs after a restart
+            return {name: value for name, value in logs.items() if name not in ("training_loss", *BESIDE_METRICS)}
+        found: dict[str, Any] = {}
+        for metric in self._model.metrics:
+            if metric.name in logs:
+                found[metric.name] = logs[metric.name]
+            inner = {name.removeprefix(f"{metric.name}/"): name for name in logs if name.startswith(f"{metric.name}/")}
+            found |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
+        return found
 
     def evaluated(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the same for the logs that an evaluation has returned."""
-        del logs
+        del logs  # the metrics still have them
         return self.current(training=False)
 
     def current(self, *, training: bool) -> dict[str, Any]:
-        """Returns the current results of the metrics."""
-        return self._trainer.task.live_logs("train" if training else "eval")
+        """Returns the current results of the metrics: numbers of Python, or arrays."""
+        found = self._model.get_metrics_result()
+        own = self.of_own_step(training=training)
+        return own or {name: _of_python(value) for name, value in found.items()}
 
     def of_own_step(self, *, training: bool) -> dict[str, Any]:
-        """Returns the last logs of a model's own step; none for Keras's steps."""
-        return self._trainer.task.own_logs("train" if training else "eval")
+        """Returns the last results of a model's own step; empty for Keras's steps, which return all metrics."""
+        return {name: _of_python(variable) for name, variable in self._own[training].items()}
 
     def reset_training(self) -> None:
         """Resets the metrics of training."""
-        self._trainer.model.reset_metrics()
+        self._model.reset_metrics()
 
 
-class _ExampleCount:
-    """The number of examples that were trained on, in batches of any size."""
-
-    def __init__(self) -> None:
-        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        self._count = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first)
-        self._taken = 0
-
-    def add(self, parts: Sequence[Any]) -> None:
-        """Adds the batches of all replicas; traced."""
-        self._count.assign_add(tf.cast(tf.add_n([num_examples_of(part) for part in parts]), tf.int64))
-
-    def take(self) -> int:
-        """Returns the examples since the last call."""
-        before, self._taken = self._taken, int(self._count.numpy())
-        return self._taken - before
+def _of_python(value: Any) -> Any:
+    value = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    return value.item() if value.ndim == 0 else value
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Call:
-    """A call of a Program: its callbacks, steps from one call for batches to the next, whether metrics add up."""
-
-    callbacks: Any = None
-    every: int = 1
-    adds_up: bool = False
+def _adds_up(model: keras.Model) -> bool:
+    """Whether a loss is a sum over examples: then the losses of parts are summed, without weights."""
+    losses = tf.nest.flatten(model.compiled_loss._losses)
+    return any(getattr(loss, "reduction", None) == keras.losses.Reduction.SUM for loss in losses)
 
 
 class ProgramTrainer(Trainer):
@@ -87,39 +168,50 @@ class ProgramTrainer(Trainer):
     Size: it inherits the methods and fields of a Trainer, which the loop and actions use.
 
     Attributes:
-      numbers: the numbers that callbacks and the history get.
+      numbers: the numbers that callbacks and the history get; see `ProgramTask.reported`.
       keeps_record: whether there is a run directory. Without one nothing is measured that Keras does not measure, and
         losses and weights are not checked for values that are not finite: Keras trains on.
     """
 
-    def __init__(self, *args: Any, keeps_record: bool, numbers: type[KerasNumbers] = KerasNumbers) -> None:
-        """Takes the arguments of a Trainer, `keeps_record`, and the class of `numbers`."""
+    def __init__(self, *args: Any, keeps_record: bool, numbers: Callable[[Trainer], Any] | None = None) -> None:
+        """Takes the arguments of a Trainer.
+
+        Args:
+          *args: config, task, model and optimizer.
+          keeps_record: whether there is a run directory.
+          numbers: returns the numbers of a user's Task for its trainer; None for a `ProgramTask`, which has them.
+        """
+        is_users = numbers is not None
         options = TrainerOptions(
             counts_input_wait=keeps_record,  # else there is nothing to save while a step waits
-            measures_loss=keeps_record or numbers.has_task_steps,
+            measures_loss=keeps_record or is_users,
             # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
-            skips_idle_replicas=numbers.has_task_steps,
+            # The mean of a Task's losses over no examples is not a number.
+            skips_idle_replicas=is_users,
         )
         super().__init__(*args, options=options)  # type: ignore[misc]
         self.keeps_record = keeps_record
-        self.numbers = numbers(self)
-        self._examples = _ExampleCount()
-        self._call = _Call()
+        self.numbers = self.task if numbers is None else numbers(self)
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self._num_examples = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first)
+        self._num_reported = 0
+        self._callbacks: Any = None
+        self._adds_up = False
 
     @contextlib.contextmanager
-    def in_call(self, callbacks: Any, *, every: int, adds_up: bool = False) -> Iterator[None]:
-        """For a call of a Program.
+    def in_call(self, callbacks: Any, *, adds_up: bool = False) -> Iterator[None]:
+        """For a call of a Program, in the strategy's scope.
 
         Args:
           callbacks: a `keras.callbacks.CallbackList`, or None.
-          every: steps from one call of callbacks for batches to the next.
           adds_up: whether an evaluation adds to the current values of its metrics, instead of resetting them.
         """
-        self._call = _Call(callbacks=callbacks, every=every, adds_up=adds_up)
+        self._callbacks, self._adds_up = callbacks, adds_up
         try:
-            yield
+            with self.strategy.scope():
+                yield
         finally:
-            self._call = _Call(every=every)
+            self._callbacks, self._adds_up = None, False
 
     @property
     def mean_loss(self) -> float:
@@ -138,7 +230,8 @@ class ProgramTrainer(Trainer):
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
             self.model._train_counter.assign_add(1)
             if self.keeps_record:
-                self._examples.add(self.strategy.experimental_local_results(inputs))
+                parts = self.strategy.experimental_local_results(inputs)
+                self._num_examples.assign_add(tf.cast(tf.add_n([num_examples_of(part) for part in parts]), tf.int64))
         return inputs
 
     @do_not_convert
@@ -150,7 +243,8 @@ class ProgramTrainer(Trainer):
 
     def examples_of(self, num_steps: int) -> int:
         """Returns the number of examples since the last call."""
-        return self._examples.take()
+        before, self._num_reported = self._num_reported, int(self._num_examples.numpy())
+        return self._num_reported - before
 
     def initialize(self) -> None:
         """Starts averages from the weights, the first time; a second call of `fit` continues with them."""
@@ -188,19 +282,14 @@ class ProgramTrainer(Trainer):
                 raise
             raise failure from failure.__cause__
 
-    def restart_data(self) -> None:
-        """Has the data of the next call built again."""
-        self.train_iterator.reset()
-        self.eval_dataset = None
-
     def train_loop_end(self) -> dict[str, Any]:
         return {**super().train_loop_end(), **self.numbers.of_own_step(training=True)}
 
     def eval_begin(self) -> Any:
-        state = None if self._call.adds_up else super().eval_begin()
+        state = None if self._adds_up else super().eval_begin()
         self.model._test_counter.assign(0)  # callbacks of Keras read it
-        if self._call.callbacks is not None:
-            self._call.callbacks.on_test_begin()
+        if self._callbacks is not None:
+            self._callbacks.on_test_begin()
         return state
 
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
@@ -211,8 +300,8 @@ class ProgramTrainer(Trainer):
         run = windows.stepping_loop(self.eval_step, traced_step=is_traced, traced_loop=is_traced, watched=watched)
 
         def loop(iterator: Any, num_steps: int, state: Any) -> Any:
-            callbacks, every = self._call.callbacks, self._call.every
-            if callbacks is None or not looks_at_test_batches(callbacks):
+            callbacks, every = self._callbacks, steps_between_calls(self.model)
+            if not any(callback._implements_test_batch_hooks() for callback in callbacks or ()):
                 return whole(iterator, num_steps, state)
             done = 0
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
@@ -228,31 +317,24 @@ class ProgramTrainer(Trainer):
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         logs = super().eval_end(aggregated_logs)
-        if self._call.callbacks is not None:
-            self._call.callbacks.on_test_end(self.numbers.evaluated(logs))
+        if self._callbacks is not None:
+            self._callbacks.on_test_end(self.numbers.evaluated(logs))
         return {**logs, **self.numbers.of_own_step(training=False)}
 
 
 class NoStore:
-    """The store of a run without a directory: it has nothing to restore, and saves nothing."""
+    """The store of a run without a directory: it has no checkpoint to restore, and saves none."""
 
     def restore(self) -> None:
-        """Always returns None: there is no checkpoint."""
+        """Does nothing, and returns None where a step or a report is asked for."""
+
+    latest_step = wait = close = restore
 
     def save(self, step: int, extra: Any, *, only_if: Callable[[], bool]) -> None:
         """Does nothing."""
 
     def steps(self) -> Sequence[int]:
+        """Returns no steps."""
         return ()
 
-    def latest_step(self) -> None:
-        """Always returns None: there is no checkpoint."""
-
-    def poll(self) -> Sequence[int]:
-        return ()
-
-    def wait(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
+    poll = steps

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.errors import UserError
-from official_trainer.garden.differences import differences
-from official_trainer.garden.sections import garden_class
+from official_trainer.garden.sections import differences, garden_class
 from official_trainer.runs.build import build, monitored, schedule_of, store_of
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.tasks import export, variables

@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, components, fields
 from official_trainer.errors import nearest
 from official_trainer.garden import index as garden
-from official_trainer.garden import snapshot
 from official_trainer.garden.sections import garden_class
 from official_trainer.garden.to_garden import build_task
 from official_trainer.lazy import load
@@ -272,7 +271,7 @@ def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
     if registered is not None:
         return _call(name, registered)
     if theirs is not None:
-        return snapshot.experiment(name)
+        return garden.experiment(name)
     raise ConfigError([_unknown(name, [*index, *(n for place, n in _factories if place is None)], workspace)])
 
 
@@ -300,7 +299,7 @@ def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig
         what = f"cannot be imported: {type(error).__name__}: {error}"
         raise ConfigError([Problem(what, origin=_deepest(error, where, workspace))]) from error
     found = [r for (place, name), r in _factories.items() if name == experiment.name and _is_same(place, workspace)]
-    theirs = None if found else snapshot.registered(experiment.name, experiment.module)
+    theirs = None if found else garden.registered(experiment.name, experiment.module)
     if theirs is not None:
         found = [_Registered(theirs, experiment.module, where)]
     if not found:
@@ -353,8 +352,8 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
     except Exception as error:
         what = f"the factory of experiment '{name}' failed: {type(error).__name__}: {error}"
         raise ConfigError([Problem(what, origin=_deepest(error, registered.origin, workspace))]) from error
-    if snapshot.is_experiment(config):
-        config = snapshot.from_object(config, registered.module)
+    if garden.is_experiment(config):
+        config = garden.from_object(config, registered.module)
     if not isinstance(config, ExperimentConfig):
         what = f"the factory of experiment '{name}' must return an ExperimentConfig"
         raise ConfigError([Problem(what, got=f"a {type(config).__name__}", origin=registered.origin)])

@@ -130,7 +130,7 @@ def explained(reason):
 
 def try_all(names):
     """Returns what came of each experiment."""
-    from official_trainer.garden import index, snapshot
+    from official_trainer.garden import index
 
     _context.set_forkserver_preload(
         ["official.core.train_lib", "official_trainer.runs.run", "official_trainer.runs.train"]
@@ -150,8 +150,8 @@ def try_all(names):
             if late:
                 results[name]["reason"] = f"not done within {LIMIT_SECONDS} s on two cores"
             results[name].setdefault("reason", "")
-            if name in snapshot.failures():
-                results[name]["reason"] = f"the release cannot import it: {snapshot.failures()[name]}"
+            if name in index.failures():
+                results[name]["reason"] = f"the release cannot import it: {index.failures()[name]}"
             print(number + 1, "of", len(names), name, results[name], file=sys.stderr, flush=True)
     assert set(results) <= set(index.entries())
     return results

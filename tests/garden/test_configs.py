@@ -18,7 +18,7 @@ from official.modeling import hyperparams
 from official_trainer import cli
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError
-from official_trainer.garden import index, snapshot, spec, to_garden
+from official_trainer.garden import index, spec, to_garden
 from official_trainer.tasks import registry
 from tests.cli.test_process import LIGHT, ROOT
 
@@ -341,7 +341,7 @@ def test_what_was_read_once_answers_without_tensorflow(tmp_path, capsys):
     assert "train_steps: 3" in done.stdout
     kept = Path(index.Cache("experiment resnet_imagenet").path)
     kept.write_text(kept.read_text()[:100])
-    assert snapshot.description("resnet_imagenet")["format"] == spec.FORMAT
+    assert index.description("resnet_imagenet")["format"] == spec.FORMAT
     assert json.loads(kept.read_text())["config"]
 
 

@@ -15,8 +15,8 @@ from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError
 from official_trainer.engine.recovery import NonFiniteError
-from official_trainer.garden import index, snapshot, to_garden
-from official_trainer.garden.differences import differences
+from official_trainer.garden import index, to_garden
+from official_trainer.garden.sections import differences
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
@@ -410,18 +410,17 @@ def test_an_installed_release_may_have_them_too(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     name = "installed/two_heads"
     entry = index.Entry(name, "their_project", str(tmp_path / "their_project.py"), 1, "")
-    for place in (index, snapshot):
-        monkeypatch.setattr(place, "entries", lambda: {name: entry})
+    monkeypatch.setattr(index, "entries", lambda: {name: entry})
     experiment = registry.get_config(name, tmp_path)
-    snapshot.experiment.cache_clear()
-    monkeypatch.setattr(snapshot, "_load", None)  # read from the cache from here on
+    index.experiment.cache_clear()
+    monkeypatch.setattr(index, "load", None)  # read from the cache from here on
     found = configuration.resolve(registry.get_config(name), experiment=name, sets=[QUIET, "trainer.train_steps=6"])
     assert to_garden.to_object(found.config.task).as_dict() == to_garden.to_object(experiment.task).as_dict()
     monkeypatch.delitem(sys.modules, "their_project")
     exp_factory._REGISTERED_CONFIGS.pop("installed")
     metrics = run.run(name, found, mode="train_and_eval", model_dir=str(tmp_path / "run"), quiet=True)
     assert "sums/error" in metrics
-    snapshot.experiment.cache_clear()
+    index.experiment.cache_clear()
 
 
 # Kills, by the command line.
