@@ -195,7 +195,7 @@ def test_actions_are_told_of_traces():
         store=FakeStore(disk, trainer),
         metric_writer=FakeJournal(disk),
         due=DueSteps(trainer.config.trainer, "interval"),
-        observer=Observer(disk, find_row=lambda step, split: None, new_traces=trainer.traces.take),
+        observer=Observer(disk, find_row=lambda step, split: None),
         actions=Schedule([witness]),
     )
     Loop(parts).run()

@@ -10,8 +10,9 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from official_trainer.engine.loop_parts import LoopParts
 from official_trainer.errors import ExitCode, UserError
 
 _logger = logging.getLogger(__name__)
@@ -31,16 +32,6 @@ class NonFiniteError(UserError, ArithmeticError, RuntimeError):
 
 class DivergedError(NonFiniteError):
     """An action asks to go back; the numbers are finite, so no batch is the cause."""
-
-
-class Diagnosis(Protocol):
-    """What a recovery needs to examine a failure."""
-
-    def first_bad_batch(self, good_step: int, failed_step: int) -> int | None:
-        """Returns the first step after `good_step` with a batch that is not finite, up to `failed_step`."""
-
-    def write(self, step: int, *, is_culprit: bool) -> str:
-        """Writes a report of a step, with its batch if that is the culprit; returns where."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,17 +63,10 @@ class Recovery:
     it.
     """
 
-    def __init__(self, trainer: Any, store: Any, *, diagnosis: Diagnosis | None) -> None:
-        """Takes the parts.
-
-        Args:
-          trainer: runs steps.
-          store: restores checkpoints.
-          diagnosis: examines the failure; None writes no report.
-        """
-        self._trainer, self._store = trainer, store
-        self._config = trainer.config.trainer
-        self._diagnosis = diagnosis
+    def __init__(self, parts: LoopParts) -> None:
+        """Takes the parts of the loop."""
+        self._parts, self._config = parts, parts.config
+        self._trainer, self._store, self._diagnosis = parts.trainer, parts.store, parts.diagnosis
         self._count = 0
         self._left_out: tuple[int, ...] = ()  # each batch after this many steps, in the order of the recoveries
         self._pending: tuple[int, ...] = ()  # those that this state has not come to yet
@@ -119,22 +103,13 @@ class Recovery:
             self._pending = tuple(pending for pending in self._pending if pending != step)
             self._trainer.train_iterator.skip(count)
 
-    def recover(
-        self,
-        error: NonFiniteError,
-        good_step: int,
-        failed_step: int,
-        *,
-        step_seconds: float,
-        run_to: Callable[[int], None],
-    ) -> str:
+    def recover(self, error: NonFiniteError, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> str:
         """Goes back to an earlier checkpoint, as `trainer.recovery_…` configures; returns what was done, in words.
 
         Args:
           error: what happened.
           good_step: the last step known to be good; the failure came after it.
           failed_step: the step at which the failure was seen.
-          step_seconds: how long a step takes.
           run_to: runs windows of steps up to a step, and does not check the loss.
 
         Raises:
@@ -146,7 +121,7 @@ class Recovery:
         scale = self._scale * self._config.recovery_learning_rate_scale
         has_cause = not isinstance(error, DivergedError)
         can_repeat = has_cause and not self._trainer.is_async  # else no step comes again as it was
-        culprit = self._find(good_step, failed_step, step_seconds, run_to) if can_repeat else None
+        culprit = self._find(good_step, failed_step, run_to) if can_repeat else None
         found = self._describe(culprit, good_step, failed_step) if has_cause else "an action asks to go back"
         steps = self._store.steps()
         if count > self._config.recovery_max_trials or not steps:
@@ -207,9 +182,9 @@ class Recovery:
             self._trainer.optimizer_settings.scale_learning_rate(scale)
         self._scale = scale
 
-    def _find(self, good_step: int, failed_step: int, step_seconds: float, run_to: Callable[[int], None]) -> int | None:
+    def _find(self, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> int | None:
         """Returns the step whose batch brings up the failure again, with the trainer just before it."""
-        start = self._store.latest_step()
+        start, step_seconds = self._store.latest_step(), self._parts.state.median_step_seconds or 0.0
         if start is None or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
             return None if self._diagnosis is None else self._diagnosis.first_bad_batch(good_step, failed_step)
         self.restore()

@@ -142,14 +142,8 @@ class RunObserver(LoopObserver):
     def on_forced_end(self, exit_code: int) -> None:
         self._process.finish(exit_code)
 
-    def new_traces(self) -> Sequence[Any]:
-        return self._trainer.traces.take()
-
     def find_row(self, step: int, split: str) -> Mapping[str, float] | None:
         return self._trackers.rows.row(step, split)
-
-    def load_weights(self, directory: str, step: int) -> None:
-        self._trainer.checkpoint_state.load_weights(directory, step)
 
     def last_row(self) -> dict[str, float]:
         """Returns the newest numbers, an evaluation's before training's, for a run with nothing left to do."""
