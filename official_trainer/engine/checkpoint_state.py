@@ -1,18 +1,23 @@
-"""What a checkpoint holds, and continuing from one: weights, optimizer, data position, metrics, learning rate.
+"""The state of a trainer: what a checkpoint holds of it, continuing from one, and its values on every replica.
 
-Owns: the contents of a checkpoint, restoring them, and the optimizer's settings where the config overrules a
-checkpoint. Does not own: files (`checkpoints/store.py`), when anything is saved (`loop.py`).
+Owns: the contents of a checkpoint, restoring them; synchronizing, keeping and comparing values over replicas, and when
+processes exchange them; the optimizer's settings where the config overrules a checkpoint. Does not own: files
+(`checkpoints/store.py`), when anything is saved (`loop.py`), how values of replicas are read and assigned
+(`distributed/replicas.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from official_trainer.checkpoints import manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
+from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
+from official_trainer.distributed.replicas import ReplicaValues, ValueBackup, synchronize_replicas
 from official_trainer.engine import consistency
-from official_trainer.engine.replica_state import ReplicaState
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.engine.train_steps import TrainMetrics
@@ -23,16 +28,18 @@ from official_trainer.tasks import optimization
 class CheckpointState:
     """The state of a trainer that checkpoints hold.
 
+    Of variables that differ by replica (batch-norm statistics, metrics) a checkpoint also holds every value.
+
     Attributes:
       checkpoint: Model Garden's checkpoint (global_step, model, optimizer), with `training` for the rest of the state.
     """
 
-    def __init__(
-        self, context: StepContext, metrics: TrainMetrics, train_iterator: TrainIterator, replica_state: ReplicaState
-    ) -> None:
+    def __init__(self, context: StepContext, metrics: TrainMetrics, train_iterator: TrainIterator) -> None:
         """Takes the parts of the state."""
         self.process_group = context.process_group
-        self._context, self._train_iterator, self._replica_values = context, train_iterator, replica_state.saved
+        self._context, self._metrics, self._train_iterator = context, metrics, train_iterator
+        self._of_replicas = ReplicaValues(self._variables, self.process_group.peers)
+        self._backups: list[ValueBackup] = []
         items = dict(getattr(context.model, "checkpoint_items", {}))
         if context.optimizer is not None:
             items["optimizer"] = context.optimizer
@@ -44,8 +51,8 @@ class CheckpointState:
             position=train_iterator.position,
             metrics=list(metrics.metrics),
         )
-        if replica_state.saved.state is not None:
-            training.replicas = replica_state.saved.state
+        if self._of_replicas.state is not None:
+            training.replicas = self._of_replicas.state
         self.checkpoint = tf.train.Checkpoint(
             global_step=context.global_step, model=context.model, training=training, **items
         )
@@ -77,7 +84,69 @@ class CheckpointState:
         self._train_iterator.reset()
         lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
         if not any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking):
-            self._replica_values.restore()
+            self._of_replicas.restore()
+
+    @property
+    def _variables(self) -> list[tf.Variable]:
+        """The variables whose values may differ by replica, among others."""
+        return [*self._context.model.variables, *self._metrics.variables]
+
+    @collective
+    def synchronize(self) -> None:
+        """Gives all replicas their part of the common value where each has its own (batch-norm statistics, metrics).
+
+        An evaluation, or a checkpoint, then has the values that a run on one replica would have.
+        """
+        variables = self._variables
+        with self.process_group.reading(variables):
+            synchronize_replicas(variables, self.process_group.peers)
+
+    @collective
+    def before_save(self) -> None:
+        """Updates what is saved; called before values are read for a checkpoint.
+
+        With other processes, replicas have common values from here to the next collective call, because only the chief
+        reads what is written.
+        """
+        self._of_replicas.collect()
+        if not self.process_group.is_alone:
+            self.process_group.undo_at_next_call(ValueBackup(self._variables).restore)
+            self.synchronize()
+
+    @contextlib.contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Restores the model's variables and the metrics of training after a `with` block, bit for bit.
+
+        Also if the block fails. A state that is saved while an evaluation in the block hangs has these values too.
+        """
+        self._backups.append(ValueBackup(self._variables))
+        try:
+            yield
+        finally:
+            self._backups.pop().restore()
+
+    def restore_preserved(self) -> None:
+        """Restores the values from before the outermost `preserved` block, if any is entered; from any thread."""
+        if self._backups:
+            self._backups[0].restore()
+
+    def mirrored_variables(self) -> Sequence[tf.Variable]:
+        """Returns the variables that have a copy on every replica, which are to be alike."""
+        optimizer, average = self._context.optimizer, self._context.average
+        of_optimizer: Any = [] if optimizer is None else optimizer.variables
+        of_average = [] if average is None else average.values
+        kept = [*self._context.model.variables, *(of_optimizer() if callable(of_optimizer) else of_optimizer)]
+        return replicas.mirrored([*kept, *of_average, self._context.global_step], self.process_group.peers)
+
+    @collective
+    def checksums_of_replicas(self) -> list[list[str]]:
+        """Returns, for each of `mirrored_variables`, a checksum of its value on every replica."""
+        return replicas.checksums(self.mirrored_variables(), self.process_group.peers)
+
+    @collective
+    def values_of_replicas(self, number: int) -> list[tuple[str, Any]]:
+        """Returns device and value, on every replica, of one of `mirrored_variables`."""
+        return replicas.values(self.mirrored_variables()[number], self.process_group.peers)
 
 
 class OptimizerSettings:

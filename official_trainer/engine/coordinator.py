@@ -1,19 +1,23 @@
-"""Windows of training steps that several workers share.
+"""Training under a coordinator: windows of training steps that several workers share.
 
-Owns: dividing a window into closures, so that every worker has work and none waits long at the end; that `global_step`
-moves by exactly the steps of the window, whichever worker dies; how much each worker did. Does not own: what a step is
-(`train_steps.py`), the workers' data (`worker_streams.py`).
+Owns: the coordinator; dividing a window into closures, so that every worker has work and none waits long at the end;
+that `global_step` moves by exactly the steps of the window, whichever worker dies; how much each worker did. Does not
+own: what a step is (`train_steps.py`), the workers' data (`worker_streams.py`).
 
 A closure is a traced loop of steps. It counts each step on the parameter server, in a slot of its own, after everything
 that the step changes. TensorFlow runs the closure of a worker that died again, on another worker, which runs the steps
 that the slot has not counted. After the last closure `global_step` is set to the end of the window, because a worker
 may have died between its update of `global_step` and its count.
+
+Evaluations stay in the coordinator's process: each example once, in order, whichever worker ends. An evaluator that
+runs beside leaves the workers to train.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import threading
@@ -21,15 +25,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from official_trainer.distributed.cluster import WORKER, process_name
+from official_trainer.distributed.cluster import PS, WORKER, process_name
+from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.parameter_server import addresses_of
 from official_trainer.distributed.peers import PeerLostError, answers, explain_loss, is_loss, named
-from official_trainer.engine.worker_streams import WorkerStreams
+from official_trainer.engine.traces import Traces
+from official_trainer.engine.worker_streams import NumberedBatches, WorkerStreams
 from official_trainer.inputs import DataError
 from official_trainer.lazy import load, tf
-from official_trainer.stopping import StopRequest
+from official_trainer.tasks import publish
+from official_trainer.tasks.random_streams import RandomStreams
 
 _logger = logging.getLogger(__name__)
+
+Step = Callable[[Any], Any]
 
 LEAST_SECONDS = 0.02
 """Closures take about this long, or longer: sending one takes some milliseconds."""
@@ -91,21 +100,16 @@ class Shares:
 class Closures:
     """The traced function of a closure, and the count of its steps on the parameter server."""
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        step: Callable[[Any], Any],
-        watched: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, step: Step, traces: Traces) -> None:
         """Takes what is run.
 
         Args:
           strategy: the strategy of the workers.
-          step: `step(iterator)`, traced: one step on the next batch, returns the number of the batch.
-          watched: records traces.
+          step: `step(iterator)`, traced: one step on the next batch, returns something and the number of the batch.
+          traces: records traces.
         """
         num_slots = _SLOTS_PER_WORKER * len(addresses_of(strategy)[WORKER])
-        self._strategy, self._step, self._watched = strategy, step, watched
+        self._strategy, self._step, self._traces = strategy, step, traces
         with tf.init_scope(), tf.device("/job:ps/task:0/device:CPU:0"):
             self._counts = tf.Variable(tf.zeros([num_slots], tf.int64), trainable=False)
         self._traced: tuple[Any, Any] | None = None
@@ -128,7 +132,7 @@ class Closures:
         spec = iterator.iterator_spec
         if self._traced is None or self._traced[0] != spec:
             number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
-            loop = tf.function(self._watched(self._closure))
+            loop = tf.function(self._traces.watched("train", self._closure))
             with self._strategy.scope():  # an optimizer may create its variables only now
                 self._traced = spec, loop.get_concrete_function(spec, *number)
         return self._cancellation.get_cancelable_function(self._traced[1])
@@ -140,7 +144,7 @@ class Closures:
         def body(last: tf.Tensor) -> list[tf.Tensor]:
             graph = tf.compat.v1.get_default_graph()
             with tf.name_scope(""):
-                number = self._step(iterator)
+                _, number = self._step(iterator)
             changes = [op for op in graph.get_operations() if op.op_def.is_stateful and op.type not in _READS]
             with tf.control_dependencies(changes):
                 self._counts.scatter_add(tf.IndexedSlices(tf.constant(1, tf.int64), slot))
@@ -236,56 +240,84 @@ class Activity:
         )
 
 
-class CoordinatedLoop:
-    """`loop(iterator, num_steps)`: runs a window of steps on the workers and returns when all are done."""
+class AsyncWorkers:
+    """The workers of a ParameterServerStrategy, each of which runs steps at its own speed.
+
+    Attributes:
+      batches: the batches of the step that is traced; `read_value()` returns the number of the last one, int64.
+      activity: which workers are busy, and what each did in the last window.
+    """
 
     def __init__(
         self,
         coordinator: Any,
-        closures: Closures,
         global_step: tf.Variable,
+        streams: RandomStreams,
+        process_group: ProcessGroup,
+        traces: Traces,
         *,
-        before_window: Callable[[int], None],
-        stop: StopRequest,
         patience_seconds: float,
     ) -> None:
-        """Takes what is done.
+        """Takes what windows need.
 
         Args:
           coordinator: TensorFlow's `ClusterCoordinator`.
-          closures: run the steps.
           global_step: counts steps.
-          before_window: called with the step at which a window begins.
-          stop: checked while a window runs.
+          streams: the random numbers of steps, set before each window.
+          process_group: has the request to stop, which is checked while a window runs.
+          traces: records traces.
           patience_seconds: how long a window waits when all workers are gone.
         """
-        self._coordinator, self._closures, self._global_step = coordinator, closures, global_step
-        self._before_window, self._stop, self._patience_seconds = before_window, stop, patience_seconds
-        self._activity = Activity(coordinator.strategy)
+        self.batches: NumberedBatches | None = None
+        self.activity = Activity(coordinator.strategy)
+        self._coordinator, self._global_step, self._streams = coordinator, global_step, streams
+        self._process_group, self._traces, self._patience_seconds = process_group, traces, patience_seconds
+        self._closures: Closures | None = None
         self._is_left = False
         self._steps_per_second: float | None = None
 
     @property
-    def shares(self) -> Shares | None:
-        """What each worker did in the last window; None before the first."""
-        return self._activity.shares
+    def devices(self) -> str:
+        """What the training steps run on, in words."""
+        addresses = self.activity.addresses
+        return f"{len(addresses[WORKER])} workers and {len(addresses[PS])} ps"
 
-    def __call__(self, iterator: WorkerStreams, num_steps: tf.Tensor) -> None:
-        """Runs `num_steps` steps on the batches of `iterator`.
+    def create_loop(self, train_step: Step) -> Callable[[WorkerStreams, tf.Tensor], None]:
+        """Returns `loop(iterator, num_steps)` over `train_step`, which is `run_window`."""
+        self._closures = Closures(self._coordinator.strategy, self._with_number(train_step), self._traces)
+        return self.run_window
+
+    def create_publishing_step(self, train_step: Step) -> Callable[[WorkerStreams], Any]:
+        """Returns `step(iterator)`: runs `train_step` once, on any worker, and returns what it publishes."""
+        step = self._traces.watched("train", self._with_number(publish.returning(train_step)))
+        return functools.partial(self._run_one, function=tf.function(step))
+
+    def _with_number(self, train_step: Step) -> Step:
+        """Returns `train_step` for a worker's iterator, as a function that also returns the number of its batch."""
+
+        def step(iterator: Any) -> tuple[Any, tf.Tensor]:
+            self.batches = batches = NumberedBatches(iterator)
+            return train_step(batches), batches.number
+
+        return step
+
+    def run_window(self, iterator: WorkerStreams, num_steps: tf.Tensor) -> None:
+        """Runs `num_steps` steps on the batches of `iterator`, and returns when all are done.
 
         Raises:
           PeerLostError: a parameter server is gone, or all workers for too long.
           DataError: the data of a worker ended.
           PreemptedError: the run was asked to stop; `global_step` has the number of steps that ran.
         """
+        assert self._closures is not None, "the loop is created first"
+        closures, shares = self._closures, self.activity.shares
         window, start = int(num_steps), int(self._global_step.numpy())
-        rate, num_workers = self._steps_per_second, self._activity.num_workers
+        rate, num_workers = self._steps_per_second, self.activity.num_workers
         least = 1 if rate is None else max(1, round(LEAST_SECONDS * rate / num_workers))
-        first_part = 0.5 if self.shares is None else self.shares.first_part
-        lengths = closure_lengths(window, num_workers, least, first_part)
-        function = self._closures.function(iterator)
-        self._closures.reset()
-        self._before_window(start)
+        lengths = closure_lengths(window, num_workers, least, 0.5 if shares is None else shares.first_part)
+        function = closures.function(iterator)
+        closures.reset()
+        self._begin_at(start)
         began = time.monotonic()
 
         def run(shares: Shares, stream: Any, slot: tf.Tensor, length: tf.Tensor) -> None:
@@ -296,15 +328,15 @@ class CoordinatedLoop:
         numbers = [(tf.constant(slot), tf.constant(length, tf.int64)) for slot, length in enumerate(lengths)]
         self._run([(iterator, *pair) for pair in numbers], run)
         if self._is_left:
-            self._global_step.assign(start + self._closures.num_steps())
-            self._stop.check()
+            self._global_step.assign(start + closures.num_steps())
+            self._process_group.stop.check()
         self._global_step.assign(start + window)
         self._steps_per_second = window / max(time.monotonic() - began, 1e-9)
 
-    def run_one(self, iterator: WorkerStreams, function: Any) -> Any:
+    def _run_one(self, iterator: WorkerStreams, function: Any) -> Any:
         """Runs one step by `function(iterator)`, traced, on any worker; returns what that returns, in NumPy's types."""
         start = int(self._global_step.numpy())
-        self._before_window(start)
+        self._begin_at(start)
         with self._coordinator.strategy.scope():
             concrete = function.get_concrete_function(iterator.iterator_spec)
         returned: list[Any] = []
@@ -317,23 +349,26 @@ class CoordinatedLoop:
         self._run([(iterator,)], run)
         self._global_step.assign(start + len(returned))
         if not returned:
-            self._stop.check()
+            self._process_group.stop.check()
         return returned[0]
+
+    def _begin_at(self, step: int) -> None:
+        self._streams.begin_step(tf.constant(step, tf.int64))
 
     def _run(self, closures: Sequence[tuple[Any, ...]], run: Callable[..., None]) -> None:
         """Has workers run closures, and returns when all are done; or, once asked to stop, when no worker is busy."""
-        self._is_left, shares = False, self._activity.begin_window()
+        self._is_left, shares = False, self.activity.begin_window()
 
         def on_worker(*args: Any) -> None:
             if self._is_left:
                 return
-            with self._activity.closure(shares):
+            with self.activity.closure(shares):
                 try:
                     run(shares, *args)
-                    self._activity.record_success()
+                    self.activity.record_success()
                 except tf.errors.OpError as error:
                     if not self._is_left:
-                        self._activity.record_error(error)
+                        self.activity.record_error(error)
                         raise
 
         try:
@@ -342,29 +377,30 @@ class CoordinatedLoop:
                 self._coordinator._cluster.schedule(on_worker, arguments, None)
             self._wait()
         except tf.errors.OutOfRangeError as error:
-            num_workers = self._activity.num_workers
+            num_workers = self.activity.num_workers
             raise DataError(
                 f"the training data of a worker ended after step {int(self._global_step.numpy())}: each of the "
                 f"{num_workers} workers reads every {num_workers}. batch, at its own speed. Set "
                 "trainer.on_data_end=repeat, or repeat the dataset"
             ) from error
         except tf.errors.OpError as error:
-            if (lost := explain_loss(error, self._activity.addresses)) is None:
+            if (lost := explain_loss(error, self.activity.addresses)) is None:
                 raise
             raise lost from error
 
     def _wait(self) -> None:
         waits = self._coordinator._cluster.closure_queue.wait  # `join` with a limit; it has no public name
         asked_seconds: float | None = None
-        has_warned, activity = False, self._activity
+        has_warned, activity = False, self.activity
         while not waits(timeout=_POLL_SECONDS):
             now = time.monotonic()
-            if self._stop.reason is not None:
+            if self._process_group.stop.reason is not None:
                 self._is_left = True  # closures that did not begin yet will do nothing
                 asked_seconds = asked_seconds or now
                 if not activity.is_any_busy:
                     return
-                if now - asked_seconds > _FINISH_SECONDS:  # it waits for data, or for a worker that is gone
+                # A closure waits for data, or for a worker that is gone.
+                if now - asked_seconds > _FINISH_SECONDS and self._closures is not None:
                     self._closures.cancel()
             elif activity.idle_seconds() > _SLOW_SECONDS and not has_warned:
                 has_warned = True

@@ -18,10 +18,10 @@ import orbit
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
+from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
-from official_trainer.engine.replica_state import ReplicaState
 from official_trainer.engine.step_context import StepContext
-from official_trainer.engine.validation_sets import MonitoredMetricError, ValidationSet, direction_of, overrides
+from official_trainer.engine.validation_sets import MonitoredMetricError, ValidationSet
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.tasks import metrics
@@ -98,7 +98,7 @@ class Evaluation:
         trainer: Any,
         sets: Sequence[ValidationSet],
         step: EvalStep,
-        replica_state: ReplicaState,
+        state: CheckpointState,
         exporter: Any,
     ) -> None:
         """Takes what an evaluation needs.
@@ -109,13 +109,13 @@ class Evaluation:
             `create_eval_loop_fn`, and `weights_averaged`.
           sets: the task's own set, which is left out if it has no data, and those that have names.
           step: the traced step.
-          replica_state: is synchronized before an evaluation.
+          state: is synchronized before an evaluation, and may be preserved.
           exporter: has `maybe_export_checkpoint(checkpoint, logs, global_step)` and `best_ckpt_logs`, or is None.
         """
         self.process_group = context.process_group
         self.own_set, *self._named_sets = sets
         self.current_set, self.step, self.exporter = self.own_set, step, exporter
-        self._context, self._trainer, self._replica_state = context, trainer, replica_state
+        self._context, self._trainer, self._state = context, trainer, state
         self._named_states: dict[str, Any] = {}
         metrics.check_names([*self.own_set.measures, *self._named_sets], "evaluation")
         self.process_group.register(self)
@@ -137,7 +137,7 @@ class Evaluation:
           num_steps: batches; -1 for all.
           own_steps: whether a set with a number of steps of its own has as many.
         """
-        self._replica_state.synchronize()
+        self._state.synchronize()
         trainer = self._trainer
         with trainer.weights_averaged(), self.process_group.stop.interruptible(self.rescue):
             state = trainer.eval_begin()
@@ -180,7 +180,7 @@ class Evaluation:
     @collective
     def _evaluate_weights(self, num_steps: int, own_steps: bool, weights: Sequence[Any] | None) -> dict[str, Any]:
         """Evaluates the chief's weights, which may differ from those that all processes train."""
-        with self.keeping_best(None), self._replica_state.preserved():
+        with self.keeping_best(None), self._state.preserved():
             for variable, value in zip(self._context.model.variables, weights or (), strict=weights is not None):
                 variable.assign(value)
             return self.run(num_steps, own_steps=own_steps)
@@ -215,15 +215,29 @@ class Evaluation:
     def metric_direction(self, name: str) -> monitored.Direction:
         """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.
 
-        See `validation_sets.direction_of`.
+        It is never guessed from the name: the task declares it (`metric_directions`), or the metric does, or its class
+        is known. The engine's own losses are better when they are lower.
+
+        Raises:
+          MetricDirectionError: it is not declared, or as neither `max` nor `min`.
         """
-        return direction_of(name, self._sets)
+        sets = self._sets
+        found = next((each for each in self._named_sets if name.startswith(f"{each.name}|")), None)
+        inner = name if found is None else name.removeprefix(f"{found.name}|")
+        found = found or next((each for each in sets if not each.name), None)
+        if found is None:
+            known = ", ".join(each.name for each in sets)
+            raise metrics.MetricDirectionError(
+                f"it is unknown whether a higher or a lower {name!r} is better: it belongs to no validation set; there "
+                f"are {known}, whose metrics are called {sets[0].name}|{name}"
+            )
+        return found.direction(inner, name)
 
     def rescue(self) -> bool:
         """Has the training state saved while an evaluation hangs; in another thread, which then ends the process."""
         if self._context.average is not None:
             self._context.average.swap_out()
-        self._replica_state.restore_preserved()
+        self._state.restore_preserved()
         return self.process_group.stop.save_state(lambda: True)
 
     # What Model Garden's override points do by default.
@@ -264,7 +278,9 @@ class Evaluation:
     @property
     def task_folds(self) -> bool:
         """Whether the task of the current set folds the logs of its steps."""
-        return overrides(self.current_set.task, "aggregate_logs")
+        # Beyond the base class, ours or Model Garden's, which declares it.
+        owner = next(cls for cls in type(self.current_set.task).__mro__ if "aggregate_logs" in vars(cls))
+        return owner.__name__ != "Task"
 
     def step_logs(self, inputs: Any, passthrough_logs: Mapping[str, Any]) -> dict[str, Any]:
         """Evaluates a batch of the current set, traced; returns its logs, and those that stayed on the host."""

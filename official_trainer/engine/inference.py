@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
@@ -28,13 +28,6 @@ class OutputError(UserError, ValueError):
     """The outputs of an inference step do not have one row for each example."""
 
 
-class Infers(Protocol):
-    """What inference needs of a task, ours or Model Garden's."""
-
-    def inference_step(self, inputs: Any, model: Any) -> Any:
-        """Returns the model's outputs for features alone: nests of tensors `[batch, …]`."""
-
-
 class Inference:
     """The inference step of a task.
 
@@ -42,11 +35,12 @@ class Inference:
       strategy: the strategy in scope at construction.
     """
 
-    def __init__(self, task: Infers, model: Any, *, seed: int = 0, use_tf_function: bool = True) -> None:
+    def __init__(self, task: Any, model: Any, *, seed: int = 0, use_tf_function: bool = True) -> None:
         """Takes the task and the model.
 
         Args:
-          task: its `inference_step` is called, in replica context.
+          task: its `inference_step(inputs, model)` is called, in replica context, with features alone; it returns nests
+            of tensors `[batch, …]`.
           model: passed to the step.
           seed: seed of the step's random numbers; a batch gets the same ones each time.
           use_tf_function: whether the step is traced.

@@ -166,7 +166,7 @@ class Loop:
         self._meet(self._parts.actions.evaluation(logs, ended=self._parts.is_done))
 
     def _report_new_traces(self) -> None:
-        self._meet(self._parts.actions.traces(self._parts.trainer.traces.take()))
+        self._meet(self._parts.actions.traces(self._parts.trainer.context.traces.take()))
 
     def _meet(self, requests: Sequence[Request]) -> None:
         """Does what actions ask for; a rollback first, because other requests are about a state that it discards."""

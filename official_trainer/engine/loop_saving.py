@@ -68,7 +68,8 @@ class Saving:
         if names := self._parts.trainer.non_finite_weights():
             raise NonFiniteError(f"weights are not finite at step {step}: {first_few(names)}; {self.last_good()}")
         if self._is_planned():
-            self._parts.trainer.synchronize()  # not at other steps: that would round what is computed from here on
+            # Not at other steps: that would round what is computed from here on.
+            self._parts.trainer.checkpoint_state.synchronize()
         self._begin(step)
         self.report()
 
@@ -125,6 +126,6 @@ class Saving:
 
     def _begin(self, step: int, only_if: Callable[[], bool] = lambda: True) -> None:
         self._saved_step = step
-        self._parts.trainer.before_save()
+        self._parts.trainer.checkpoint_state.before_save()
         self._parts.observer.before_save(step)
         self._store.save(step, {**self._recovery.state(), **self._parts.actions.state()}, only_if=only_if)

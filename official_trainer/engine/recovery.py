@@ -35,24 +35,20 @@ class DivergedError(NonFiniteError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Decision:
-    """How a run continues from a checkpoint that was saved before the failure was noticed.
+class _Record:
+    """What the manifest of a checkpoint holds of the recoveries before it, under the same names.
 
     Attributes:
-      step: of the checkpoint.
-      count: recoveries so far.
-      skipped_steps: how far the data is ahead of the steps.
-      left_out: as in `Recovery`.
-      pending: as in `Recovery`.
-      scale: of the learning rate.
+      recoveries: their number.
+      left_out: batches that are left out, each after this many steps, in the order of the recoveries.
+      left_out_pending: those that the state of the checkpoint has not come to yet.
+      learning_rate_scale: factor of the configured learning rate.
     """
 
-    step: int
-    count: int
-    skipped_steps: int
-    left_out: tuple[int, ...]
-    pending: tuple[int, ...]
-    scale: float
+    recoveries: int = 0
+    left_out: Sequence[int] = ()
+    left_out_pending: Sequence[int] = ()
+    learning_rate_scale: float = 1.0
 
 
 class Recovery:
@@ -67,11 +63,10 @@ class Recovery:
         """Takes the parts of the loop."""
         self._parts, self._config = parts, parts.config
         self._trainer, self._store, self._diagnosis = parts.trainer, parts.store, parts.diagnosis
-        self._count = 0
-        self._left_out: tuple[int, ...] = ()  # each batch after this many steps, in the order of the recoveries
-        self._pending: tuple[int, ...] = ()  # those that this state has not come to yet
-        self._scale = 1.0
-        self._decision: _Decision | None = None
+        self._record = _Record()
+        # How the run continues from a checkpoint that was saved before the failure was noticed: the step of the
+        # checkpoint, how far the data is ahead of the steps, and the record.
+        self._decision: tuple[int, int, _Record] | None = None
         self.extra: Mapping[str, Any] = {}
         """What the manifest of the restored checkpoint records besides numbers; empty for a fresh run."""
 
@@ -88,19 +83,18 @@ class Recovery:
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint's manifest has to hold, so that `restore` continues in the same way."""
-        if not self._count:
-            return {}
-        left_out = {"left_out": list(self._left_out), "left_out_pending": list(self._pending)}
-        return {"recoveries": self._count, **left_out, "learning_rate_scale": self._scale}
+        return dataclasses.asdict(self._record) if self._record.recoveries else {}
 
     def next_step(self, step: int) -> int | float:
         """Returns the first step after `step` before which a batch is left out; infinity without any."""
-        return min((pending for pending in self._pending if pending > step), default=math.inf)
+        return min((pending for pending in self._record.left_out_pending if pending > step), default=math.inf)
 
     def leave_out_if_due(self, step: int) -> None:
         """Moves the data past the batches that would come after `step`, if they have to be left out."""
-        if count := self._pending.count(step):
-            self._pending = tuple(pending for pending in self._pending if pending != step)
+        pending = self._record.left_out_pending
+        if count := pending.count(step):
+            left = tuple(other for other in pending if other != step)
+            self._record = dataclasses.replace(self._record, left_out_pending=left)
             self._trainer.train_iterator.skip(count)
 
     def recover(self, error: NonFiniteError, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> str:
@@ -116,36 +110,36 @@ class Recovery:
           NonFiniteError: `error` again, with what was found out, because no recovery is left.
         """
         self._store.wait()
-        count, left_out = self._count + 1, self._left_out
-        skipped = self._trainer.train_iterator.skipped_steps
-        scale = self._scale * self._config.recovery_learning_rate_scale
+        config, before, iterator = self._config, self._record, self._trainer.train_iterator
+        count, left_out, skipped = before.recoveries + 1, before.left_out, iterator.skipped_steps
+        scale = before.learning_rate_scale * config.recovery_learning_rate_scale
         has_cause = not isinstance(error, DivergedError)
-        can_repeat = has_cause and not self._trainer.is_async  # else no step comes again as it was
+        can_repeat = has_cause and self._trainer.context.workers is None  # else no step comes again as it was
         culprit = self._find(good_step, failed_step, run_to) if can_repeat else None
         found = self._describe(culprit, good_step, failed_step) if has_cause else "an action asks to go back"
         steps = self._store.steps()
-        if count > self._config.recovery_max_trials or not steps:
+        if count > config.recovery_max_trials or not steps:
             raise NonFiniteError(f"{error}\n{found}") from error
-        target = steps[max(0, len(steps) - self._config.recovery_checkpoints_back)]
+        target = steps[max(0, len(steps) - config.recovery_checkpoints_back)]
         self._go_back(target, steps)
-        policy, bad_step = self._config.recovery_data, failed_step if culprit is None else culprit
+        policy, bad_step = config.recovery_data, failed_step if culprit is None else culprit
         if policy == "skip_batch":
             left_out = (*left_out, bad_step - 1)
         # The checkpoint records what was left out before it, and what was pending; all other batches come after it.
-        pending = (*self._pending, *left_out[len(self._left_out) :])
-        skipped = skipped + failed_step - target if policy == "skip" else self._trainer.train_iterator.skipped_steps
-        self._decision = _Decision(
-            step=target, count=count, skipped_steps=skipped, left_out=left_out, pending=pending, scale=scale
-        )
-        self._apply(self._decision)
+        restored = self._record
+        pending = (*restored.left_out_pending, *left_out[len(restored.left_out) :])
+        skipped = skipped + failed_step - target if policy == "skip" else iterator.skipped_steps
+        record = _Record(recoveries=count, left_out=left_out, left_out_pending=pending, learning_rate_scale=scale)
+        self._decision = target, skipped, record
+        self._apply(skipped, record)
         data = {
             "skip": f"past the data of {failed_step - target} steps",
             "skip_batch": f"leaving out the batch of step {bad_step}",
             "repeat": "with the same data",
         }[policy]
         rate = "" if scale == 1 else f", at {scale:g} times the learning rate"
-        limit = self._config.recovery_max_trials
-        return f"{error}\n{found}\nrecovery {count} of {limit}: back at step {target}, {data}{rate}"
+        which = f"recovery {count} of {config.recovery_max_trials}"
+        return f"{error}\n{found}\n{which}: back at step {target}, {data}{rate}"
 
     def _go_back(self, target: int, steps: Sequence[int]) -> None:
         """Restores the checkpoint of step `target`; later ones are deleted, because a restart must not restore them."""
@@ -160,27 +154,28 @@ class Recovery:
         report = self._store.restore()
         if report is None:
             return False
-        self._trainer.after_restore(report)
+        self._trainer.checkpoint_state.after_restore(report)
         step = int(self._trainer.global_step.numpy())
         self.extra = self._store.manifest(step).extra
-        self._count = self.extra.get("recoveries", 0)
-        self._left_out = tuple(self.extra.get("left_out", ()))
-        self._pending = tuple(self.extra.get("left_out_pending", ()))
-        self._scale_learning_rate(self.extra.get("learning_rate_scale", 1.0))
-        if self._decision is not None and self._decision.step == step and self._decision.count > self._count:
-            self._apply(self._decision)
+        names = (field.name for field in dataclasses.fields(_Record))
+        known: dict[str, Any] = {name: self.extra[name] for name in names if name in self.extra}
+        self._use(_Record(**known))
+        if self._decision is not None:
+            decided, skipped_steps, record = self._decision
+            if decided == step and record.recoveries > self._record.recoveries:
+                self._apply(skipped_steps, record)
         return True
 
-    def _apply(self, decision: _Decision) -> None:
-        self._count, self._left_out, self._pending = decision.count, decision.left_out, decision.pending
-        self._scale_learning_rate(decision.scale)
-        if ahead := decision.skipped_steps - self._trainer.train_iterator.skipped_steps:
+    def _apply(self, skipped_steps: int, record: _Record) -> None:
+        self._use(record)
+        if ahead := skipped_steps - self._trainer.train_iterator.skipped_steps:
             self._trainer.train_iterator.skip(ahead)
 
-    def _scale_learning_rate(self, scale: float) -> None:
-        if scale != 1 or self._scale != 1:
-            self._trainer.optimizer_settings.scale_learning_rate(scale)
-        self._scale = scale
+    def _use(self, record: _Record) -> None:
+        """Takes a record, and scales the learning rate by it."""
+        before, self._record = self._record.learning_rate_scale, record
+        if record.learning_rate_scale != 1 or before != 1:
+            self._trainer.optimizer_settings.scale_learning_rate(record.learning_rate_scale)
 
     def _find(self, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> int | None:
         """Returns the step whose batch brings up the failure again, with the trainer just before it."""

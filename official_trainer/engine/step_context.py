@@ -12,9 +12,10 @@ from typing import Any
 
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.strategy import described
-from official_trainer.engine.async_steps import AsyncWorkers
+from official_trainer.engine.coordinator import AsyncWorkers
 from official_trainer.engine.input_wait import InputWait
 from official_trainer.engine.traces import Traces
+from official_trainer.engine.windows import WindowOptions
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks.multi_task.task import MultiTask, Part
@@ -58,7 +59,7 @@ class StepContext:
       traces: the traces of training and evaluation steps in this process.
       input_wait: whether a training step waits for data.
       workers: run the training steps, each at its own speed; None without a coordinator.
-      enables_xla: whether XLA compiles the training step.
+      windows: how training steps are traced and compiled.
     """
 
     strategy: tf.distribute.Strategy
@@ -72,7 +73,7 @@ class StepContext:
     traces: Traces
     input_wait: InputWait
     workers: AsyncWorkers | None
-    enables_xla: bool
+    windows: WindowOptions
 
     @property
     def step(self) -> int:

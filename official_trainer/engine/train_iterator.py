@@ -250,7 +250,7 @@ class TrainIterator:
         on_data_end: str,
         window_steps: int | None = None,
         dataset: Any = None,
-        worker_datasets: Callable[[DatasetBuilder, int], Any] | None = None,
+        worker_streams: Callable[[DatasetBuilder, int], Any] | None = None,
     ) -> None:
         """Takes the task's builder, or a dataset to use instead.
 
@@ -260,7 +260,7 @@ class TrainIterator:
           on_data_end: `error`, `stop` or `repeat`.
           window_steps: batches in a block, if the iterator is to yield blocks.
           dataset: dataset to use instead of the task's.
-          worker_datasets: returns the data of all workers from a batch on, by the builder and the number of the batch.
+          worker_streams: returns the iterators of all workers from a batch on, by the builder and the batch's number.
         """
         self.position = DataPosition()
         self._builder = builder
@@ -270,7 +270,7 @@ class TrainIterator:
         self._dataset = dataset
         self._iterator: Any = None
         self._num_skipped = 0
-        self._worker_datasets = worker_datasets
+        self._worker_streams = worker_streams
         self._observers: list[Callable[[InputContext], object]] = []
 
     @property
@@ -296,9 +296,10 @@ class TrainIterator:
                 for on_build in self._observers:
                     on_build(self._builder.context)
             self._num_skipped = 0 if self._builder.started_at_step else self.position.start_step(step)
-            if self._worker_datasets is not None:  # what was built above describes the data
-                dataset = self._worker_datasets(self._builder, self.position.start_step(step))
-            self._iterator = tf.nest.map_structure(iter, dataset)
+            if self._worker_streams is not None:  # what was built above describes the data
+                self._iterator = self._worker_streams(self._builder, self.position.start_step(step))
+            else:
+                self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
 
     def _build(self, step: int, window_steps: int | None = None) -> Any:

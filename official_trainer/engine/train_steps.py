@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.distributed.collective import ProcessGroup, collective
+from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext
@@ -61,13 +61,11 @@ class TrainMetrics:
             self.loss.update_state(loss)
             self.trace.update(loss)
 
-    def take(self, process_group: ProcessGroup, others: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Returns all results with `others()`, and resets all metrics."""
-        with process_group.reading([*variables_of(self._all), *self.trace.variables]):
-            logs = {metric.name: metric.result() for metric in self._all}
-            logs |= others()
-            for metric in self._all:
-                metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
+    def take(self) -> dict[str, Any]:
+        """Returns all results, and resets all metrics."""
+        logs = {metric.name: metric.result() for metric in self._all}
+        for metric in self._all:
+            metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
         return logs
 
 
@@ -84,19 +82,9 @@ class TrainStep:
         context: StepContext,
         metrics: TrainMetrics,
         accumulator: accumulation.Accumulator | None,
-        options: windows.WindowOptions,
     ) -> None:
-        """Takes what the step computes with.
-
-        Args:
-          context: the task, the model and the optimizer, among others.
-          metrics: what the step measures.
-          accumulator: runs the task's step over micro-batches; None for one update per batch.
-          options: how steps are traced and compiled.
-        """
-        self.metrics, self.accumulator = metrics, accumulator
-        self._context, self._options = context, options
-        self._publishing_run: Callable[[Any], publish.Tensors | None] | None = None
+        """Takes what the step computes with; the context has the task, the model and the optimizer, among others."""
+        self._context, self.metrics, self.accumulator = context, metrics, accumulator
 
     @do_not_convert
     def run(self, inputs: Any) -> None:
@@ -121,11 +109,13 @@ class TrainStep:
     def _dispatched(self, inputs: Any) -> publish.Tensors | None:
         """Runs the step of one of several tasks; one that publishes is called eagerly, and traced for its task."""
         task, strategy = self._context.task, self._context.strategy
-        if not publish.is_requested() or not self._options.traces_steps:
+        if not publish.is_requested() or not self._context.windows.traces_steps:
             return task.dispatch(strategy, inputs, self._run_replicas)
-        if self._publishing_run is None:
-            self._publishing_run = tf.function(self._context.traces.watched("train", self._run_replicas))
         return task.dispatch(strategy, inputs, self._publishing_run)
+
+    @functools.cached_property
+    def _publishing_run(self) -> Callable[[Any], publish.Tensors | None]:
+        return tf.function(self._context.traces.watched("train", self._run_replicas))
 
     def step_of_task(self) -> Callable[..., Any]:
         """Returns the task's step, over micro-batches if the run accumulates gradients."""
@@ -148,7 +138,7 @@ class TrainStep:
         step = context.streams.around(
             publish.collecting(step_of_task, is_wanted=publishes), "train", self._stream_number()
         )
-        if context.enables_xla and not self._options.compiles_windows:
+        if context.windows.enables_xla and not context.windows.compiles_windows:
             step = tf.function(step, jit_compile=True)
         logs, published = step(inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics.metrics)
         if context.task.loss not in logs:
@@ -178,14 +168,7 @@ class WindowRunner:
       published: what was published from inside the last step, by name; None if the window was not to publish.
     """
 
-    def __init__(
-        self,
-        context: StepContext,
-        trainer: Any,
-        step: TrainStep,
-        train_iterator: TrainIterator,
-        options: windows.WindowOptions,
-    ) -> None:
+    def __init__(self, context: StepContext, trainer: Any, step: TrainStep, train_iterator: TrainIterator) -> None:
         """Takes what a window needs.
 
         Args:
@@ -193,15 +176,11 @@ class WindowRunner:
           trainer: Model Garden's override points: `train_step` and `create_train_loop_fn`.
           step: the traced step, which the trainer's calls.
           train_iterator: the batches.
-          options: how steps are traced and compiled.
         """
         self.process_group = context.process_group
         self.published: Mapping[str, float | Histogram | Image] | None = None
         self.step = step
-        self._context, self._trainer = context, trainer
-        self._train_iterator, self._options = train_iterator, options
-        self._loop: windows.WindowLoop | None = None
-        self._publishing_step: Callable[[Any], publish.Tensors] | None = None
+        self._context, self._trainer, self._train_iterator = context, trainer, train_iterator
         self._mean_loss = 0.0
         self.process_group.register(self)
 
@@ -226,7 +205,7 @@ class WindowRunner:
         goal = first + num_steps
         while (step := self._context.step) < goal:
             try:
-                self._run_publishing_step() if publish else self._run_window(goal - step)
+                self._run_publishing_step() if publish else self._call(self.loop, tf.constant(goal - step, tf.int32))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self._train_iterator.handle_end():
                     break
@@ -251,15 +230,9 @@ class WindowRunner:
 
     def create_loop(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over the trainer's steps: on workers, compiled by XLA, or traced."""
-        context, options = self._context, self._options
+        context, options = self._context, self._context.windows
         if context.workers is not None:
-            return context.workers.create_loop(
-                self._trainer.train_step,
-                context.global_step,
-                watched=self._watched,
-                before_window=lambda step: context.streams.begin_step(tf.constant(step, tf.int64)),
-                stop=self.process_group.stop,
-            )
+            return context.workers.create_loop(self._trainer.train_step)
         if options.compiles_windows:
             return windows.CompiledLoop(self.step.run, context.input_wait, self._watched)
         return windows.stepping_loop(
@@ -269,40 +242,36 @@ class WindowRunner:
             watched=self._watched,
         )
 
-    def _create_publishing_step(self) -> Callable[[Any], publish.Tensors]:
+    @functools.cached_property
+    def _publishing_step(self) -> Callable[[Any], publish.Tensors]:
         """Returns `step(iterator)`, the same step as in a window, traced once more to return what it publishes."""
         context, train_step = self._context, self._trainer.train_step
         if context.workers is not None:
-            return context.workers.create_publishing_step(train_step, self._watched)
+            return context.workers.create_publishing_step(train_step)
         if isinstance(self.loop, windows.CompiledLoop):
             return self.loop.returning(publish.returning(self.step.run))
         step = publish.returning(train_step)
         if context.dispatches:
             return step  # traced for one task, because no value leaves a branch
-        return tf.function(self._watched(step)) if self._options.traces_steps else step
+        return tf.function(self._watched(step)) if context.windows.traces_steps else step
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return self._context.traces.watched("train", function)
 
-    @property
+    @functools.cached_property
     def loop(self) -> windows.WindowLoop:
         """`loop(iterator, num_steps)`, created when it is first needed."""
-        if self._loop is None:
-            self._loop = self._trainer.create_train_loop_fn()
-        return self._loop
-
-    def _run_window(self, num_steps: int) -> None:
-        loop, iterator, count = self.loop, self._train_iterator.iterator(), tf.constant(num_steps, tf.int32)
-        with self._context.input_wait.window(), self._train_iterator.reading(), self._interruptible():
-            loop(iterator, count)
+        return self._trainer.create_train_loop_fn()
 
     def _run_publishing_step(self) -> None:
-        if self._publishing_step is None:
-            self._publishing_step = self._create_publishing_step()
+        tensors = self._call(self._publishing_step)
+        self.published = publish.on_host(tensors, self._context.strategy)
+
+    def _call(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns `run(iterator, …)`, which runs steps on the batches from that of the current step on."""
         iterator = self._train_iterator.iterator()
         with self._context.input_wait.window(), self._train_iterator.reading(), self._interruptible():
-            tensors = self._publishing_step(iterator)
-        self.published = publish.on_host(tensors, self._context.strategy)
+            return run(iterator, *arguments)
 
     def _interruptible(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for a window in which a request to stop interrupts whatever can be interrupted.
@@ -310,6 +279,6 @@ class WindowRunner:
         Python gets to it while it traces, and between calls of traced steps. A step that waits for data keeps waiting
         while the state is saved. Steps that are not traced are finished, and the loop over workers looks for itself.
         """
-        if not self._options.traces_steps or self._context.workers is not None:
+        if not self._context.windows.traces_steps or self._context.workers is not None:
             return contextlib.nullcontext()
         return self.process_group.stop.interruptible(self._context.input_wait.rescuer(self.process_group.stop))

@@ -8,26 +8,26 @@ parts (`train_steps.py`, `evaluation.py`, `checkpoint_state.py`, …), the order
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import orbit
 
-from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed.collective import ProcessGroup, collective
 from official_trainer.distributed.parameter_server import CoordinatorError
 from official_trainer.distributed.strategy import needs_xla
 from official_trainer.engine import windows
-from official_trainer.engine.async_steps import AsyncWorkers
 from official_trainer.engine.checkpoint_state import CheckpointState, OptimizerSettings
+from official_trainer.engine.coordinator import AsyncWorkers
 from official_trainer.engine.evaluation import EvalStep, Evaluation
 from official_trainer.engine.input_wait import InputWait, is_waiting
-from official_trainer.engine.replica_state import ReplicaState
 from official_trainer.engine.step_context import StepContext, TrainerOptions
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowRunner
 from official_trainer.engine.validation_sets import ValidationSet
+from official_trainer.engine.worker_streams import WorkerStreams, create_streams
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import optimization, variables
@@ -47,15 +47,21 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     `eval_begin`, `next_eval_inputs`, `eval_step`, `eval_reduce`, `eval_end`. Begin, reduce and end run eagerly on the
     host; the rest is traced.
 
+    Size: the attributes include Model Garden's properties, and the parts that the modes of a run call.
+
     Attributes:
+      strategy: the strategy that was in scope at construction.
+      task: the task.
+      model: the model.
+      optimizer: the optimizer.
+      global_step: updates done, int64.
       actions: actions to run at steps, added to those of the config by code that builds the run in Python.
       process_group: the processes of the run.
       context: what the parts below share.
       train_iterator: the training batches.
       windows: runs windows of training steps.
       evaluation: runs evaluations.
-      replica_state: the values of variables on every replica.
-      checkpoint_state: what checkpoints hold.
+      checkpoint_state: what checkpoints hold, and the values of variables on every replica.
       optimizer_settings: what the config sets of the optimizer, and the scale of the learning rate.
     """
 
@@ -98,82 +104,103 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._config = config
         self.actions: list[Any] = []
         self.process_group = ProcessGroup(tf.distribute.get_strategy(), options.stop)
-        self._workers: AsyncWorkers | None = None
+        self._coordinator: Any = None
         self.init_async()
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train_dataset is not None else validation_dataset
             variables.build_all_layers(model, task, lambda: _batch_spec(config, task, dataset, trains=train))
         self.context = self._create_context(task, model, optimization.without_averaging(optimizer), options)
+        self.strategy, self.task, self.model = self.context.strategy, task, model
+        self.optimizer, self.global_step = self.context.optimizer, self.context.global_step
         is_scaled = getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1
         self.optimizer_settings = OptimizerSettings(self.context, is_scaled=is_scaled)
         self._build_training(train_dataset, trains=train, measures_loss=options.measures_loss)
-        self.replica_state = ReplicaState(self.context, self._metrics)
+        self.checkpoint_state = CheckpointState(self.context, self._metrics, self.train_iterator)
         self._build_evaluation(validation_dataset, checkpoint_exporter, options, evaluates=evaluate)
-        self.checkpoint_state = CheckpointState(self.context, self._metrics, self.train_iterator, self.replica_state)
         self.process_group.register(self)
 
     def _create_context(self, task: Any, model: keras.Model, optimizer: Any, options: TrainerOptions) -> StepContext:
-        config, strategy = self._config, tf.distribute.get_strategy()
+        config, strategy, global_step = self._config, tf.distribute.get_strategy(), orbit.utils.create_global_step()
+        streams = RandomStreams(model, _runtime(config, "seed", 0))
+        traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
         ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
+        workers, coordinator = None, self._coordinator
+        if coordinator is not None:
+            patience_seconds = _runtime(config, "rendezvous_timeout_seconds", 600.0)
+            workers = AsyncWorkers(
+                coordinator, global_step, streams, self.process_group, traces, patience_seconds=patience_seconds
+            )
         context = StepContext(
             strategy=strategy,
             task=task,
             model=model,
             optimizer=optimizer,
-            global_step=orbit.utils.create_global_step(),
-            streams=RandomStreams(model, _runtime(config, "seed", 0)),
+            global_step=global_step,
+            streams=streams,
             average=None if ema is None else optimization.WeightAverage(model, ema),
             process_group=self.process_group,
-            traces=Traces(getattr(config.trainer, "max_traces", _MAX_TRACES)),
-            input_wait=InputWait(counts=options.counts_input_wait and self._workers is None),
-            workers=self._workers,
-            enables_xla=needs_xla(strategy, _runtime(config, "enable_xla", False)),
+            traces=traces,
+            input_wait=InputWait(counts=options.counts_input_wait and workers is None),
+            workers=workers,
+            windows=self._window_options(strategy, task),
         )
         if optimizer is not None and is_built(model):
             optimization.build_slots(optimizer, model.trainable_variables)
         return context
 
+    def _window_options(self, strategy: tf.distribute.Strategy, task: Any) -> windows.WindowOptions:
+        trainer = self._config.trainer
+        enables_xla = needs_xla(strategy, _runtime(self._config, "enable_xla", False))
+        # XLA compiles the steps of this class, for one replica and for batches of one shape.
+        can_compile = (
+            strategy.num_replicas_in_sync == 1
+            and not (isinstance(task, MultiTask) and task.dispatches)
+            and type(self).train_step is Trainer.train_step
+            and type(self).next_train_inputs is Trainer.next_train_inputs
+        )
+        return windows.WindowOptions(
+            traces_steps=trainer.train_tf_function,
+            traces_loops=trainer.train_tf_while_loop,
+            enables_xla=enables_xla,
+            compiles_windows=enables_xla and trainer.train_tf_while_loop and can_compile,
+        )
+
     def _build_training(self, dataset: Any, *, trains: bool, measures_loss: bool) -> None:
         trainer, context = self._config.trainer, self.context
         builder = _builder(self._config, context.task, train_section(context.task, self._config), trains=True)
         self._metrics = TrainMetrics(context.task, context.model, trains=trains, measures_loss=measures_loss)
-        accumulator = accumulator_of(trainer, context.optimizer, context.model)
+        step = TrainStep(context, self._metrics, accumulator_of(trainer, context.optimizer, context.model))
         options = orbit.StandardTrainerOptions(
             use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
         )
         orbit.StandardTrainer.__init__(self, None, options)
-        compiles = context.enables_xla and options.use_tf_while_loop and _can_compile_windows(self)
-        window_options = windows.WindowOptions(
-            traces_steps=options.use_tf_function, traces_loops=options.use_tf_while_loop, compiles_windows=compiles
-        )
+        compiles = context.windows.compiles_windows
         self.train_iterator = TrainIterator(
             builder,
             context.global_step,
-            on_data_end=_on_data_end(trainer),
+            on_data_end="stop" if _counts_epochs(trainer) else getattr(trainer, "on_data_end", "error"),
             window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if compiles else None,
             dataset=dataset,
-            worker_datasets=self._worker_datasets(dataset),
+            worker_streams=self._worker_streams(dataset),
         )
-        step = TrainStep(context, self._metrics, accumulator, window_options)
-        self.windows = WindowRunner(context, self, step, self.train_iterator, window_options)
+        self.windows = WindowRunner(context, self, step, self.train_iterator)
 
-    def _worker_datasets(self, dataset: Any) -> Callable[[DatasetBuilder, int], Any] | None:
-        """Returns what builds the data of workers; None without workers.
+    def _worker_streams(self, dataset: Any) -> Callable[[DatasetBuilder, int], WorkerStreams] | None:
+        """Returns what creates the iterators of workers; None without workers.
 
         Raises:
           CoordinatorError: a dataset was passed, which cannot be sent to workers.
         """
-        workers, trainer = self._workers, self._config.trainer
-        if workers is None:
+        trainer = self._config.trainer
+        if self._coordinator is None:
             return None
         if dataset is not None:
             raise CoordinatorError(
                 "train_dataset: a dataset that was built in this process cannot be sent to workers; have the task's "
                 "build_inputs build it, and pass no train_dataset"
             )
-        counts_epochs = getattr(trainer, "train_epochs", None) is not None
-        repeats = counts_epochs or getattr(trainer, "on_data_end", "error") == "repeat"
-        return lambda builder, start_step: workers.datasets(builder, start_step, repeats=repeats)
+        repeats = _counts_epochs(trainer) or getattr(trainer, "on_data_end", "error") == "repeat"
+        return functools.partial(create_streams, self._coordinator, repeats=repeats)
 
     def _build_evaluation(self, dataset: Any, exporter: Any, options: TrainerOptions, *, evaluates: bool) -> None:
         config, context = self._config, self.context
@@ -189,7 +216,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
                 each.build_metrics()
         is_overridden = type(self).eval_step is not Trainer.eval_step
         step = EvalStep(context, skips_idle_replicas=options.skips_idle_replicas, is_overridden=is_overridden)
-        self.evaluation = Evaluation(context, self, [own, *named], step, self.replica_state, exporter)
+        self.evaluation = Evaluation(context, self, [own, *named], step, self.checkpoint_state, exporter)
         trainer = config.trainer
         eval_options = orbit.StandardEvaluatorOptions(
             use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
@@ -199,34 +226,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     # Model Garden's properties.
 
     @property
-    def strategy(self) -> tf.distribute.Strategy:
-        """The strategy that was in scope at construction."""
-        return self.context.strategy
-
-    @property
     def config(self) -> Any:
         """The experiment's config."""
         return self._config
-
-    @property
-    def task(self) -> Any:
-        """The task."""
-        return self.context.task
-
-    @property
-    def model(self) -> keras.Model:
-        """The model."""
-        return self.context.model
-
-    @property
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        """The optimizer."""
-        return self.context.optimizer
-
-    @property
-    def global_step(self) -> tf.Variable:
-        """Updates done, int64."""
-        return self.context.global_step
 
     @property
     def train_loss(self) -> keras.metrics.Metric:
@@ -284,8 +286,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Creates the coordinator of the strategy in scope, if it needs one; called by the constructor."""
         strategy = tf.distribute.get_strategy()
         if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-            patience_seconds = _runtime(self._config, "rendezvous_timeout_seconds", 600.0)
-            self._workers = AsyncWorkers(strategy, patience_seconds=patience_seconds)
+            self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def coordinator_for_async(self) -> Any:
         """Returns TensorFlow's `ClusterCoordinator` of this trainer.
@@ -293,14 +294,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         Raises:
           ValueError: the trainer has none.
         """
-        if self._workers is None:
+        if self._coordinator is None:
             raise ValueError("there is no coordinator: call init_async() first, under a ParameterServerStrategy")
-        return self._workers.coordinator
+        return self._coordinator
 
     def join(self) -> None:
         """Returns when no worker has anything left to do."""
-        if self._workers is not None:
-            self._workers.coordinator.join()
+        if self._coordinator is not None:
+            self._coordinator.join()
 
     def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns a distributed dataset; under a coordinator, one with the same data for each worker.
@@ -311,16 +312,18 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           *args: passed to the function.
           **kwargs: passed to the function; `input_options` goes to the strategy.
         """
-        if self._workers is not None:
-            return self._workers.distribute_dataset(dataset_or_fn, *args, **kwargs)
-        return orbit.utils.make_distributed_dataset(self.context.strategy, dataset_or_fn, *args, **kwargs)
+        distribute = orbit.utils.make_distributed_dataset
+        if self._coordinator is None:
+            return distribute(self.strategy, dataset_or_fn, *args, **kwargs)
+        per_worker = functools.partial(distribute, self.strategy, dataset_or_fn, *args, **kwargs)
+        return self._coordinator.create_per_worker_dataset(tf.function(per_worker))
 
     # Model Garden's training.
 
     @collective
     def initialize(self) -> None:
         """Sets the first weights of a fresh run; called only when `model_dir` holds no checkpoint."""
-        self.context.task.initialize(self.context.model)
+        self.task.initialize(self.model)
         if self.context.average is not None:
             self.context.average.reset()
 
@@ -348,11 +351,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @collective
     def train_loop_end(self) -> dict[str, Any]:
         """Returns and resets the metrics of the steps since the last call; called eagerly."""
-
-        def others() -> dict[str, Any]:
-            return {**self.loss_trace, "learning_rate": self.optimizer_settings.learning_rate}
-
-        return self._metrics.take(self.process_group, others)
+        with self.process_group.reading(self._metrics.variables):
+            return {**self._metrics.take(), **self.loss_trace, "learning_rate": self.optimizer_settings.learning_rate}
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`; compiled by XLA, or run by workers, if configured."""
@@ -411,21 +411,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return self.process_group.stop
 
     @property
-    def is_async(self) -> bool:
-        """Whether workers run the training steps, each at its own speed."""
-        return self._workers is not None
-
-    @property
-    def traces(self) -> Traces:
-        """The traces of training and evaluation steps in this process."""
-        return self.context.traces
-
-    @property
-    def published(self) -> Any:
-        """What was published from inside the last step, by name; None if the window was not to publish."""
-        return self.windows.published
-
-    @property
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return self.windows.mean_loss
@@ -455,18 +440,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """
         return self.windows.run(num_steps, publish=publish)
 
-    def synchronize(self) -> None:
-        """Makes the values that replicas keep separately agree; see `ReplicaState.synchronize`."""
-        self.replica_state.synchronize()
-
-    def before_save(self) -> None:
-        """Updates what is saved; see `ReplicaState.before_save`."""
-        self.replica_state.before_save()
-
-    def after_restore(self, report: RestoreReport) -> None:
-        """Continues from a restored checkpoint; see `CheckpointState.after_restore`."""
-        self.checkpoint_state.after_restore(report)
-
     def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the model holds its averaged weights, if the run averages."""
         average = self.context.average
@@ -479,12 +452,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     def examples_of(self, num_steps: int) -> int:
         """Returns the number of examples in the last `num_steps` steps."""
-        task = self.context.task
-        if not isinstance(task, MultiTask):
+        if not isinstance(self.task, MultiTask):
             data = getattr(self._config.task, "train_data", None)  # None where the caller passed a dataset
             return num_steps * getattr(data, "global_batch_size", 0)
         stop = self.train_iterator.position.start_step(self.context.step)
-        return task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
+        return self.task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
 
     def progress(self) -> dict[str, Any]:
         """Returns what changes while steps run, by the names of a watchdog's `Reading`; any thread may call it."""
@@ -502,20 +474,9 @@ def _runtime(config: Any, name: str, default: Any) -> Any:
     return getattr(getattr(config, "runtime", None), name, default)
 
 
-def _can_compile_windows(trainer: Trainer) -> bool:
-    """Whether XLA can compile windows: there is one replica, and `train_step` is not overridden."""
-    return (
-        trainer.context.strategy.num_replicas_in_sync == 1
-        and not trainer.context.dispatches  # batches of different tasks have different shapes
-        and type(trainer).train_step is Trainer.train_step
-        and type(trainer).next_train_inputs is Trainer.next_train_inputs
-    )
-
-
-def _on_data_end(trainer: Any) -> str:
-    """Returns what the end of the data means: `stop` where the loop counts epochs."""
-    counts_epochs = getattr(trainer, "train_epochs", None) is not None
-    return "stop" if counts_epochs else getattr(trainer, "on_data_end", "error")
+def _counts_epochs(trainer: Any) -> bool:
+    """Whether the loop counts epochs: then the end of the data is for the loop to handle."""
+    return getattr(trainer, "train_epochs", None) is not None
 
 
 def _builder(config: Any, task: Any, params: Any, *, trains: bool = False) -> DatasetBuilder:

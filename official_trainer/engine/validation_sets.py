@@ -88,12 +88,8 @@ class ValidationSet:
             logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step))
         return logs
 
-    def direction(self, name: str) -> monitored.Direction | None:
-        """Returns which values of a metric, by its name in this set, are better; None if that is not declared.
-
-        Raises:
-          MetricDirectionError: what is declared is neither `max` nor `min`.
-        """
+    def direction(self, name: str, full_name: str) -> monitored.Direction:
+        """Returns which values of a metric, by its name in this set, are better; see `Evaluation.metric_direction`."""
         task = type(self.task).__name__
         declared: Mapping[str, Any] = getattr(self.task, "metric_directions", {})  # Model Garden's tasks have none
         for key in (name, name.rpartition("|")[2]):
@@ -102,39 +98,10 @@ class ValidationSet:
         if name == self.loss.name:
             return "min"
         found = next((metric for metric in self.metrics if metric.name == name), None)
-        return None if found is None else metrics.direction_of(found)
-
-
-def direction_of(name: str, sets: Sequence[ValidationSet]) -> monitored.Direction:
-    """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.
-
-    It is never guessed from the name: the task declares it (`metric_directions`), or the metric does, or its class is
-    known. The engine's own losses are better when they are lower.
-
-    Raises:
-      MetricDirectionError: it is not declared, or as neither `max` nor `min`.
-    """
-    found = next((each for each in sets if each.name and name.startswith(f"{each.name}|")), None)
-    inner = name if found is None else name.removeprefix(f"{found.name}|")
-    found = found or next((each for each in sets if not each.name), None)
-    if found is None:
-        known = ", ".join(each.name for each in sets)
+        if found is not None and (direction := metrics.direction_of(found)) is not None:
+            return direction
+        cause = f"it is no metric object of {task}" if found is None else f"{type(found).__name__} does not declare it"
         raise metrics.MetricDirectionError(
-            f"it is unknown whether a higher or a lower {name!r} is better: it belongs to no validation set; there are "
-            f"{known}, whose metrics are called {sets[0].name}|{name}"
+            f"it is unknown whether a higher or a lower {full_name!r} is better: {cause}; set mode to max or min, or "
+            f'declare it in the code: {task}.metric_directions = {{"{name}": "max"}}'
         )
-    if (direction := found.direction(inner)) is not None:
-        return direction
-    task = type(found.task).__name__
-    metric = next((each for each in found.metrics if each.name == inner), None)
-    cause = f"it is no metric object of {task}" if metric is None else f"{type(metric).__name__} does not declare it"
-    raise metrics.MetricDirectionError(
-        f"it is unknown whether a higher or a lower {name!r} is better: {cause}; set mode to max or min, or "
-        f'declare it in the code: {task}.metric_directions = {{"{inner}": "max"}}'
-    )
-
-
-def overrides(task: Any, method: str) -> bool:
-    """Whether `task` defines `method` itself, beyond the base class (ours or Model Garden's) that declares it."""
-    owner = next(cls for cls in type(task).__mro__ if method in vars(cls))
-    return owner.__name__ != "Task"

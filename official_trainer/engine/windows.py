@@ -29,21 +29,17 @@ class WindowOptions:
     Attributes:
       traces_steps: whether a step is traced.
       traces_loops: whether the loop over the steps of a window is traced.
+      enables_xla: whether XLA compiles the training step.
       compiles_windows: whether XLA compiles whole windows.
     """
 
     traces_steps: bool
     traces_loops: bool
+    enables_xla: bool
     compiles_windows: bool
 
 
-def _unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-def stepping_loop(
-    step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool, watched: Watched = _unwatched
-) -> WindowLoop:
+def stepping_loop(step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool, watched: Watched) -> WindowLoop:
     """Returns `loop(iterator, num_steps)` that calls `step(iterator)` for each step.
 
     The loop raises `tf.errors.OutOfRangeError` or `StopIteration` when the iterator ends; all steps before are done.
@@ -83,7 +79,7 @@ class CompiledLoop:
     run as numbers: a window of any length uses the same program.
     """
 
-    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, watched: Watched = _unwatched) -> None:
+    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, watched: Watched) -> None:
         """Takes `step(batch)`, traceable by XLA and run on one replica; `input_wait` counts when data is awaited."""
         self._iterator: Any = None
         self._block: Any = None

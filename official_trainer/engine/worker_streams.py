@@ -38,60 +38,47 @@ class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[name-
         return self._values[0]._type_spec
 
 
-class WorkerDatasets:
-    """The data of all workers from a batch on; `iter` creates the streams."""
+def create_streams(coordinator: Any, builder: DatasetBuilder, start_step: int, *, repeats: bool) -> WorkerStreams:
+    """Creates a stream on each worker; a worker that comes back gets its own again, at its last position.
 
-    def __init__(self, coordinator: Any, builder: DatasetBuilder, start_step: int, *, repeats: bool) -> None:
-        """Takes the workers and their data.
+    Args:
+      coordinator: of the workers.
+      builder: builds the data of one worker.
+      start_step: the first batch, of worker 0; that of worker 1 is the next one.
+      repeats: whether data that ends starts again.
+    """
+    workers = coordinator._cluster.workers  # there is no public way to one worker
+    numbers = [start_step + index for index in range(len(workers))]
 
-        Args:
-          coordinator: of the workers.
-          builder: builds the data of one worker.
-          start_step: the first batch, of worker 0; that of worker 1 is the next one.
-          repeats: whether data that ends starts again.
-        """
-        self._coordinator, self._builder = coordinator, builder
-        self._start_step, self._repeats = start_step, repeats
-
-    def __iter__(self) -> WorkerStreams:
-        """Creates a stream on each worker; a worker that comes back gets its own again, at its last position."""
-        workers = self._coordinator._cluster.workers  # there is no public way to one worker
-        numbers = [self._start_step + index for index in range(len(workers))]
-        functions = [self._traced(number) for number in numbers]
-        made = [
-            worker.create_resource(self._creator(worker.worker_index, numbers, function))
-            for worker, function in zip(workers, functions, strict=True)
-        ]
-        spec = _input_lib.get_iterator_spec_from_dataset(self._coordinator.strategy, functions[0].structured_outputs)
-        for value in made:
-            value._type_spec = spec
-        streams = WorkerStreams(made)
-        streams.next_numbers = numbers
-        return streams
-
-    def _creator(self, worker: int, numbers: list[int], function: Any) -> Callable[[], Any]:
-        """Returns a function that creates the stream of a worker from its number on; called in the worker's thread."""
-        first: dict[int, Any] = {numbers[worker]: function}
-
-        def create() -> Any:
-            number = numbers[worker]
-            found = first.pop(number, None) or self._traced(number)
-            return iter(found())
-
-        return create
-
-    def _traced(self, number: int) -> Any:
+    def traced(number: int) -> Any:
         """Returns the function that builds the dataset of the worker whose next batch has this number."""
 
         def make() -> tf.data.Dataset:
-            return self._builder.of_worker(number, self._num_workers, repeats=self._repeats)
+            return builder.of_worker(number, len(workers), repeats=repeats)
 
         with tf.device(None):  # in a worker's thread, the worker would read what is read now
             return tf.function(make, autograph=False).get_concrete_function()
 
-    @property
-    def _num_workers(self) -> int:
-        return len(self._coordinator._cluster.workers)
+    functions = [traced(number) for number in numbers]
+
+    def creator(worker: int) -> Callable[[], Any]:
+        """Returns a function that creates the stream of a worker from its number on; called in the worker's thread."""
+        first: dict[int, Any] = {numbers[worker]: functions[worker]}
+
+        def create() -> Any:
+            number = numbers[worker]
+            found = first.pop(number, None) or traced(number)
+            return iter(found())
+
+        return create
+
+    made = [worker.create_resource(creator(worker.worker_index)) for worker in workers]
+    spec = _input_lib.get_iterator_spec_from_dataset(coordinator.strategy, functions[0].structured_outputs)
+    for value in made:
+        value._type_spec = spec
+    streams = WorkerStreams(made)
+    streams.next_numbers = numbers
+    return streams
 
 
 class NumberedBatches:

@@ -71,7 +71,7 @@ class RunObserver(LoopObserver):
             best.tidy()
         self._trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
-        if self._trainer.is_async:
+        if self._trainer.context.workers is not None:
             self._record.add_order(parameter_server.ORDER_OF_EXAMPLES)
         self._record.describe(devices=devices, start_step=state.start_step, end_step=state.end_step)
         self._console.message(self._opening_line(state.start_step))
@@ -176,5 +176,5 @@ class RunObserver(LoopObserver):
 
     def _has_traced(self) -> bool:
         """Whether a training step was traced since the last call."""
-        before, self._num_traces = self._num_traces, self._trainer.traces.count("train")
+        before, self._num_traces = self._num_traces, self._trainer.context.traces.count("train")
         return self._num_traces > before

@@ -160,8 +160,8 @@ def trained(strategy, model_dir, task_cls=NormTask, steps=12, **options):
     store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
     for step in range(INTERVAL, steps + 1, INTERVAL):
         trainer.train(INTERVAL)
-        trainer.synchronize()
-        trainer.before_save()
+        trainer.checkpoint_state.synchronize()
+        trainer.checkpoint_state.before_save()
         store.save(step)
     return trainer, view(trainer, model_dir, store)
 

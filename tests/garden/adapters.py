@@ -1,6 +1,7 @@
 """Our classes with the constructors that Model Garden's tests, and orbit's, call."""
 
 import contextlib
+import types
 
 import orbit
 
@@ -8,7 +9,6 @@ from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.engine.evaluation import EvalStep, Evaluation
 from official_trainer.engine.input_wait import InputWait
-from official_trainer.engine.replica_state import ReplicaState
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
@@ -37,7 +37,7 @@ class Runner:
         return run_experiment(**self._arguments)
 
 
-def context_of(task, model, global_step):
+def context_of(task, model, global_step, options):
     """What the parts of a trainer share, without a config."""
     strategy = tf.distribute.get_strategy()
     return StepContext(
@@ -52,7 +52,12 @@ def context_of(task, model, global_step):
         traces=Traces(20),
         input_wait=InputWait(),
         workers=None,
-        enables_xla=False,
+        windows=WindowOptions(
+            traces_steps=options.use_tf_function,
+            traces_loops=options.use_tf_while_loop,
+            enables_xla=False,
+            compiles_windows=False,
+        ),
     )
 
 
@@ -64,16 +69,11 @@ class OrbitTrainer(orbit.StandardTrainer):
 
     def __init__(self, train_dataset, options=None):
         super().__init__(None, options)
-        context = context_of(Task(None), tf.Module(), self.global_step)
+        context = context_of(Task(None), tf.Module(), self.global_step, self._train_options)
         builder = DatasetBuilder(Task(None), None, training=True, seed=0, service_timeout_seconds=1)
         iterator = TrainIterator(builder, self.global_step, on_data_end="error", dataset=train_dataset)
-        options = WindowOptions(
-            traces_steps=self._train_options.use_tf_function,
-            traces_loops=self._train_options.use_tf_while_loop,
-            compiles_windows=False,
-        )
         measured = TrainMetrics(context.task, context.model, trains=False, measures_loss=False)
-        self._windows = WindowRunner(context, self, TrainStep(context, measured, None, options), iterator, options)
+        self._windows = WindowRunner(context, self, TrainStep(context, measured, None), iterator)
 
     def create_train_loop_fn(self):
         return self._windows.create_loop()
@@ -89,13 +89,13 @@ class OrbitEvaluator(orbit.StandardEvaluator):
 
     def __init__(self, eval_dataset, options=None):
         super().__init__(None, options)
-        context = context_of(Task(None), tf.Module(), None)
+        context = context_of(Task(None), tf.Module(), None, self._eval_options)
         builder = DatasetBuilder(context.task, None, training=False, seed=0, service_timeout_seconds=1)
         own = ValidationSet(context.task, context.model, builder)
         own.dataset = eval_dataset
         step = EvalStep(context, skips_idle_replicas=True, is_overridden=True)
-        measured = TrainMetrics(context.task, context.model, trains=False, measures_loss=False)
-        self._evaluation = Evaluation(context, self, [own], step, ReplicaState(context, measured), None)
+        state = types.SimpleNamespace(synchronize=lambda: None)  # there is no other replica
+        self._evaluation = Evaluation(context, self, [own], step, state, None)
 
     def weights_averaged(self):
         return contextlib.nullcontext()
