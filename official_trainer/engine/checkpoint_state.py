@@ -20,7 +20,7 @@ from official_trainer.distributed.replicas import ReplicaValues, ValueBackup, sy
 from official_trainer.engine import consistency
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainIterator
-from official_trainer.engine.train_steps import TrainMetrics
+from official_trainer.engine.train_steps import TrainStep
 from official_trainer.lazy import tf
 from official_trainer.tasks import optimization
 
@@ -34,10 +34,10 @@ class CheckpointState:
       checkpoint: Model Garden's checkpoint (global_step, model, optimizer), with `training` for the rest of the state.
     """
 
-    def __init__(self, context: StepContext, metrics: TrainMetrics, train_iterator: TrainIterator) -> None:
+    def __init__(self, context: StepContext, step: TrainStep, train_iterator: TrainIterator) -> None:
         """Takes the parts of the state."""
         self.process_group = context.process_group
-        self._context, self._metrics, self._train_iterator = context, metrics, train_iterator
+        self._context, self._step, self._train_iterator = context, step, train_iterator
         self._of_replicas = ReplicaValues(self._variables, self.process_group.peers)
         self._backups: list[ValueBackup] = []
         items = dict(getattr(context.model, "checkpoint_items", {}))
@@ -46,17 +46,16 @@ class CheckpointState:
         if context.average is not None:
             items["average"] = context.average.state
         training = tf.train.Checkpoint(
-            loss=metrics.loss,
-            loss_trace=metrics.trace,
+            loss=step.loss,
+            loss_trace=step.trace,
             position=train_iterator.position,
-            metrics=list(metrics.metrics),
+            metrics=list(step.metrics),
         )
         if self._of_replicas.state is not None:
             training.replicas = self._of_replicas.state
         self.checkpoint = tf.train.Checkpoint(
             global_step=context.global_step, model=context.model, training=training, **items
         )
-        self.process_group.register(self)
 
     @collective
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
@@ -89,7 +88,7 @@ class CheckpointState:
     @property
     def _variables(self) -> list[tf.Variable]:
         """The variables whose values may differ by replica, among others."""
-        return [*self._context.model.variables, *self._metrics.variables]
+        return [*self._context.model.variables, *self._step.variables]
 
     @collective
     def synchronize(self) -> None:
@@ -164,7 +163,6 @@ class OptimizerSettings:
         self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(context.optimizer)]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
-        self.process_group.register(self)
         if context.optimizer is not None and is_scaled:
             self.scale_learning_rate(1.0)
 

@@ -1,8 +1,8 @@
 """Evaluation: traced steps over all validation data, each example counted once, with averaged weights in the model.
 
-Owns: running all validation sets, the traced evaluation step, and evaluations that leave no trace in the run. Does not
-own: Model Garden's override points (`trainer.py`), when to evaluate (`loop.py`), keeping the best checkpoint
-(`checkpoints/best.py`).
+Owns: running all validation sets, and evaluations that leave no trace in the run. Does not own: a set and its step
+(`validation_sets.py`), Model Garden's override points (`trainer.py`), when to evaluate (`loop.py`), keeping the best
+checkpoint (`checkpoints/best.py`).
 """
 
 from __future__ import annotations
@@ -19,64 +19,14 @@ from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.checkpoint_state import CheckpointState
-from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext
-from official_trainer.engine.validation_sets import MonitoredMetricError, ValidationSet
+from official_trainer.engine.validation_sets import IS_BUSY, MonitoredMetricError, ValidationSet
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.tasks import metrics
-from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking import monitored
 
 _logger = logging.getLogger(__name__)
-
-
-class EvalStep:
-    """The evaluation step on one batch of a validation set, on every replica.
-
-    Attributes:
-      num_examples: examples of the set that were evaluated so far, one value for each replica.
-      is_overridden: whether a subclass of the trainer has a step of its own, which may count no examples.
-    """
-
-    def __init__(self, context: StepContext, *, skips_idle_replicas: bool, is_overridden: bool) -> None:
-        """Takes the strategy and the random numbers; see `TrainerOptions.skips_idle_replicas`."""
-        self.num_examples = metrics.example_counter()
-        self.is_overridden = is_overridden
-        self._strategy, self._streams = context.strategy, context.streams
-        self._skips_idle_replicas = skips_idle_replicas and self._strategy.num_replicas_in_sync > 1
-
-    @do_not_convert
-    def run(self, inputs: Any, of_set: ValidationSet) -> dict[str, Any]:
-        """Evaluates a batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
-        step_of_task = convert(of_set.task.validation_step)
-        step = functools.partial(self.run_on_replica, of_set=of_set, step_of_task=step_of_task)
-        outputs = self._strategy.run(step, args=(inputs,))
-        return {
-            name: tf.nest.map_structure(self._strategy.experimental_local_results, value)
-            for name, value in outputs.items()
-        }
-
-    @do_not_convert
-    def run_on_replica(self, inputs: Any, of_set: ValidationSet, step_of_task: Callable[..., Any]) -> dict[str, Any]:
-        """Evaluates a replica's batch; called in replica context, traced."""
-        num_examples = num_examples_of(inputs)
-        self.num_examples.assign_add(tf.cast(num_examples, tf.int64))
-        evaluate = functools.partial(self._evaluate, inputs, of_set, num_examples, step_of_task)
-        if not self._skips_idle_replicas:
-            return evaluate()
-        # The last batch may leave a replica without examples, and a mean over nothing is not a number.
-        return {**compute_if_busy(num_examples, evaluate), _IS_BUSY: num_examples > 0}
-
-    def _evaluate(
-        self, inputs: Any, of_set: ValidationSet, num_examples: tf.Tensor, step_of_task: Callable[..., Any]
-    ) -> dict[str, Any]:
-        with self._streams.named("validation", self.num_examples):
-            logs = step_of_task(inputs, model=of_set.model, metrics=of_set.metrics)
-        if of_set.task.loss in logs:
-            loss = tf.reduce_mean(tf.cast(logs[of_set.task.loss], tf.float32))
-            of_set.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
-        return tf.nest.map_structure(tf.convert_to_tensor, dict(logs))
 
 
 class Evaluation:
@@ -88,7 +38,6 @@ class Evaluation:
     Attributes:
       own_set: the task's own validation set.
       current_set: the one that is evaluated now, or was last.
-      step: the traced step.
       exporter: keeps the best checkpoint; None for none.
     """
 
@@ -97,9 +46,10 @@ class Evaluation:
         context: StepContext,
         trainer: Any,
         sets: Sequence[ValidationSet],
-        step: EvalStep,
         state: CheckpointState,
         exporter: Any,
+        *,
+        counts_examples: bool,
     ) -> None:
         """Takes what an evaluation needs.
 
@@ -108,17 +58,16 @@ class Evaluation:
           trainer: Model Garden's override points: `eval_begin`, `eval_step`, `eval_reduce`, `eval_end`,
             `create_eval_loop_fn`, and `weights_averaged`.
           sets: the task's own set, which is left out if it has no data, and those that have names.
-          step: the traced step.
           state: is synchronized before an evaluation, and may be preserved.
           exporter: has `maybe_export_checkpoint(checkpoint, logs, global_step)` and `best_ckpt_logs`, or is None.
+          counts_examples: whether the trainer's step is that of the sets, and no subclass's, which may count none.
         """
         self.process_group = context.process_group
         self.own_set, *self._named_sets = sets
-        self.current_set, self.step, self.exporter = self.own_set, step, exporter
+        self.current_set, self.exporter, self._counts_examples = self.own_set, exporter, counts_examples
         self._context, self._trainer, self._state = context, trainer, state
         self._named_states: dict[str, Any] = {}
         metrics.check_names([*self.own_set.measures, *self._named_sets], "evaluation")
-        self.process_group.register(self)
 
     @property
     def _sets(self) -> list[ValidationSet]:
@@ -128,7 +77,7 @@ class Evaluation:
     @property
     def num_examples(self) -> int:
         """How many examples of the current set this process has evaluated; any thread may read it."""
-        return int(local_sum(self.step.num_examples))
+        return int(local_sum(self.current_set.num_examples))
 
     def run(self, num_steps: int, *, own_steps: bool = True) -> dict[str, Any]:
         """Evaluates all sets and returns `eval_end`'s logs; called by all processes. See `Trainer.evaluate`.
@@ -153,14 +102,14 @@ class Evaluation:
     def _run_set(self, each: ValidationSet, num_steps: int, state: Any) -> Any:
         """Returns the folded logs of one set, whose metrics hold the rest."""
         trainer, self.current_set = self._trainer, each
-        self.step.num_examples.assign(0)
+        each.num_examples.assign(0)
         with each.builder.errors_explained():
             if each.loop_fn is None:
                 each.loop_fn = trainer.create_eval_loop_fn(has_state=state is not None)
             if each.dataset is None:
                 each.dataset = each.builder.build()
             state = each.loop_fn(tf.nest.map_structure(iter, each.dataset), num_steps, state)
-        if not self.step.is_overridden and sum(self.process_group.exchange(self.num_examples)) == 0:
+        if self._counts_examples and sum(self.process_group.exchange(self.num_examples)) == 0:
             raise DataError(
                 f"{each.builder.source}: the validation data {f'of {each.name!r} ' if each.name else ''}holds no "
                 "example; check input_path, and global_batch_size if drop_remainder is set"
@@ -284,7 +233,7 @@ class Evaluation:
 
     def step_logs(self, inputs: Any, passthrough_logs: Mapping[str, Any]) -> dict[str, Any]:
         """Evaluates a batch of the current set, traced; returns its logs, and those that stayed on the host."""
-        logs = self.step.run(inputs, self.current_set)
+        logs = self.current_set.run(inputs)
         if clash := sorted(set(logs) & set(passthrough_logs)):
             _logger.warning("next_eval_inputs and the model both log %s; the model's value is kept", ", ".join(clash))
         return {**passthrough_logs, **logs}
@@ -321,38 +270,31 @@ class Evaluation:
         return {} if best is None else {f"best_{name}": best}
 
 
-_IS_BUSY = "replica had examples"
-
-
 def _drop_idle_replicas(outputs: Any) -> Any:
     """Returns step logs with only the values of replicas that had examples."""
-    if not isinstance(outputs, Mapping) or _IS_BUSY not in outputs:
+    if not isinstance(outputs, Mapping) or IS_BUSY not in outputs:
         return outputs
-    busy = [bool(b) for b in outputs[_IS_BUSY]]
+    busy = [bool(b) for b in outputs[IS_BUSY]]
 
     def keep(value: Any) -> Any:
         if isinstance(value, tuple) and len(value) == len(busy):
             return tuple(v for v, b in zip(value, busy, strict=True) if b)
         return value
 
-    return {name: keep(value) for name, value in outputs.items() if name != _IS_BUSY}
+    return {name: keep(value) for name, value in outputs.items() if name != IS_BUSY}
 
 
 def _on_host(value: Any) -> Any:
     return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
-def _joined(outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _joined(values: Sequence[Any]) -> Any:
     """Returns step logs of all processes as those of one: the values of replicas one after the other."""
-    return {name: _joined_value([each[name] for each in outputs]) for name in outputs[0]}
-
-
-def _joined_value(values: Sequence[Any]) -> Any:
     first = values[0]
     if isinstance(first, Mapping):
-        return {key: _joined_value([value[key] for value in values]) for key in first}
+        return {key: _joined([value[key] for value in values]) for key in first}
     if not isinstance(first, tuple | list):
         return first  # of the host, not of its replicas
     if any(isinstance(part, Mapping | tuple | list) for part in first):
-        return type(first)(_joined_value(list(parts)) for parts in zip(*values, strict=True))
+        return type(first)(_joined(list(parts)) for parts in zip(*values, strict=True))
     return tuple(part for value in values for part in value)

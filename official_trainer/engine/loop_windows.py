@@ -73,7 +73,8 @@ class LoopWindows:
         state.step += ran
         if ran:
             state.step_seconds.append(seconds / ran)
-            self._max_steps = _next_length(ran, seconds)
+            most = int(MAX_WINDOW_SECONDS / max(seconds / ran, 1e-9))
+            self._max_steps = max(1, min(ran * WINDOW_GROWTH, most))
         if ran < num_steps:
             self._end_epoch()
         state.epoch = trainer.train_iterator.epoch(state.step)
@@ -91,9 +92,3 @@ class LoopWindows:
         done = int(iterator.position.epoch.numpy())
         # All epochs of a data set have the same length: the first one determines the end.
         state.end_step = state.step if done >= epochs else math.ceil(state.step / done * epochs)
-
-
-def _next_length(steps: int, seconds: float) -> int:
-    """Returns how many steps the window after one of `steps` may have, which took `seconds`."""
-    per_step = max(seconds / steps, 1e-9)
-    return max(1, min(steps * WINDOW_GROWTH, int(MAX_WINDOW_SECONDS / per_step)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import logging
 import math
 import time
@@ -27,30 +26,35 @@ _logger = logging.getLogger(__name__)
 
 
 class DatasetBuilder:
-    """Builds a task's dataset for one split under the strategy in scope."""
+    """Builds a task's dataset for one split under the strategy in scope.
+
+    Attributes:
+      source: the method that builds the data, for messages.
+      params: the data section to build from, or None.
+      context: the context that the data built last was built for.
+    """
 
     def __init__(
         self, task: Any, params: Any, *, training: bool, seed: int, service_timeout_seconds: float = 600.0
     ) -> None:
         self._task = task
-        self._params = inputs.with_training_flag(params, training)
+        self.params = inputs.with_training_flag(params, training)
         self._training = training
         self._strategy = tf.distribute.get_strategy()
         self._seed = seed
-        is_under_coordinator = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
-        self._distribute = (
-            _read_here
-            if is_under_coordinator
-            else functools.partial(orbit.utils.make_distributed_dataset, input_options=_input_options(self._strategy))
-        )
+        # Under a coordinator this process reads alone, because the workers have streams of their own.
+        self._reads_alone = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
+        self._input_options = _input_options(self._strategy)
         self._service_timeout_seconds = service_timeout_seconds
-        self._built: tuple[Any, InputContext] | None = None
+        self.source = f"{type(task).__name__}.build_inputs"
+        self.context: InputContext | None = None
+        self._dataset: Any = None
         self._is_separate = False
 
     @property
     def started_at_step(self) -> bool:
         """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
-        return self._built is not None and (self._built[1].starts_at_step or bool(self._built[1].served_by))
+        return self.context is not None and (self.context.starts_at_step or bool(self.context.served_by))
 
     def pipelines(self) -> int:
         """Returns how many input pipelines divide the data under the strategy; builds none of the task's data."""
@@ -63,28 +67,13 @@ class DatasetBuilder:
         orbit.utils.make_distributed_dataset(self._strategy, build)
         return max(counts, default=1)
 
-    @property
-    def has_section(self) -> bool:
-        """Whether there is a data section to build from."""
-        return self._params is not None
-
-    @property
-    def context(self) -> InputContext | None:
-        """The context that the data built last was built for."""
-        return None if self._built is None else self._built[1]
-
-    @property
-    def source(self) -> str:
-        """The method that builds the data, for messages."""
-        return f"{type(self._task).__name__}.build_inputs"
-
     def build(self, start_step: int = 0, window_steps: int | None = None) -> Any:
         """Returns the distributed dataset from batch `start_step`; blocks of `window_steps` batches if given."""
 
         def build(input_context: tf.distribute.InputContext) -> Any:
             is_served = self.is_served
             if is_served:
-                data_service.check_pipelines(self._params, input_context.num_input_pipelines)
+                data_service.check_pipelines(self.params, input_context.num_input_pipelines)
             context = InputContext(
                 # Data workers divide what one pipeline would read alone.
                 num_input_pipelines=1 if is_served else input_context.num_input_pipelines,
@@ -94,20 +83,20 @@ class DatasetBuilder:
                 seed=self._seed,
                 window_steps=window_steps,
             )
-            context.served_by = self._params.tf_data_service_address if is_served else ""
+            context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self._dataset_of(context)
             if self._training and isinstance(self._strategy, tf.distribute.TPUStrategy):
                 tpu.check_static(dataset, self.source)
-            self._built = dataset, context
+            self._dataset, self.context = dataset, context
             return self._adapt(dataset, context, start_step, window_steps)
 
-        if self._is_separate:
-            with random_streams.temporary_seed(self._seed):
-                return self._distribute(self._strategy, build)
-        if self._training:
-            # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
-            tf.random.set_seed(self._seed)
-        return self._distribute(self._strategy, build)
+        with random_streams.temporary_seed(self._seed) if self._is_separate else contextlib.nullcontext():
+            if self._training and not self._is_separate:
+                # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
+                tf.random.set_seed(self._seed)
+            if self._reads_alone:
+                return build(InputContext())
+            return orbit.utils.make_distributed_dataset(self._strategy, build, input_options=self._input_options)
 
     def of_worker(self, first: int, num_workers: int, *, repeats: bool) -> tf.data.Dataset:
         """Returns global batch number `first` and every `num_workers`-th from there on, each with its number.
@@ -124,19 +113,18 @@ class DatasetBuilder:
 
     def _dataset_of(self, context: InputContext) -> Any:
         with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
-            return inputs.call_build_inputs(self._task, self._params, context)
+            return inputs.call_build_inputs(self._task, self.params, context)
 
     def element_spec(self) -> Any:
         """Returns the shapes and dtypes of a replica's batch; the state of this builder does not change."""
         builder = self.separate()
         builder.build()
-        assert builder._built is not None
-        return builder._built[0].element_spec
+        return builder._dataset.element_spec
 
     def separate(self) -> DatasetBuilder:
         """Returns a builder of the same data, for reading it without changing the state of the run."""
         builder = copy.copy(self)
-        builder._is_separate, builder._built = True, None
+        builder._is_separate, builder.context = True, None
         return builder
 
     def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
@@ -147,13 +135,13 @@ class DatasetBuilder:
             dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
         if context.served_by:
             start, timeout = (start_step, self._seed), self._service_timeout_seconds
-            dataset = data_service.distribute(dataset, self._params, start=start, timeout_seconds=timeout)
+            dataset = data_service.distribute(dataset, self.params, start=start, timeout_seconds=timeout)
         return dataset
 
     @property
     def is_served(self) -> bool:
         """Whether a tf.data service delivers the batches, in no fixed order."""
-        return self._training and not self._is_separate and data_service.is_used(self._params)
+        return self._training and not self._is_separate and data_service.is_used(self.params)
 
     def steps_per_epoch(self, *, count: bool = True) -> float | None:
         """Returns the steps of a pass over the data built last: infinity if it has no end, None if it is unknown.
@@ -161,11 +149,11 @@ class DatasetBuilder:
         Args:
           count: whether the examples may be counted to find out.
         """
-        assert self._built is not None, "nothing was built yet"
-        dataset, context = self._built
+        assert self.context is not None, "nothing was built yet"
+        dataset, context = self._dataset, self.context
         examples = context.examples_per_epoch if count else context.examples_counted
         if examples is not None:
-            return examples / self._params.global_batch_size
+            return examples / self.params.global_batch_size
         cardinality = (
             int(dataset.cardinality()) if isinstance(dataset, tf.data.Dataset) else tf.data.UNKNOWN_CARDINALITY
         )
@@ -179,7 +167,7 @@ class DatasetBuilder:
         try:
             yield
         except _READ_ERRORS as error:
-            explained = inputs.explain_data_error(error, self._params)
+            explained = inputs.explain_data_error(error, self.params)
             if explained is None:
                 raise
             raise explained from error
@@ -444,8 +432,3 @@ def _input_options(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptio
         return None
     kinds = {tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices}
     return tf.distribute.InputOptions(experimental_fetch_to_device=kinds != {"CPU"})
-
-
-def _read_here(strategy: Any, build: Callable[[Any], Any]) -> Any:
-    """Replaces distributing where this process reads alone, because the workers have streams of their own."""
-    return build(InputContext())

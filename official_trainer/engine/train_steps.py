@@ -24,67 +24,52 @@ from official_trainer.tasks.metrics import LossTrace, check_names, variables_of
 from official_trainer.tracking import Histogram, Image
 
 
-class TrainMetrics:
-    """What is measured of training steps.
-
-    Attributes:
-      loss: mean loss since the last `take`.
-      metrics: the task's and the model's.
-      trace: the loss of the last step, and its moving average.
-    """
-
-    def __init__(self, task: Any, model: keras.Model, *, trains: bool, measures_loss: bool) -> None:
-        """Builds the metrics of a task; without any of its own if it does not train.
-
-        Raises:
-          ValueError: two metrics share a name.
-        """
-        self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
-        of_model = list(getattr(model, "metrics", []))
-        self.metrics: list[Any] = [*task.build_metrics(training=True), *of_model] if trains else []
-        self.trace = LossTrace()
-        self._measures_loss = measures_loss
-        check_names(self._all, "training")
-
-    @property
-    def _all(self) -> list[Any]:
-        return [*self.metrics, self.loss]
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The variables of all of them."""
-        return [*self.trace.variables, *variables_of(self._all)]
-
-    def add_loss(self, loss: tf.Tensor) -> None:
-        """Adds a step's loss, scalar float32; called in replica context, traced."""
-        if self._measures_loss:
-            self.loss.update_state(loss)
-            self.trace.update(loss)
-
-    def take(self) -> dict[str, Any]:
-        """Returns all results, and resets all metrics."""
-        logs = {metric.name: metric.result() for metric in self._all}
-        for metric in self._all:
-            metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
-        return logs
-
-
 class TrainStep:
     """The training step on one batch: the task's step on every replica, then the counters and averages.
 
     Attributes:
-      metrics: what the step measures.
+      loss: mean loss since the last `take_results`.
+      metrics: the task's and the model's.
+      trace: the loss of the last step, and its moving average.
       accumulator: runs the task's step over micro-batches; None for one update per batch.
+      compiles_windows: whether XLA compiles whole windows of steps.
     """
 
     def __init__(
         self,
         context: StepContext,
-        metrics: TrainMetrics,
         accumulator: accumulation.Accumulator | None,
+        *,
+        trains: bool,
+        compiles_windows: bool = False,
     ) -> None:
-        """Takes what the step computes with; the context has the task, the model and the optimizer, among others."""
-        self._context, self.metrics, self.accumulator = context, metrics, accumulator
+        """Builds what is measured: the loss, and the metrics of the task and the model if it trains.
+
+        Raises:
+          ValueError: two metrics share a name.
+        """
+        self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
+        self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
+        of_model = list(getattr(context.model, "metrics", []))
+        self.metrics: list[Any] = [*context.task.build_metrics(training=True), *of_model] if trains else []
+        self.trace = LossTrace()
+        check_names(self._measures, "training")
+
+    @property
+    def _measures(self) -> list[Any]:
+        return [*self.metrics, self.loss]
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The variables of all that is measured."""
+        return [*self.trace.variables, *variables_of(self._measures)]
+
+    def take_results(self) -> dict[str, Any]:
+        """Returns the results of all metrics, and resets them."""
+        logs = {metric.name: metric.result() for metric in self._measures}
+        for metric in self._measures:
+            metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
+        return logs
 
     @do_not_convert
     def run(self, inputs: Any) -> None:
@@ -109,7 +94,7 @@ class TrainStep:
     def _dispatched(self, inputs: Any) -> publish.Tensors | None:
         """Runs the step of one of several tasks; one that publishes is called eagerly, and traced for its task."""
         task, strategy = self._context.task, self._context.strategy
-        if not publish.is_requested() or not self._context.windows.traces_steps:
+        if not publish.is_requested() or not self._context.train_options.use_tf_function:
             return task.dispatch(strategy, inputs, self._run_replicas)
         return task.dispatch(strategy, inputs, self._publishing_run)
 
@@ -138,16 +123,18 @@ class TrainStep:
         step = context.streams.around(
             publish.collecting(step_of_task, is_wanted=publishes), "train", self._stream_number()
         )
-        if context.windows.enables_xla and not context.windows.compiles_windows:
+        if context.enables_xla and not self.compiles_windows:
             step = tf.function(step, jit_compile=True)
-        logs, published = step(inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics.metrics)
+        logs, published = step(inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics)
         if context.task.loss not in logs:
             raise ValueError(
                 f"{type(context.task).__name__}.train_step must return {context.task.loss!r}, got {list(logs)}"
             )
         loss = tf.cast(logs[context.task.loss], tf.float32)
         loss = loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
-        self.metrics.add_loss(loss)
+        if context.options.measures_loss:
+            self.loss.update_state(loss)
+            self.trace.update(loss)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             context.global_step.assign_add(1)
         return published if publishes else None  # on a TPU, a replica cannot return a structure without tensors
@@ -182,12 +169,11 @@ class WindowRunner:
         self.step = step
         self._context, self._trainer, self._train_iterator = context, trainer, train_iterator
         self._mean_loss = 0.0
-        self.process_group.register(self)
 
     @property
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
-        return float(self.step.metrics.loss.result()) if self.process_group.is_alone else self._mean_loss
+        return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
 
     def run(self, num_steps: int, *, publish: bool = False) -> int:
         """Runs `num_steps` steps in one window and returns how many ran; see `Trainer.run_steps`."""
@@ -212,7 +198,7 @@ class WindowRunner:
             else:
                 self._check_advance(step, goal)
         if not self.process_group.is_alone:
-            own = float(local_sum(self.step.metrics.loss.total) / max(local_sum(self.step.metrics.loss.count), 1.0))
+            own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
             self._mean_loss = statistics.fmean(self.process_group.exchange(own))
         self._context.traces.check("train")
         ran = self._context.step - first
@@ -230,15 +216,15 @@ class WindowRunner:
 
     def create_loop(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over the trainer's steps: on workers, compiled by XLA, or traced."""
-        context, options = self._context, self._context.windows
+        context, options = self._context, self._context.train_options
         if context.workers is not None:
             return context.workers.create_loop(self._trainer.train_step)
-        if options.compiles_windows:
+        if self.step.compiles_windows:
             return windows.CompiledLoop(self.step.run, context.input_wait, self._watched)
         return windows.stepping_loop(
             self._trainer.train_step,
-            traced_step=options.traces_steps,
-            traced_loop=options.traces_loops,
+            traced_step=options.use_tf_function,
+            traced_loop=options.use_tf_while_loop,
             watched=self._watched,
         )
 
@@ -253,7 +239,7 @@ class WindowRunner:
         step = publish.returning(train_step)
         if context.dispatches:
             return step  # traced for one task, because no value leaves a branch
-        return tf.function(self._watched(step)) if context.windows.traces_steps else step
+        return tf.function(self._watched(step)) if context.train_options.use_tf_function else step
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return self._context.traces.watched("train", function)
@@ -279,6 +265,6 @@ class WindowRunner:
         Python gets to it while it traces, and between calls of traced steps. A step that waits for data keeps waiting
         while the state is saved. Steps that are not traced are finished, and the loop over workers looks for itself.
         """
-        if not self._context.windows.traces_steps or self._context.workers is not None:
+        if not self._context.train_options.use_tf_function or self._context.workers is not None:
             return contextlib.nullcontext()
         return self.process_group.stop.interruptible(self._context.input_wait.rescuer(self.process_group.stop))

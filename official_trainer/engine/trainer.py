@@ -14,30 +14,24 @@ from typing import Any
 
 import orbit
 
-from official_trainer.distributed.collective import ProcessGroup, collective
+from official_trainer.distributed.collective import collective
 from official_trainer.distributed.parameter_server import CoordinatorError
-from official_trainer.distributed.strategy import needs_xla
 from official_trainer.engine import windows
 from official_trainer.engine.checkpoint_state import CheckpointState, OptimizerSettings
-from official_trainer.engine.coordinator import AsyncWorkers
-from official_trainer.engine.evaluation import EvalStep, Evaluation
-from official_trainer.engine.input_wait import InputWait, is_waiting
-from official_trainer.engine.step_context import StepContext, TrainerOptions
-from official_trainer.engine.traces import Traces
+from official_trainer.engine.evaluation import Evaluation
+from official_trainer.engine.input_wait import is_waiting
+from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
-from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowRunner
+from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.engine.validation_sets import ValidationSet
 from official_trainer.engine.worker_streams import WorkerStreams, create_streams
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
-from official_trainer.tasks import optimization, variables
+from official_trainer.tasks import variables
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.multi_task.model import is_built, sub_model
+from official_trainer.tasks.multi_task.model import sub_model
 from official_trainer.tasks.multi_task.task import MultiTask, Part, check_sections, parts_in, train_section
-from official_trainer.tasks.random_streams import RandomStreams
-
-_MAX_TRACES = 20  # for configs without the field
 
 
 class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
@@ -50,11 +44,15 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     Size: the attributes include Model Garden's properties, and the parts that the modes of a run call.
 
     Attributes:
+      config: the experiment's config.
       strategy: the strategy that was in scope at construction.
       task: the task.
       model: the model.
       optimizer: the optimizer.
       global_step: updates done, int64.
+      train_loss: mean loss since the last `train_loop_end`.
+      validation_loss: mean loss over the examples of the last evaluation of the task's own set.
+      checkpoint: the whole training state.
       actions: actions to run at steps, added to those of the config by code that builds the run in Python.
       process_group: the processes of the run.
       context: what the parts below share.
@@ -100,90 +98,55 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           DeviceError: XLA cannot compile a step of this strategy.
         """
         check_sections(config, task, train and train_dataset is None, evaluate and validation_dataset is None)
-        options = options or TrainerOptions()
-        self._config = config
+        self.config = config
         self.actions: list[Any] = []
-        self.process_group = ProcessGroup(tf.distribute.get_strategy(), options.stop)
         self._coordinator: Any = None
         self.init_async()
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train_dataset is not None else validation_dataset
             variables.build_all_layers(model, task, lambda: _batch_spec(config, task, dataset, trains=train))
-        self.context = self._create_context(task, model, optimization.without_averaging(optimizer), options)
+        self.context = StepContext(config, task, model, optimizer, options or TrainerOptions(), self._coordinator)
         self.strategy, self.task, self.model = self.context.strategy, task, model
         self.optimizer, self.global_step = self.context.optimizer, self.context.global_step
+        self.process_group = self.context.process_group
         is_scaled = getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1
         self.optimizer_settings = OptimizerSettings(self.context, is_scaled=is_scaled)
-        self._build_training(train_dataset, trains=train, measures_loss=options.measures_loss)
-        self.checkpoint_state = CheckpointState(self.context, self._metrics, self.train_iterator)
-        self._build_evaluation(validation_dataset, checkpoint_exporter, options, evaluates=evaluate)
-        self.process_group.register(self)
+        self._build_training(train_dataset, trains=train)
+        self.checkpoint_state = CheckpointState(self.context, self._step, self.train_iterator)
+        self._build_evaluation(validation_dataset, checkpoint_exporter, evaluates=evaluate)
+        self.train_loss, self.validation_loss = self._step.loss, self.evaluation.own_set.loss
+        self.checkpoint = self.checkpoint_state.checkpoint
+        for part in (self, self.windows, self.evaluation, self.checkpoint_state, self.optimizer_settings):
+            self.process_group.register(part)
 
-    def _create_context(self, task: Any, model: keras.Model, optimizer: Any, options: TrainerOptions) -> StepContext:
-        config, strategy, global_step = self._config, tf.distribute.get_strategy(), orbit.utils.create_global_step()
-        streams = RandomStreams(model, _runtime(config, "seed", 0))
-        traces = Traces(getattr(config.trainer, "max_traces", _MAX_TRACES))
-        ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
-        workers, coordinator = None, self._coordinator
-        if coordinator is not None:
-            patience_seconds = _runtime(config, "rendezvous_timeout_seconds", 600.0)
-            workers = AsyncWorkers(
-                coordinator, global_step, streams, self.process_group, traces, patience_seconds=patience_seconds
-            )
-        context = StepContext(
-            strategy=strategy,
-            task=task,
-            model=model,
-            optimizer=optimizer,
-            global_step=global_step,
-            streams=streams,
-            average=None if ema is None else optimization.WeightAverage(model, ema),
-            process_group=self.process_group,
-            traces=traces,
-            input_wait=InputWait(counts=options.counts_input_wait and workers is None),
-            workers=workers,
-            windows=self._window_options(strategy, task),
-        )
-        if optimizer is not None and is_built(model):
-            optimization.build_slots(optimizer, model.trainable_variables)
-        return context
-
-    def _window_options(self, strategy: tf.distribute.Strategy, task: Any) -> windows.WindowOptions:
-        trainer = self._config.trainer
-        enables_xla = needs_xla(strategy, _runtime(self._config, "enable_xla", False))
-        # XLA compiles the steps of this class, for one replica and for batches of one shape.
-        can_compile = (
-            strategy.num_replicas_in_sync == 1
-            and not (isinstance(task, MultiTask) and task.dispatches)
-            and type(self).train_step is Trainer.train_step
-            and type(self).next_train_inputs is Trainer.next_train_inputs
-        )
-        return windows.WindowOptions(
-            traces_steps=trainer.train_tf_function,
-            traces_loops=trainer.train_tf_while_loop,
-            enables_xla=enables_xla,
-            compiles_windows=enables_xla and trainer.train_tf_while_loop and can_compile,
-        )
-
-    def _build_training(self, dataset: Any, *, trains: bool, measures_loss: bool) -> None:
-        trainer, context = self._config.trainer, self.context
-        builder = _builder(self._config, context.task, train_section(context.task, self._config), trains=True)
-        self._metrics = TrainMetrics(context.task, context.model, trains=trains, measures_loss=measures_loss)
-        step = TrainStep(context, self._metrics, accumulator_of(trainer, context.optimizer, context.model))
-        options = orbit.StandardTrainerOptions(
-            use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
-        )
-        orbit.StandardTrainer.__init__(self, None, options)
-        compiles = context.windows.compiles_windows
+    def _build_training(self, dataset: Any, *, trains: bool) -> None:
+        trainer, context = self.config.trainer, self.context
+        builder = _builder(self.config, context.task, train_section(context.task, self.config), trains=True)
+        accumulator = accumulator_of(trainer, context.optimizer, context.model)
+        compiles_windows = self._can_compile_windows()
+        self._step = TrainStep(context, accumulator, trains=trains, compiles_windows=compiles_windows)
+        orbit.StandardTrainer.__init__(self, None, context.train_options)
         self.train_iterator = TrainIterator(
             builder,
             context.global_step,
             on_data_end="stop" if _counts_epochs(trainer) else getattr(trainer, "on_data_end", "error"),
-            window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if compiles else None,
+            window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if compiles_windows else None,
             dataset=dataset,
             worker_streams=self._worker_streams(dataset),
         )
-        self.windows = WindowRunner(context, self, step, self.train_iterator)
+        self.windows = WindowRunner(context, self, self._step, self.train_iterator)
+
+    def _can_compile_windows(self) -> bool:
+        """Whether XLA is to compile windows, and can: of this class's steps, for one replica."""
+        context = self.context
+        return (
+            context.enables_xla
+            and context.train_options.use_tf_while_loop
+            and context.strategy.num_replicas_in_sync == 1
+            and not context.dispatches  # batches of different tasks have different shapes
+            and type(self).train_step is Trainer.train_step
+            and type(self).next_train_inputs is Trainer.next_train_inputs
+        )
 
     def _worker_streams(self, dataset: Any) -> Callable[[DatasetBuilder, int], WorkerStreams] | None:
         """Returns what creates the iterators of workers; None without workers.
@@ -191,7 +154,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         Raises:
           CoordinatorError: a dataset was passed, which cannot be sent to workers.
         """
-        trainer = self._config.trainer
+        trainer = self.config.trainer
         if self._coordinator is None:
             return None
         if dataset is not None:
@@ -202,58 +165,41 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         repeats = _counts_epochs(trainer) or getattr(trainer, "on_data_end", "error") == "repeat"
         return functools.partial(create_streams, self._coordinator, repeats=repeats)
 
-    def _build_evaluation(self, dataset: Any, exporter: Any, options: TrainerOptions, *, evaluates: bool) -> None:
-        config, context = self._config, self.context
-        own = ValidationSet(
-            context.task,
-            context.model,
-            _builder(config, context.task, getattr(config.task, "validation_data", None)),
-        )
+    def _build_evaluation(self, dataset: Any, exporter: Any, *, evaluates: bool) -> None:
+        config, context = self.config, self.context
+        builder = _builder(config, context.task, getattr(config.task, "validation_data", None))
+        own = ValidationSet(context, context.task, context.model, builder)
         own.dataset = dataset
-        named = [_named_set(config, context.model, part) for part in (*parts_in(context.task), *options.eval_tasks)]
+        named = [self._named_set(part) for part in (*parts_in(context.task), *context.options.eval_tasks)]
         for each in (*named, own) if evaluates else ():
             if each.name or each.has_data:
                 each.build_metrics()
-        is_overridden = type(self).eval_step is not Trainer.eval_step
-        step = EvalStep(context, skips_idle_replicas=options.skips_idle_replicas, is_overridden=is_overridden)
-        self.evaluation = Evaluation(context, self, [own, *named], step, self.checkpoint_state, exporter)
+        counts_examples = type(self).eval_step is Trainer.eval_step
+        self.evaluation = Evaluation(
+            context, self, [own, *named], self.checkpoint_state, exporter, counts_examples=counts_examples
+        )
         trainer = config.trainer
         eval_options = orbit.StandardEvaluatorOptions(
             use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
         )
         orbit.StandardEvaluator.__init__(self, None, eval_options)
 
+    def _named_set(self, part: Part) -> ValidationSet:
+        builder = _builder(self.config, part.task, part.task.task_config.validation_data)
+        model = sub_model(self.model, part.name)
+        return ValidationSet(self.context, part.task, model, builder, name=part.name, steps=part.eval_steps)
+
     # Model Garden's properties.
-
-    @property
-    def config(self) -> Any:
-        """The experiment's config."""
-        return self._config
-
-    @property
-    def train_loss(self) -> keras.metrics.Metric:
-        """Mean loss since the last `train_loop_end`."""
-        return self._metrics.loss
 
     @property
     def train_metrics(self) -> list[keras.metrics.Metric]:
         """The task's and the model's training metrics."""
-        return self._metrics.metrics
-
-    @property
-    def validation_loss(self) -> keras.metrics.Metric:
-        """Mean loss over the examples of the last evaluation of the task's own set."""
-        return self.evaluation.own_set.loss
+        return self._step.metrics
 
     @property
     def validation_metrics(self) -> list[keras.metrics.Metric]:
         """The task's and the model's evaluation metrics."""
         return self.evaluation.own_set.metrics
-
-    @property
-    def checkpoint(self) -> tf.train.Checkpoint:
-        """The whole training state."""
-        return self.checkpoint_state.checkpoint
 
     @property
     def checkpoint_exporter(self) -> Any:
@@ -346,13 +292,17 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def train_step(self, iterator: Any) -> None:
         """Runs one step in cross-replica context, traced."""
         next_inputs = convert(self.next_train_inputs)
-        self.windows.step.run(self.context.input_wait.next(lambda: next_inputs(iterator)))
+        self._step.run(self.context.input_wait.next(lambda: next_inputs(iterator)))
 
     @collective
     def train_loop_end(self) -> dict[str, Any]:
         """Returns and resets the metrics of the steps since the last call; called eagerly."""
-        with self.process_group.reading(self._metrics.variables):
-            return {**self._metrics.take(), **self.loss_trace, "learning_rate": self.optimizer_settings.learning_rate}
+        with self.process_group.reading(self._step.variables):
+            return {
+                **self._step.take_results(),
+                **self.loss_trace,
+                "learning_rate": self.optimizer_settings.learning_rate,
+            }
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`; compiled by XLA, or run by workers, if configured."""
@@ -418,11 +368,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @property
     def loss_trace(self) -> dict[str, float]:
         """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
-        return self._metrics.trace.results(self.context.step)
+        return self._step.trace.results(self.context.step)
 
     def use_config(self, config: Any) -> None:
         """Replaces the config; only settings that are used between windows change: lengths, intervals, retention."""
-        self._config = config
+        self.config = config
 
     def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
         """Runs `num_steps` steps in one window and returns how many ran.
@@ -453,10 +403,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def examples_of(self, num_steps: int) -> int:
         """Returns the number of examples in the last `num_steps` steps."""
         if not isinstance(self.task, MultiTask):
-            data = getattr(self._config.task, "train_data", None)  # None where the caller passed a dataset
+            data = getattr(self.config.task, "train_data", None)  # None where the caller passed a dataset
             return num_steps * getattr(data, "global_batch_size", 0)
         stop = self.train_iterator.position.start_step(self.context.step)
-        return self.task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
+        return self.task.examples_of_steps(stop, num_steps, runtime_field(self.config, "seed", 0))
 
     def progress(self) -> dict[str, Any]:
         """Returns what changes while steps run, by the names of a watchdog's `Reading`; any thread may call it."""
@@ -469,19 +419,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         }
 
 
-def _runtime(config: Any, name: str, default: Any) -> Any:
-    """Returns a field of the runtime section, which configs built by hand may lack."""
-    return getattr(getattr(config, "runtime", None), name, default)
-
-
 def _counts_epochs(trainer: Any) -> bool:
     """Whether the loop counts epochs: then the end of the data is for the loop to handle."""
     return getattr(trainer, "train_epochs", None) is not None
 
 
 def _builder(config: Any, task: Any, params: Any, *, trains: bool = False) -> DatasetBuilder:
-    seed = _runtime(config, "seed", 0)
-    timeout = _runtime(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
+    seed = runtime_field(config, "seed", 0)
+    timeout = runtime_field(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
     return DatasetBuilder(task, params, training=trains, seed=seed, service_timeout_seconds=timeout)
 
 
@@ -490,8 +435,3 @@ def _batch_spec(config: Any, task: Any, dataset: Any, *, trains: bool) -> Any:
     params = getattr(config.task, "train_data" if trains else "validation_data", None)
     found = None if dataset is None else dataset.element_spec
     return found or _builder(config, task, params, trains=trains).element_spec()
-
-
-def _named_set(config: Any, model: keras.Model, part: Part) -> ValidationSet:
-    builder = _builder(config, part.task, part.task.task_config.validation_data)
-    return ValidationSet(part.task, sub_model(model, part.name), builder, name=part.name, steps=part.eval_steps)

@@ -1,18 +1,23 @@
 """Validation sets: the data that is evaluated with the run's weights, the task's own set and others with names.
 
-Owns: the parts of one set (task, model, data, metrics, loss, number of steps), names and directions of its metrics, the
-error about an unknown metric. Does not own: the steps (`evaluation.py`), or which sets there are (`trainer.py`).
+Owns: the parts of one set (task, model, data, metrics, loss, number of steps), the step on a batch of it, names and
+directions of its metrics, the error about an unknown metric. Does not own: the loop over batches (`evaluation.py`), or
+which sets there are (`trainer.py`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from official_trainer.engine.inference import compute_if_busy, num_examples_of
+from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import metrics
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking import monitored
 
 
@@ -29,6 +34,10 @@ class MonitoredMetricError(UserError, LookupError):
         )
 
 
+IS_BUSY = "replica had examples"
+"""Key in the logs of a step: whether each replica had examples, where some may have none."""
+
+
 class ValidationSet:
     """A validation set: examples, and what is measured on them.
 
@@ -42,17 +51,27 @@ class ValidationSet:
       metrics: the task's and the model's.
       dataset: the distributed data; None until it is built.
       loop_fn: the evaluation loop; None until it is created.
+      num_examples: examples that were evaluated so far, one value for each replica.
     """
 
     def __init__(
-        self, task: Any, model: keras.Model, builder: DatasetBuilder, *, name: str = "", steps: int | None = None
+        self,
+        context: StepContext,
+        task: Any,
+        model: keras.Model,
+        builder: DatasetBuilder,
+        *,
+        name: str = "",
+        steps: int | None = None,
     ) -> None:
         """Takes the parts of the set; `build_metrics` builds the metrics."""
+        self._context = context
         self.dataset: Any = None
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
         self.loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
         self.metrics: list[Any] = []
+        self.num_examples = metrics.example_counter()
 
     def build_metrics(self) -> None:
         """Builds the metrics; called under the strategy's scope.
@@ -72,7 +91,37 @@ class ValidationSet:
     @property
     def has_data(self) -> bool:
         """Whether there is data to evaluate."""
-        return self.dataset is not None or self.builder.has_section
+        return self.dataset is not None or self.builder.params is not None
+
+    @do_not_convert
+    def run(self, inputs: Any) -> dict[str, Any]:
+        """Evaluates a batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
+        step_of_task = convert(self.task.validation_step)
+        step = functools.partial(self.run_on_replica, step_of_task=step_of_task)
+        outputs = self._context.strategy.run(step, args=(inputs,))
+        return {
+            name: tf.nest.map_structure(self._context.strategy.experimental_local_results, value)
+            for name, value in outputs.items()
+        }
+
+    @do_not_convert
+    def run_on_replica(self, inputs: Any, step_of_task: Callable[..., Any]) -> dict[str, Any]:
+        """Evaluates a replica's batch; called in replica context, traced."""
+        num_examples = num_examples_of(inputs)
+        self.num_examples.assign_add(tf.cast(num_examples, tf.int64))
+        evaluate = functools.partial(self._evaluate, inputs, num_examples, step_of_task)
+        if not self._context.options.skips_idle_replicas or self._context.strategy.num_replicas_in_sync == 1:
+            return evaluate()
+        # The last batch may leave a replica without examples, and a mean over nothing is not a number.
+        return {**compute_if_busy(num_examples, evaluate), IS_BUSY: num_examples > 0}
+
+    def _evaluate(self, inputs: Any, num_examples: tf.Tensor, step_of_task: Callable[..., Any]) -> dict[str, Any]:
+        with self._context.streams.named("validation", self.num_examples):
+            logs = step_of_task(inputs, model=self.model, metrics=self.metrics)
+        if self.task.loss in logs:
+            loss = tf.reduce_mean(tf.cast(logs[self.task.loss], tf.float32))
+            self.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
+        return tf.nest.map_structure(tf.convert_to_tensor, dict(logs))
 
     def metric_names(self) -> set[str]:
         """Returns the names of its metrics among all results: `accuracy`, or `dev|accuracy` of the set `dev`."""

@@ -6,7 +6,6 @@ Does not own: what a step is (`train_steps.py`), how long a window may be (`loop
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,23 +19,6 @@ Watched = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 MAX_BLOCK_STEPS = 128
 """The most batches that a compiled window holds at once."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WindowOptions:
-    """How training steps are traced and compiled.
-
-    Attributes:
-      traces_steps: whether a step is traced.
-      traces_loops: whether the loop over the steps of a window is traced.
-      enables_xla: whether XLA compiles the training step.
-      compiles_windows: whether XLA compiles whole windows.
-    """
-
-    traces_steps: bool
-    traces_loops: bool
-    enables_xla: bool
-    compiles_windows: bool
 
 
 def stepping_loop(step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool, watched: Watched) -> WindowLoop:

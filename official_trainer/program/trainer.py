@@ -168,7 +168,7 @@ class ProgramTrainer(Trainer):
         return super().weights_averaged() if is_trained else contextlib.nullcontext()
 
     def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
-        if self.context.windows.enables_xla and (rewards := rewards_of(self.model)) is not None:
+        if self.context.enables_xla and (rewards := rewards_of(self.model)) is not None:
             rewards.check_compiler()
         with self._rewards_explained():
             return super().run_steps(num_steps, publish=publish)

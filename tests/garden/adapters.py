@@ -6,15 +6,11 @@ import types
 import orbit
 
 from official_trainer.checkpoints.best import BestCheckpoint
-from official_trainer.distributed.collective import ProcessGroup
-from official_trainer.engine.evaluation import EvalStep, Evaluation
-from official_trainer.engine.input_wait import InputWait
-from official_trainer.engine.step_context import StepContext
-from official_trainer.engine.traces import Traces
+from official_trainer.engine.evaluation import Evaluation
+from official_trainer.engine.step_context import StepContext, TrainerOptions
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
-from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowRunner
+from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.engine.validation_sets import ValidationSet
-from official_trainer.engine.windows import WindowOptions
 from official_trainer.lazy import tf
 from official_trainer.runs.run_experiment import run_experiment
 from official_trainer.tasks.task import Task
@@ -37,28 +33,13 @@ class Runner:
         return run_experiment(**self._arguments)
 
 
-def context_of(task, model, global_step, options):
-    """What the parts of a trainer share, without a config."""
-    strategy = tf.distribute.get_strategy()
-    return StepContext(
-        strategy=strategy,
-        task=task,
-        model=model,
-        optimizer=None,
-        average=None,
-        global_step=global_step,
-        streams=None,
-        process_group=ProcessGroup(strategy),
-        traces=Traces(20),
-        input_wait=InputWait(),
-        workers=None,
-        windows=WindowOptions(
-            traces_steps=options.use_tf_function,
-            traces_loops=options.use_tf_while_loop,
-            enables_xla=False,
-            compiles_windows=False,
-        ),
+def context_of(options):
+    """What the parts of a trainer share, without a task."""
+    trainer = types.SimpleNamespace(
+        train_tf_function=options.use_tf_function, train_tf_while_loop=options.use_tf_while_loop
     )
+    config = types.SimpleNamespace(trainer=trainer)
+    return StepContext(config, Task(None), tf.Module(), None, TrainerOptions(measures_loss=False), None)
 
 
 class OrbitTrainer(orbit.StandardTrainer):
@@ -69,11 +50,11 @@ class OrbitTrainer(orbit.StandardTrainer):
 
     def __init__(self, train_dataset, options=None):
         super().__init__(None, options)
-        context = context_of(Task(None), tf.Module(), self.global_step, self._train_options)
+        context = context_of(self._train_options)
+        context.global_step = self.global_step
         builder = DatasetBuilder(Task(None), None, training=True, seed=0, service_timeout_seconds=1)
         iterator = TrainIterator(builder, self.global_step, on_data_end="error", dataset=train_dataset)
-        measured = TrainMetrics(context.task, context.model, trains=False, measures_loss=False)
-        self._windows = WindowRunner(context, self, TrainStep(context, measured, None), iterator)
+        self._windows = WindowRunner(context, self, TrainStep(context, None, trains=False), iterator)
 
     def create_train_loop_fn(self):
         return self._windows.create_loop()
@@ -89,13 +70,12 @@ class OrbitEvaluator(orbit.StandardEvaluator):
 
     def __init__(self, eval_dataset, options=None):
         super().__init__(None, options)
-        context = context_of(Task(None), tf.Module(), None, self._eval_options)
+        context = context_of(self._eval_options)
         builder = DatasetBuilder(context.task, None, training=False, seed=0, service_timeout_seconds=1)
-        own = ValidationSet(context.task, context.model, builder)
+        own = ValidationSet(context, context.task, context.model, builder)
         own.dataset = eval_dataset
-        step = EvalStep(context, skips_idle_replicas=True, is_overridden=True)
-        state = types.SimpleNamespace(synchronize=lambda: None)  # there is no other replica
-        self._evaluation = Evaluation(context, self, [own], step, state, None)
+        state = types.SimpleNamespace(synchronize=lambda: None)  # the model has no variables
+        self._evaluation = Evaluation(context, self, [own], state, None, counts_examples=False)
 
     def weights_averaged(self):
         return contextlib.nullcontext()
