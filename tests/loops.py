@@ -204,6 +204,7 @@ def start(disk, config, *actions, evaluate="interval", stop=None, methods=None, 
     """Returns a loop over a fake trainer, as a process would build it that finds `disk`."""
     trainer = FakeTrainer(disk, config, **kwargs)
     stop = trainer.stop = stop or StopRequest()
+    trainer.process_group = types.SimpleNamespace(stop=stop)
     parts = LoopParts(
         trainer=trainer,
         store=FakeStore(disk, trainer),

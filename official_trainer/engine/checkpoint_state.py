@@ -151,20 +151,13 @@ class CheckpointState:
 class OptimizerSettings:
     """The optimizer's settings that the config has, and the scale of its learning rate."""
 
-    def __init__(self, context: StepContext, *, is_scaled: bool) -> None:
-        """Takes the optimizer.
-
-        Args:
-          context: has the optimizer.
-          is_scaled: whether a recovery may scale the learning rate, which has to be prepared before a step is traced.
-        """
+    def __init__(self, context: StepContext) -> None:
+        """Takes what has the optimizer."""
         self.process_group = context.process_group
         self._context = context
         self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(context.optimizer)]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
-        if context.optimizer is not None and is_scaled:
-            self.scale_learning_rate(1.0)
 
     @property
     def learning_rate(self) -> tf.Tensor:

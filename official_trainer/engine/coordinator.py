@@ -1,8 +1,9 @@
 """Training under a coordinator: windows of training steps that several workers share.
 
-Owns: the coordinator; dividing a window into closures, so that every worker has work and none waits long at the end;
-that `global_step` moves by exactly the steps of the window, whichever worker dies; how much each worker did. Does not
-own: what a step is (`train_steps.py`), the workers' data (`worker_streams.py`).
+Owns: a stream of numbered batches for each worker, which together are those of one device; dividing a window into
+closures, so that every worker has work and none waits long at the end; that `global_step` moves by exactly the steps of
+the window, whichever worker dies; how much each worker did. Does not own: what a step is (`train_steps.py`), what is in
+a stream (`train_iterator.py`).
 
 A closure is a traced loop of steps. It counts each step on the parameter server, in a slot of its own, after everything
 that the step changes. TensorFlow runs the closure of a worker that died again, on another worker, which runs the steps
@@ -30,13 +31,16 @@ from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.parameter_server import addresses_of
 from official_trainer.distributed.peers import PeerLostError, answers, explain_loss, is_loss, named
 from official_trainer.engine.traces import Traces
-from official_trainer.engine.worker_streams import NumberedBatches, WorkerStreams
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError
 from official_trainer.lazy import load, tf
 from official_trainer.tasks import publish
 from official_trainer.tasks.random_streams import RandomStreams
 
 _logger = logging.getLogger(__name__)
+
+_values = load("tensorflow.python.distribute.coordinator.values")
+_input_lib = load("tensorflow.python.distribute.input_lib")
 
 Step = Callable[[Any], Any]
 
@@ -49,6 +53,96 @@ _SLOW_SECONDS = 5.0
 _FINISH_SECONDS = 5.0
 _SLOTS_PER_WORKER = 64
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "VarHandleOp", "Placeholder"})
+
+
+class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[name-defined]
+    """The iterators of all workers, over batches with their numbers; `schedule` passes each worker its own.
+
+    Attributes:
+      next_numbers: number of the global batch that each worker reads next, as far as the chief knows.
+    """
+
+    next_numbers: list[int]
+
+    def record(self, worker: int, number: int) -> None:
+        """Records that `worker` has trained on its batch `number`; any thread may call it."""
+        self.next_numbers[worker] = number + len(self.next_numbers)
+
+    @property
+    def iterator_spec(self) -> Any:
+        """The type of one worker's iterator, for which functions are traced."""
+        return self._values[0]._type_spec
+
+
+def create_streams(coordinator: Any, builder: DatasetBuilder, start_step: int, *, repeats: bool) -> WorkerStreams:
+    """Creates a stream on each worker; a worker that comes back gets its own again, at its last position.
+
+    TensorFlow traces one function for the data of all workers, which does not depend on the worker. So each worker gets
+    a resource of its own here, by the calls that TensorFlow's own function consists of.
+
+    Args:
+      coordinator: of the workers.
+      builder: builds the data of one worker.
+      start_step: the first batch, of worker 0; that of worker 1 is the next one.
+      repeats: whether data that ends starts again.
+    """
+    workers = coordinator._cluster.workers  # there is no public way to one worker
+    numbers = [start_step + index for index in range(len(workers))]
+
+    def traced(number: int) -> Any:
+        """Returns the function that builds the dataset of the worker whose next batch has this number."""
+
+        def make() -> tf.data.Dataset:
+            return builder.of_worker(number, len(workers), repeats=repeats)
+
+        with tf.device(None):  # in a worker's thread, the worker would read what is read now
+            return tf.function(make, autograph=False).get_concrete_function()
+
+    functions = [traced(number) for number in numbers]
+
+    def creator(worker: int) -> Callable[[], Any]:
+        """Returns a function that creates the stream of a worker from its number on; called in the worker's thread."""
+        first: dict[int, Any] = {numbers[worker]: functions[worker]}
+
+        def create() -> Any:
+            number = numbers[worker]
+            found = first.pop(number, None) or traced(number)
+            return iter(found())
+
+        return create
+
+    made = [worker.create_resource(creator(worker.worker_index)) for worker in workers]
+    spec = _input_lib.get_iterator_spec_from_dataset(coordinator.strategy, functions[0].structured_outputs)
+    for value in made:
+        value._type_spec = spec
+    streams = WorkerStreams(made)
+    streams.next_numbers = numbers
+    return streams
+
+
+class NumberedBatches:
+    """A worker's iterator without the numbers of the batches. Created in the function that is traced.
+
+    Attributes:
+      number: number of the batch that was read last, scalar int64.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self.number: Any = None
+
+    def __iter__(self) -> NumberedBatches:
+        return self
+
+    def __next__(self) -> Any:
+        self.number, batch = next(self._iterator)
+        return batch
+
+    get_next = __next__
+
+    def read_value(self) -> tf.Tensor:
+        """Returns the number, as a variable would return its value."""
+        return self.number
 
 
 def closure_lengths(num_steps: int, num_workers: int, least: int, first_part: float = 0.5) -> list[int]:
@@ -115,26 +209,26 @@ class Closures:
         self._traced: tuple[Any, Any] | None = None
         self._cancellation = load("tensorflow.python.eager.cancellation").CancellationManager()
 
-    def reset(self) -> None:
-        """Sets all counts to zero."""
-        self._counts.assign(tf.zeros_like(self._counts))
-
     def num_steps(self) -> int:
-        """Returns the steps that all closures have run since `reset`."""
+        """Returns the steps that all closures have run since `begin_window`."""
         return int(tf.reduce_sum(self._counts))
 
     def cancel(self) -> None:
         """Ends the closures that run now."""
         self._cancellation.start_cancel()
 
-    def function(self, iterator: WorkerStreams) -> Any:
-        """Returns the loop of a closure, traced for these streams; in this thread, before workers need it."""
+    def begin_window(self, iterator: WorkerStreams) -> Any:
+        """Sets all counts to zero. Returns the loop of a closure, traced for these streams.
+
+        It is traced in this thread, before workers need it.
+        """
         spec = iterator.iterator_spec
         if self._traced is None or self._traced[0] != spec:
             number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
             loop = tf.function(self._traces.watched("train", self._closure))
             with self._strategy.scope():  # an optimizer may create its variables only now
                 self._traced = spec, loop.get_concrete_function(spec, *number)
+        self._counts.assign(tf.zeros_like(self._counts))
         return self._cancellation.get_cancelable_function(self._traced[1])
 
     def _closure(self, iterator: Any, slot: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -204,9 +298,13 @@ class Activity:
                 self._last_event_seconds = ended = time.monotonic()
                 shares.seconds[worker] += ended - began
 
-    def record_success(self) -> None:
-        """Reports that the worker of this thread is back, if it was lost."""
+    def record_success(self, shares: Shares, streams: WorkerStreams, ran: int, last: int) -> None:
+        """Records the steps of a closure, in the thread of its worker; reports that it is back, if it was lost."""
         worker = _this_worker()
+        shares.closures[worker] += 1
+        if ran > 0:
+            shares.steps[worker] += ran
+            streams.record(worker, last)
         if worker in self._lost:
             self._lost.discard(worker)
             _logger.info("%s is back", process_name(WORKER, worker))
@@ -315,18 +413,16 @@ class AsyncWorkers:
         rate, num_workers = self._steps_per_second, self.activity.num_workers
         least = 1 if rate is None else max(1, round(LEAST_SECONDS * rate / num_workers))
         lengths = closure_lengths(window, num_workers, least, 0.5 if shares is None else shares.first_part)
-        function = closures.function(iterator)
-        closures.reset()
-        self._begin_at(start)
+        function = closures.begin_window(iterator)
+        self._streams.begin_step(tf.constant(start, tf.int64))
         began = time.monotonic()
 
-        def run(shares: Shares, stream: Any, slot: tf.Tensor, length: tf.Tensor) -> None:
-            ran, last = _here(function(stream, slot, length))
-            _add_share(shares, iterator, int(ran), int(last))
+        def run(stream: Any, slot: tf.Tensor, length: tf.Tensor) -> Any:
+            return _here(function(stream, slot, length))
 
         # Numbers become tensors here: in a worker's thread that would block all of Python while the worker hangs.
         numbers = [(tf.constant(slot), tf.constant(length, tf.int64)) for slot, length in enumerate(lengths)]
-        self._run([(iterator, *pair) for pair in numbers], run)
+        self._run(iterator, numbers, run)
         if self._is_left:
             self._global_step.assign(start + closures.num_steps())
             self._process_group.stop.check()
@@ -336,27 +432,30 @@ class AsyncWorkers:
     def _run_one(self, iterator: WorkerStreams, function: Any) -> Any:
         """Runs one step by `function(iterator)`, traced, on any worker; returns what that returns, in NumPy's types."""
         start = int(self._global_step.numpy())
-        self._begin_at(start)
+        self._streams.begin_step(tf.constant(start, tf.int64))
         with self._coordinator.strategy.scope():
             concrete = function.get_concrete_function(iterator.iterator_spec)
         returned: list[Any] = []
 
-        def run(shares: Shares, stream: Any) -> None:
+        def run(stream: Any) -> Any:
             values, last = _here(concrete(stream))
             returned[:] = [tf.nest.map_structure(lambda tensor: tensor.numpy(), values)]
-            _add_share(shares, iterator, 1, int(last))
+            return 1, last
 
-        self._run([(iterator,)], run)
+        self._run(iterator, [()], run)
         self._global_step.assign(start + len(returned))
         if not returned:
             self._process_group.stop.check()
         return returned[0]
 
-    def _begin_at(self, step: int) -> None:
-        self._streams.begin_step(tf.constant(step, tf.int64))
+    def _run(self, iterator: WorkerStreams, closures: Sequence[tuple[Any, ...]], run: Callable[..., Any]) -> None:
+        """Has workers run closures, and returns when all are done; or, once asked to stop, when no worker is busy.
 
-    def _run(self, closures: Sequence[tuple[Any, ...]], run: Callable[..., None]) -> None:
-        """Has workers run closures, and returns when all are done; or, once asked to stop, when no worker is busy."""
+        Args:
+          iterator: the batches.
+          closures: the arguments of each, beside the iterator of its worker.
+          run: runs a closure, in the thread of its worker; returns its steps, and the number of its last batch.
+        """
         self._is_left, shares = False, self.activity.begin_window()
 
         def on_worker(*args: Any) -> None:
@@ -364,8 +463,8 @@ class AsyncWorkers:
                 return
             with self.activity.closure(shares):
                 try:
-                    run(shares, *args)
-                    self.activity.record_success()
+                    ran, last = run(*args)
+                    self.activity.record_success(shares, iterator, int(ran), int(last))
                 except tf.errors.OpError as error:
                     if not self._is_left:
                         self.activity.record_error(error)
@@ -374,7 +473,7 @@ class AsyncWorkers:
         try:
             for arguments in closures:
                 # The public call takes no Python function, and only a Python function learns which worker runs it.
-                self._coordinator._cluster.schedule(on_worker, arguments, None)
+                self._coordinator._cluster.schedule(on_worker, (iterator, *arguments), None)
             self._wait()
         except tf.errors.OutOfRangeError as error:
             num_workers = self.activity.num_workers
@@ -411,15 +510,6 @@ class AsyncWorkers:
                     f"runtime.rendezvous_timeout_seconds={self._patience_seconds:g}. "
                     "Start the missing workers, and the same command continues from the last checkpoint"
                 )
-
-
-def _add_share(shares: Shares, streams: WorkerStreams, ran: int, last: int) -> None:
-    """Records the steps of a closure, in the thread of its worker."""
-    worker = _this_worker()
-    shares.closures[worker] += 1
-    if ran > 0:
-        shares.steps[worker] += ran
-        streams.record(worker, last)
 
 
 def _here(tensors: Any) -> Any:

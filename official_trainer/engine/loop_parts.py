@@ -13,7 +13,6 @@ from typing import Any
 from official_trainer.actions.action import LoopState
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config.modes import Evaluates
-from official_trainer.engine.nonfinite import Diagnosis
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Tracker
 from official_trainer.triggers import Every
@@ -105,8 +104,7 @@ class LoopParts:
       observer: receives the events.
       actions: called at their steps.
       stop: checked between windows and evaluations; all other phases can be interrupted immediately.
-      diagnosis: examines a loss that is not finite; None writes no report.
-      model_dir: the run directory, for actions.
+      model_dir: the run directory, for actions and for reports of a loss that is not finite; empty for none.
       state: step, first and last step, as actions see them.
       phase: the one that began last; empty before the first.
     """
@@ -118,7 +116,6 @@ class LoopParts:
     observer: LoopObserver = dataclasses.field(default_factory=LoopObserver)
     actions: Schedule = dataclasses.field(default_factory=Schedule)
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
-    diagnosis: Diagnosis | None = None
     model_dir: str = ""
     state: LoopState = dataclasses.field(default_factory=LoopState, init=False)
     phase: str = dataclasses.field(default="", init=False)

@@ -15,8 +15,8 @@ import orbit
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.strategy import described, needs_xla
 from official_trainer.engine.coordinator import AsyncWorkers
-from official_trainer.engine.input_wait import InputWait
 from official_trainer.engine.traces import Traces
+from official_trainer.engine.windows import InputWait
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import optimization
@@ -74,13 +74,7 @@ class StepContext:
     ) -> None:
         """Creates what is shared, and the slots of the optimizer; called under the strategy's scope.
 
-        Args:
-          config: an experiment config; the section `runtime` may be missing.
-          task: the task.
-          model: the model.
-          optimizer: may be None when only evaluating.
-          options: those beyond Model Garden's.
-          coordinator: TensorFlow's `ClusterCoordinator` of the strategy, if it needs one.
+        All arguments are those of `Trainer`; `coordinator` is TensorFlow's, of a strategy that needs one.
 
         Raises:
           DeviceError: XLA cannot compile a step of this strategy.

@@ -1,7 +1,7 @@
 """The batches of a run: a task's data under the strategy, from the run's current step on.
 
 Owns: building datasets, the position in the training data that checkpoints hold, and what happens when data ends. Does
-not own: how a pipeline orders or reads examples (`inputs/`), the streams of workers (`worker_streams.py`).
+not own: how a pipeline orders or reads examples (`inputs/`), the streams of workers (`coordinator.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class DatasetBuilder:
 
     Attributes:
       source: the method that builds the data, for messages.
+      strategy: the strategy in scope at construction.
       params: the data section to build from, or None.
       context: the context that the data built last was built for.
     """
@@ -40,11 +41,11 @@ class DatasetBuilder:
         self._task = task
         self.params = inputs.with_training_flag(params, training)
         self._training = training
-        self._strategy = tf.distribute.get_strategy()
+        self.strategy = tf.distribute.get_strategy()
         self._seed = seed
         # Under a coordinator this process reads alone, because the workers have streams of their own.
-        self._reads_alone = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
-        self._input_options = _input_options(self._strategy)
+        self._reads_alone = isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
+        self._input_options = _input_options(self.strategy)
         self._service_timeout_seconds = service_timeout_seconds
         self.source = f"{type(task).__name__}.build_inputs"
         self.context: InputContext | None = None
@@ -55,17 +56,6 @@ class DatasetBuilder:
     def started_at_step(self) -> bool:
         """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
         return self.context is not None and (self.context.starts_at_step or bool(self.context.served_by))
-
-    def pipelines(self) -> int:
-        """Returns how many input pipelines divide the data under the strategy; builds none of the task's data."""
-        counts = []
-
-        def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
-            counts.append(input_context.num_input_pipelines)
-            return tf.data.Dataset.from_tensors([0])
-
-        orbit.utils.make_distributed_dataset(self._strategy, build)
-        return max(counts, default=1)
 
     def build(self, start_step: int = 0, window_steps: int | None = None) -> Any:
         """Returns the distributed dataset from batch `start_step`; blocks of `window_steps` batches if given."""
@@ -85,10 +75,18 @@ class DatasetBuilder:
             )
             context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self._dataset_of(context)
-            if self._training and isinstance(self._strategy, tf.distribute.TPUStrategy):
+            if self._training and isinstance(self.strategy, tf.distribute.TPUStrategy):
                 tpu.check_static(dataset, self.source)
             self._dataset, self.context = dataset, context
-            return self._adapt(dataset, context, start_step, window_steps)
+            # What the pipeline did not do itself: skipping to the start, grouping batches into blocks.
+            if start_step and not context.starts_at_step and not context.served_by:
+                dataset = inputs.skip(dataset, start_step * context.elements_per_step)
+            if window_steps is not None and not context.yields_windows:
+                dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
+            if context.served_by:
+                start, timeout = (start_step, self._seed), self._service_timeout_seconds
+                dataset = data_service.distribute(dataset, self.params, start=start, timeout_seconds=timeout)
+            return dataset
 
         with random_streams.temporary_seed(self._seed) if self._is_separate else contextlib.nullcontext():
             if self._training and not self._is_separate:
@@ -96,7 +94,7 @@ class DatasetBuilder:
                 tf.random.set_seed(self._seed)
             if self._reads_alone:
                 return build(InputContext())
-            return orbit.utils.make_distributed_dataset(self._strategy, build, input_options=self._input_options)
+            return orbit.utils.make_distributed_dataset(self.strategy, build, input_options=self._input_options)
 
     def of_worker(self, first: int, num_workers: int, *, repeats: bool) -> tf.data.Dataset:
         """Returns global batch number `first` and every `num_workers`-th from there on, each with its number.
@@ -126,17 +124,6 @@ class DatasetBuilder:
         builder = copy.copy(self)
         builder._is_separate, builder.context = True, None
         return builder
-
-    def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
-        """Adds what the pipeline did not do itself: skipping to the start, grouping batches into blocks."""
-        if start_step and not context.starts_at_step and not context.served_by:
-            dataset = inputs.skip(dataset, start_step * context.elements_per_step)
-        if window_steps is not None and not context.yields_windows:
-            dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
-        if context.served_by:
-            start, timeout = (start_step, self._seed), self._service_timeout_seconds
-            dataset = data_service.distribute(dataset, self.params, start=start, timeout_seconds=timeout)
-        return dataset
 
     @property
     def is_served(self) -> bool:
@@ -316,8 +303,20 @@ class TrainIterator:
             yield from tf.nest.map_structure(iter, dataset)
 
     def pipelines(self) -> int | None:
-        """Returns how many input pipelines divide the task's data; None for a dataset of the caller."""
-        return self._builder.pipelines() if self._dataset is None else None
+        """Returns how many input pipelines divide the task's data; None for a dataset of the caller.
+
+        Builds none of the data.
+        """
+        if self._dataset is not None:
+            return None
+        counts = []
+
+        def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+            counts.append(input_context.num_input_pipelines)
+            return tf.data.Dataset.from_tensors([0])
+
+        orbit.utils.make_distributed_dataset(self._builder.strategy, build)
+        return max(counts, default=1)
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""

@@ -6,10 +6,10 @@ of events (`loop.py`), where batches come from (`train_iterator.py`), how steps 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from official_trainer.distributed.collective import collective
@@ -168,6 +168,7 @@ class WindowRunner:
         self.published: Mapping[str, float | Histogram | Image] | None = None
         self.step = step
         self._context, self._trainer, self._train_iterator = context, trainer, train_iterator
+        self._watched = functools.partial(context.traces.watched, "train")
         self._mean_loss = 0.0
 
     @property
@@ -182,7 +183,7 @@ class WindowRunner:
         return self._run_steps(num_steps, publish, position)
 
     @collective
-    def _run_steps(self, num_steps: int, publish: bool, position: Sequence[int] | None) -> int:
+    def _run_steps(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
         """Runs a window on all processes, from the chief's data position."""
         self.published = None
         if position is not None:
@@ -191,12 +192,20 @@ class WindowRunner:
         goal = first + num_steps
         while (step := self._context.step) < goal:
             try:
-                self._run_publishing_step() if publish else self._call(self.loop, tf.constant(goal - step, tf.int32))
+                if publishes:
+                    self.published = publish.on_host(self._call(self._publishing_step), self._context.strategy)
+                else:
+                    self._call(self.loop, tf.constant(goal - step, tf.int32))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self._train_iterator.handle_end():
                     break
             else:
-                self._check_advance(step, goal)
+                reached = self._context.step  # everything is timed by it
+                if reached != goal:
+                    raise RuntimeError(
+                        f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
+                        f"{type(self._trainer).__name__}.train_step must add 1 to self.global_step"
+                    )
         if not self.process_group.is_alone:
             own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
             self._mean_loss = statistics.fmean(self.process_group.exchange(own))
@@ -204,15 +213,6 @@ class WindowRunner:
         ran = self._context.step - first
         accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)
         return ran
-
-    def _check_advance(self, step: int, goal: int) -> None:
-        """Refuses steps that `global_step` did not count: everything is timed by it."""
-        reached = self._context.step
-        if reached != goal:
-            raise RuntimeError(
-                f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
-                f"{type(self._trainer).__name__}.train_step must add 1 to self.global_step"
-            )
 
     def create_loop(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over the trainer's steps: on workers, compiled by XLA, or traced."""
@@ -241,30 +241,18 @@ class WindowRunner:
             return step  # traced for one task, because no value leaves a branch
         return tf.function(self._watched(step)) if context.train_options.use_tf_function else step
 
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return self._context.traces.watched("train", function)
-
     @functools.cached_property
     def loop(self) -> windows.WindowLoop:
         """`loop(iterator, num_steps)`, created when it is first needed."""
         return self._trainer.create_train_loop_fn()
 
-    def _run_publishing_step(self) -> None:
-        tensors = self._call(self._publishing_step)
-        self.published = publish.on_host(tensors, self._context.strategy)
-
     def _call(self, run: Callable[..., Any], *arguments: Any) -> Any:
         """Returns `run(iterator, …)`, which runs steps on the batches from that of the current step on."""
-        iterator = self._train_iterator.iterator()
-        with self._context.input_wait.window(), self._train_iterator.reading(), self._interruptible():
+        context, iterator, stop = self._context, self._train_iterator.iterator(), self.process_group.stop
+        # A request to stop interrupts whatever can be interrupted. Python gets to it while it traces, and between calls
+        # of traced steps. A step that waits for data keeps waiting while the state is saved. Steps that are not traced
+        # are finished, and the loop over workers looks for itself.
+        is_interruptible = context.train_options.use_tf_function and context.workers is None
+        interruptible = stop.interruptible(context.input_wait.rescuer(stop)) if is_interruptible else nullcontext()
+        with context.input_wait.window(), self._train_iterator.reading(), interruptible:
             return run(iterator, *arguments)
-
-    def _interruptible(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for a window in which a request to stop interrupts whatever can be interrupted.
-
-        Python gets to it while it traces, and between calls of traced steps. A step that waits for data keeps waiting
-        while the state is saved. Steps that are not traced are finished, and the loop over workers looks for itself.
-        """
-        if not self._context.train_options.use_tf_function or self._context.workers is not None:
-            return contextlib.nullcontext()
-        return self.process_group.stop.interruptible(self._context.input_wait.rescuer(self.process_group.stop))

@@ -18,15 +18,12 @@ from official_trainer.distributed.collective import collective
 from official_trainer.distributed.parameter_server import CoordinatorError
 from official_trainer.engine import windows
 from official_trainer.engine.checkpoint_state import CheckpointState, OptimizerSettings
-from official_trainer.engine.evaluation import Evaluation
-from official_trainer.engine.input_wait import is_waiting
+from official_trainer.engine.coordinator import WorkerStreams, create_streams
+from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
-from official_trainer.engine.validation_sets import ValidationSet
-from official_trainer.engine.worker_streams import WorkerStreams, create_streams
 from official_trainer.lazy import keras, tf
-from official_trainer.stopping import StopRequest
 from official_trainer.tasks import variables
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
@@ -109,8 +106,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.strategy, self.task, self.model = self.context.strategy, task, model
         self.optimizer, self.global_step = self.context.optimizer, self.context.global_step
         self.process_group = self.context.process_group
-        is_scaled = getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1
-        self.optimizer_settings = OptimizerSettings(self.context, is_scaled=is_scaled)
+        self.optimizer_settings = OptimizerSettings(self.context)
+        if self.optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
+            self.optimizer_settings.scale_learning_rate(1.0)  # prepares it, before a step is traced
         self._build_training(train_dataset, trains=train)
         self.checkpoint_state = CheckpointState(self.context, self._step, self.train_iterator)
         self._build_evaluation(validation_dataset, checkpoint_exporter, evaluates=evaluate)
@@ -356,11 +354,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     # For the loop, actions and the modes of a run.
 
     @property
-    def stop(self) -> StopRequest:
-        """The requests to stop this run."""
-        return self.process_group.stop
-
-    @property
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return self.windows.mean_loss
@@ -413,7 +406,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         count = self.context.input_wait.count
         return {
             "step": self.context.step,
-            "waiting_for_input": is_waiting(count),
+            "waiting_for_input": windows.is_waiting(count),
             "waiting_for_peers": self.process_group.is_waiting,
             "detail": (count, self.evaluation.num_examples),
         }

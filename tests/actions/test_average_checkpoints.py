@@ -294,7 +294,7 @@ def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, 
     trainer.run_steps(1)
     run.state.step = 13
     before, saved = parts(trainer), []
-    trainer.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
+    trainer.process_group.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
     monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer.evaluation.rescue() and {})
     action = AverageCheckpointsConfig(last=2).build()
     action.on_step(run)

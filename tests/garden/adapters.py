@@ -6,11 +6,10 @@ import types
 import orbit
 
 from official_trainer.checkpoints.best import BestCheckpoint
-from official_trainer.engine.evaluation import Evaluation
+from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.step_context import StepContext, TrainerOptions
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
-from official_trainer.engine.validation_sets import ValidationSet
 from official_trainer.lazy import tf
 from official_trainer.runs.run_experiment import run_experiment
 from official_trainer.tasks.task import Task
