@@ -40,16 +40,16 @@ class CheckpointState:
         self._context, self._step, self._train_iterator = context, step, train_iterator
         self._of_replicas = ReplicaValues(self._variables, self.process_group.peers)
         self._backups: list[ValueBackup] = []
+        self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(context.optimizer)]
+        self._rate_scale: optimization.RateScale | None = None
+        self._scale = 1.0
         items = dict(getattr(context.model, "checkpoint_items", {}))
         if context.optimizer is not None:
             items["optimizer"] = context.optimizer
         if context.average is not None:
             items["average"] = context.average.state
         training = tf.train.Checkpoint(
-            loss=step.loss,
-            loss_trace=step.trace,
-            position=train_iterator.position,
-            metrics=list(step.metrics),
+            loss=step.loss, loss_trace=step.trace, position=train_iterator.position, metrics=list(step.metrics)
         )
         if self._of_replicas.state is not None:
             training.replicas = self._of_replicas.state
@@ -84,6 +84,27 @@ class CheckpointState:
         lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
         if not any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking):
             self._of_replicas.restore()
+
+    @collective
+    def use_configured_optimizer(self) -> None:
+        """Sets the optimizer's hyperparameters to those of the config, in place of a checkpoint's."""
+        for variable, value in self._configured:
+            variable.assign(value)
+        if self._rate_scale is not None:
+            self._rate_scale.set(self._scale)
+
+    @collective
+    def scale_learning_rate(self, scale: float) -> None:
+        """Makes the learning rate `scale` times what is configured, from the next step on.
+
+        Raises:
+          FixedRateError: the optimizer's cannot be scaled.
+        """
+        if self._rate_scale is None:
+            with self._context.strategy.scope():
+                self._rate_scale = optimization.RateScale(self._context.optimizer)
+        self._scale = scale
+        self._rate_scale.set(scale)
 
     @property
     def _variables(self) -> list[tf.Variable]:
@@ -146,41 +167,3 @@ class CheckpointState:
     def values_of_replicas(self, number: int) -> list[tuple[str, Any]]:
         """Returns device and value, on every replica, of one of `mirrored_variables`."""
         return replicas.values(self.mirrored_variables()[number], self.process_group.peers)
-
-
-class OptimizerSettings:
-    """The optimizer's settings that the config has, and the scale of its learning rate."""
-
-    def __init__(self, context: StepContext) -> None:
-        """Takes what has the optimizer."""
-        self.process_group = context.process_group
-        self._context = context
-        self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(context.optimizer)]
-        self._rate_scale: optimization.RateScale | None = None
-        self._scale = 1.0
-
-    @property
-    def learning_rate(self) -> tf.Tensor:
-        """The rate of the next update, a scalar float32."""
-        return optimization.learning_rate(self._context.optimizer, self._context.global_step)
-
-    @collective
-    def use_configured_optimizer(self) -> None:
-        """Sets the optimizer's hyperparameters to those of the config, in place of a checkpoint's."""
-        for variable, value in self._configured:
-            variable.assign(value)
-        if self._rate_scale is not None:
-            self._rate_scale.set(self._scale)
-
-    @collective
-    def scale_learning_rate(self, scale: float) -> None:
-        """Makes the learning rate `scale` times what is configured, from the next step on.
-
-        Raises:
-          FixedRateError: the optimizer's cannot be scaled.
-        """
-        if self._rate_scale is None:
-            with self._context.strategy.scope():
-                self._rate_scale = optimization.RateScale(self._context.optimizer)
-        self._scale = scale
-        self._rate_scale.set(scale)

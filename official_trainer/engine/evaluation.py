@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,9 +27,6 @@ from official_trainer.lazy import keras, tf
 from official_trainer.tasks import metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking import monitored
-
-_logger = logging.getLogger(__name__)
-
 
 _IS_BUSY = "replica had examples"
 """Key in the logs of a step: whether each replica had examples, where some may have none."""
@@ -357,7 +353,8 @@ class Evaluation:
     def _reduce(self, state: Any, outputs: Any) -> Any:
         """Passes a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
         if not self.process_group.is_alone and self.task_folds:
-            own = {name: tf.nest.map_structure(_on_host, value) for name, value in outputs.items()}
+            on_host = functools.partial(tf.nest.map_structure, lambda v: v.numpy() if isinstance(v, tf.Tensor) else v)
+            own = {name: on_host(value) for name, value in outputs.items()}
             outputs = _joined(self.process_group.exchange(own))
         return self._trainer.eval_reduce(state, _drop_idle_replicas(outputs))
 
@@ -367,13 +364,6 @@ class Evaluation:
         # Beyond the base class, ours or Model Garden's, which declares it.
         owner = next(cls for cls in type(self.current_set.task).__mro__ if "aggregate_logs" in vars(cls))
         return owner.__name__ != "Task"
-
-    def step_logs(self, inputs: Any, passthrough_logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Evaluates a batch of the current set, traced; returns its logs, and those that stayed on the host."""
-        logs = self.current_set.run(inputs)
-        if clash := sorted(set(logs) & set(passthrough_logs)):
-            _logger.warning("next_eval_inputs and the model both log %s; the model's value is kept", ", ".join(clash))
-        return {**passthrough_logs, **logs}
 
     def reset(self) -> None:
         """Resets the metrics of all sets."""
@@ -414,10 +404,6 @@ def _drop_idle_replicas(outputs: Any) -> Any:
         return value
 
     return {name: keep(value) for name, value in outputs.items() if name != _IS_BUSY}
-
-
-def _on_host(value: Any) -> Any:
-    return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
 def _joined(values: Sequence[Any]) -> Any:

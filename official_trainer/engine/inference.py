@@ -92,21 +92,18 @@ class Inference:
         def infer() -> dict[str, tf.Tensor]:
             with NamedStreams(self._seed, "prediction", number):
                 outputs = step_of_task(split_inputs(inputs)[0], self._model)
-            self._check_dense(outputs)
+            for value in tf.nest.flatten(outputs, expand_composites=False):
+                if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+                    raise OutputError(
+                        f"{type(self._task).__name__}.inference_step returns a {type(value).__name__}; predictions are "
+                        "rows of dense tensors, so return its to_tensor(), or tf.sparse.to_dense of it"
+                    )
             return export.by_name(outputs, self._model)
 
         # The last batch may leave a replica without examples, and not every layer accepts an empty batch.
         is_alone = self.strategy.num_replicas_in_sync == 1
         outputs = infer() if is_alone else compute_if_busy(num_examples, infer)
         return {**outputs, _NUM_EXAMPLES: num_examples}
-
-    def _check_dense(self, outputs: Any) -> None:
-        for value in tf.nest.flatten(outputs, expand_composites=False):
-            if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
-                raise OutputError(
-                    f"{type(self._task).__name__}.inference_step returns a {type(value).__name__}; predictions are "
-                    "rows of dense tensors, so return its to_tensor(), or tf.sparse.to_dense of it"
-                )
 
     def _joined(self, outputs: dict[str, Any]) -> tuple[Columns, int]:
         """Returns the rows of all replicas, in their order, and their number."""

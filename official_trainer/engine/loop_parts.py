@@ -60,35 +60,32 @@ class LoopObserver:
 
 
 class DueSteps:
-    """The steps at which summaries, checkpoints and evaluations are due, as `trainer.…_interval` configures them."""
+    """The steps at which summaries, checkpoints and evaluations are due, as `trainer.…_interval` configures them.
+
+    Attributes:
+      summaries: the steps of `summary_interval`.
+      saves: the steps of `checkpoint_interval`.
+    """
 
     def __init__(self, config: Any, evaluate: Evaluates) -> None:
         """Takes the section `trainer`, and whether there are evaluations at intervals, at the end only, or never."""
-        self._summary = Every(config.summary_interval)
-        self._save = Every(config.checkpoint_interval)
+        self.summaries = Every(config.summary_interval)
+        self.saves = Every(config.checkpoint_interval)
         self._validation = Every(config.validation_interval)
         self._evaluate = evaluate
 
     def is_summary_due(self, step: int) -> bool:
         """Whether there is a summary at a step, the last one aside."""
-        return self._summary.is_due_at(step)
-
-    def is_save_due(self, step: int) -> bool:
-        """Whether there is a checkpoint of a step, the last one aside."""
-        return self._save.is_due_at(step)
+        return self.summaries.is_due_at(step)
 
     def is_evaluation_due(self, step: int, *, is_last: bool) -> bool:
         """Whether there is an evaluation at a step."""
         at_interval = self._evaluate == "interval" and self._validation.is_due_at(step)
         return at_interval or (self._evaluate != "never" and is_last)
 
-    def next_summary(self, step: int) -> int:
-        """Returns the first step after `step` that `summary_interval` names."""
-        return self._summary.following(step)
-
     def next_step(self, step: int) -> int:
         """Returns the first step after `step` at which a window has to end."""
-        due = [self._summary.following(step), self._save.following(step)]
+        due = [self.summaries.following(step), self.saves.following(step)]
         return min([*due, self._validation.following(step)] if self._evaluate == "interval" else due)
 
 

@@ -122,7 +122,7 @@ class Saving:
         return f"at step {step}, which is not saved; {self.last_good()}", ExitCode.RETRY
 
     def _is_planned(self) -> bool:
-        return self._parts.due.is_save_due(self._parts.state.step) or self._parts.is_done
+        return self._parts.due.saves.is_due_at(self._parts.state.step) or self._parts.is_done
 
     def _begin(self, step: int, only_if: Callable[[], bool] = lambda: True) -> None:
         self._saved_step = step

@@ -54,7 +54,7 @@ class LoopWindows:
             if due.is_summary_due(now):
                 trainer.train_loop_end()
                 trainer.train_loop_begin()
-            self._run(min(step, due.next_summary(now)))
+            self._run(min(step, due.summaries.following(now)))
             self._parts.stop.check()
 
     def _run(self, due_step: int) -> None:

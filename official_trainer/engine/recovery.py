@@ -179,7 +179,7 @@ class Recovery:
         """Takes a record, and scales the learning rate by it."""
         before, self._record = self._record.learning_rate_scale, record
         if record.learning_rate_scale != 1 or before != 1:
-            self._trainer.optimizer_settings.scale_learning_rate(record.learning_rate_scale)
+            self._trainer.checkpoint_state.scale_learning_rate(record.learning_rate_scale)
 
     def _find(self, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> int | None:
         """Returns the step whose batch brings up the failure again, with the trainer just before it."""

@@ -176,15 +176,9 @@ class WindowRunner:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
 
-    def run(self, num_steps: int, *, publish: bool = False) -> int:
-        """Runs `num_steps` steps in one window and returns how many ran; see `Trainer.run_steps`."""
-        assert num_steps == 1 or not publish
-        position = None if self.process_group.is_alone else self._train_iterator.position.values()
-        return self._run_steps(num_steps, publish, position)
-
     @collective
-    def _run_steps(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
-        """Runs a window on all processes, from the chief's data position."""
+    def run(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
+        """Runs a window on all processes, from the chief's data position; see `Trainer.run_steps`."""
         self.published = None
         if position is not None:
             self._train_iterator.go_to(position)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,18 +18,20 @@ import orbit
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.parameter_server import CoordinatorError
 from official_trainer.engine import windows
-from official_trainer.engine.checkpoint_state import CheckpointState, OptimizerSettings
-from official_trainer.engine.coordinator import WorkerStreams, create_streams
+from official_trainer.engine.checkpoint_state import CheckpointState
+from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import variables
+from official_trainer.tasks import optimization, variables
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.model import sub_model
 from official_trainer.tasks.multi_task.task import MultiTask, Part, check_sections, parts_in, train_section
+
+_logger = logging.getLogger(__name__)
 
 
 class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
@@ -57,7 +60,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
       windows: runs windows of training steps.
       evaluation: runs evaluations.
       checkpoint_state: what checkpoints hold, and the values of variables on every replica.
-      optimizer_settings: what the config sets of the optimizer, and the scale of the learning rate.
     """
 
     def __init__(  # noqa: PLR0913 - the signature is Model Garden's
@@ -93,6 +95,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           ValueError: two metrics share a name.
           SubTasksError: the model has no part for one of several tasks.
           DeviceError: XLA cannot compile a step of this strategy.
+          CoordinatorError: `train_dataset` was passed, which cannot be sent to workers.
         """
         check_sections(config, task, train and train_dataset is None, evaluate and validation_dataset is None)
         self.config = config
@@ -106,15 +109,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.strategy, self.task, self.model = self.context.strategy, task, model
         self.optimizer, self.global_step = self.context.optimizer, self.context.global_step
         self.process_group = self.context.process_group
-        self.optimizer_settings = OptimizerSettings(self.context)
-        if self.optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
-            self.optimizer_settings.scale_learning_rate(1.0)  # prepares it, before a step is traced
         self._build_training(train_dataset, trains=train)
         self.checkpoint_state = CheckpointState(self.context, self._step, self.train_iterator)
+        if self.optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
+            self.checkpoint_state.scale_learning_rate(1.0)  # prepares it, before a step is traced
         self._build_evaluation(validation_dataset, checkpoint_exporter, evaluates=evaluate)
         self.train_loss, self.validation_loss = self._step.loss, self.evaluation.own_set.loss
         self.checkpoint = self.checkpoint_state.checkpoint
-        for part in (self, self.windows, self.evaluation, self.checkpoint_state, self.optimizer_settings):
+        for part in (self, self.windows, self.evaluation, self.checkpoint_state):
             self.process_group.register(part)
 
     def _build_training(self, dataset: Any, *, trains: bool) -> None:
@@ -124,13 +126,23 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         compiles_windows = self._can_compile_windows()
         self._step = TrainStep(context, accumulator, trains=trains, compiles_windows=compiles_windows)
         orbit.StandardTrainer.__init__(self, None, context.train_options)
+        counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop handles the end of the data
+        on_data_end, streams = getattr(trainer, "on_data_end", "error"), None
+        if self._coordinator is not None:
+            if dataset is not None:
+                raise CoordinatorError(
+                    "train_dataset: a dataset that was built in this process cannot be sent to workers; have the "
+                    "task's build_inputs build it, and pass no train_dataset"
+                )
+            repeats = counts_epochs or on_data_end == "repeat"
+            streams = functools.partial(create_streams, self._coordinator, repeats=repeats)
         self.train_iterator = TrainIterator(
             builder,
             context.global_step,
-            on_data_end="stop" if _counts_epochs(trainer) else getattr(trainer, "on_data_end", "error"),
+            on_data_end="stop" if counts_epochs else on_data_end,
             window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if compiles_windows else None,
             dataset=dataset,
-            worker_streams=self._worker_streams(dataset),
+            worker_streams=streams,
         )
         self.windows = WindowRunner(context, self, self._step, self.train_iterator)
 
@@ -145,23 +157,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             and type(self).train_step is Trainer.train_step
             and type(self).next_train_inputs is Trainer.next_train_inputs
         )
-
-    def _worker_streams(self, dataset: Any) -> Callable[[DatasetBuilder, int], WorkerStreams] | None:
-        """Returns what creates the iterators of workers; None without workers.
-
-        Raises:
-          CoordinatorError: a dataset was passed, which cannot be sent to workers.
-        """
-        trainer = self.config.trainer
-        if self._coordinator is None:
-            return None
-        if dataset is not None:
-            raise CoordinatorError(
-                "train_dataset: a dataset that was built in this process cannot be sent to workers; have the task's "
-                "build_inputs build it, and pass no train_dataset"
-            )
-        repeats = _counts_epochs(trainer) or getattr(trainer, "on_data_end", "error") == "repeat"
-        return functools.partial(create_streams, self._coordinator, repeats=repeats)
 
     def _build_evaluation(self, dataset: Any, exporter: Any, *, evaluates: bool) -> None:
         config, context = self.config, self.context
@@ -296,11 +291,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def train_loop_end(self) -> dict[str, Any]:
         """Returns and resets the metrics of the steps since the last call; called eagerly."""
         with self.process_group.reading(self._step.variables):
-            return {
-                **self._step.take_results(),
-                **self.loss_trace,
-                "learning_rate": self.optimizer_settings.learning_rate,
-            }
+            rate = optimization.learning_rate(self.optimizer, self.global_step)
+            return {**self._step.take_results(), **self.loss_trace, "learning_rate": rate}
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`; compiled by XLA, or run by workers, if configured."""
@@ -341,7 +333,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def eval_step(self, iterator: Any) -> dict[str, Any]:
         """Evaluates one batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
         inputs, passthrough_logs = convert(self.next_eval_inputs)(iterator)
-        return self.evaluation.step_logs(inputs, passthrough_logs)
+        logs = self.evaluation.current_set.run(inputs)
+        if clash := sorted(set(logs) & set(passthrough_logs)):
+            _logger.warning("next_eval_inputs and the model both log %s; the model's value is kept", ", ".join(clash))
+        return {**passthrough_logs, **logs}
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
         """Folds one step's logs into the state of the evaluation; called eagerly on the host."""
@@ -381,7 +376,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           RetraceError: batches keep having new shapes; the steps were run.
           PreemptedError: the run was asked to stop; `global_step` has the number of steps that ran completely.
         """
-        return self.windows.run(num_steps, publish=publish)
+        assert num_steps == 1 or not publish
+        position = None if self.process_group.is_alone else self.train_iterator.position.values()
+        return self.windows.run(num_steps, publish, position)
 
     def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the model holds its averaged weights, if the run averages."""
@@ -410,11 +407,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             "waiting_for_peers": self.process_group.is_waiting,
             "detail": (count, self.evaluation.num_examples),
         }
-
-
-def _counts_epochs(trainer: Any) -> bool:
-    """Whether the loop counts epochs: then the end of the data is for the loop to handle."""
-    return getattr(trainer, "train_epochs", None) is not None
 
 
 def _builder(config: Any, task: Any, params: Any, *, trains: bool = False) -> DatasetBuilder:
