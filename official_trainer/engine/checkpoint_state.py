@@ -16,7 +16,6 @@ from official_trainer.checkpoints import manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
-from official_trainer.distributed.replicas import ReplicaValues, ValueBackup, synchronize_replicas
 from official_trainer.engine import consistency
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainIterator
@@ -38,8 +37,8 @@ class CheckpointState:
         """Takes the parts of the state."""
         self.process_group = context.process_group
         self._context, self._step, self._train_iterator = context, step, train_iterator
-        self._of_replicas = ReplicaValues(self._variables, self.process_group.peers)
-        self._backups: list[ValueBackup] = []
+        self._of_replicas = replicas.ReplicaValues(self._variables, self.process_group.peers)
+        self._backups: list[replicas.ValueBackup] = []
         self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(context.optimizer)]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
@@ -119,7 +118,7 @@ class CheckpointState:
         """
         variables = self._variables
         with self.process_group.reading(variables):
-            synchronize_replicas(variables, self.process_group.peers)
+            replicas.synchronize_replicas(variables, self.process_group.peers)
 
     @collective
     def before_save(self) -> None:
@@ -130,7 +129,7 @@ class CheckpointState:
         """
         self._of_replicas.collect()
         if not self.process_group.is_alone:
-            self.process_group.undo_at_next_call(ValueBackup(self._variables).restore)
+            self.process_group.undo_at_next_call(replicas.ValueBackup(self._variables).restore)
             self.synchronize()
 
     @contextlib.contextmanager
@@ -139,7 +138,7 @@ class CheckpointState:
 
         Also if the block fails. A state that is saved while an evaluation in the block hangs has these values too.
         """
-        self._backups.append(ValueBackup(self._variables))
+        self._backups.append(replicas.ValueBackup(self._variables))
         try:
             yield
         finally:

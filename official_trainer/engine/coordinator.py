@@ -218,10 +218,7 @@ class Closures:
         self._cancellation.start_cancel()
 
     def begin_window(self, iterator: WorkerStreams) -> Any:
-        """Sets all counts to zero. Returns the loop of a closure, traced for these streams.
-
-        It is traced in this thread, before workers need it.
-        """
+        """Sets all counts to zero; returns a closure's loop, traced for these streams, before workers need it."""
         spec = iterator.iterator_spec
         if self._traced is None or self._traced[0] != spec:
             number = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
@@ -451,10 +448,7 @@ class AsyncWorkers:
     def _run(self, iterator: WorkerStreams, closures: Sequence[tuple[Any, ...]], run: Callable[..., Any]) -> None:
         """Has workers run closures, and returns when all are done; or, once asked to stop, when no worker is busy.
 
-        Args:
-          iterator: the batches.
-          closures: the arguments of each, beside the iterator of its worker.
-          run: runs a closure, in the thread of its worker; returns its steps, and the number of its last batch.
+        `run` gets the worker's iterator and a closure's arguments; it returns the steps, and the last batch's number.
         """
         self._is_left, shares = False, self.activity.begin_window()
 

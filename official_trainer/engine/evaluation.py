@@ -117,11 +117,6 @@ class ValidationSet:
         # The last batch may leave a replica without examples, and a mean over nothing is not a number.
         return {**compute_if_busy(num_examples, evaluate), _IS_BUSY: num_examples > 0}
 
-    def metric_names(self) -> set[str]:
-        """Returns the names of its metrics among all results: `accuracy`, or `dev|accuracy` of the set `dev`."""
-        prefix = f"{self.name}|" if self.name else ""
-        return {prefix + metric.name for metric in self.measures}
-
     def results(self, aggregated_logs: Any, global_step: tf.Variable) -> dict[str, Any]:
         """Returns the results of an evaluation; called eagerly."""
         logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
@@ -281,7 +276,8 @@ class Evaluation:
         Raises:
           MonitoredMetricError: lists what evaluations do produce.
         """
-        if not wanted.keys() - {name for each in self._sets for name in each.metric_names()}:
+        prefixes = [(f"{each.name}|" if each.name else "", each) for each in self._sets]
+        if not wanted.keys() - {prefix + metric.name for prefix, each in prefixes for metric in each.measures}:
             return
         logs = self.run_without_effects(1, own_steps=False)
         for name, wanted_by in wanted.items():

@@ -138,16 +138,14 @@ def compute_if_busy(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any
         found.update(compute())
         return found
 
+    def empty(value: tf.Tensor) -> tf.Tensor:  # with size 0 in each open dimension, else zeros
+        return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
+
     def idle() -> dict[str, Any]:  # traced after `busy`
-        return tf.nest.map_structure(_empty_like, found)
+        return tf.nest.map_structure(empty, found)
 
     computed: dict[str, Any] = tf.cond(num_examples > 0, busy, idle)
     return computed
-
-
-def _empty_like(value: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor of the same type, with size 0 in each open dimension, else zeros."""
-    return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
 
 
 def _on_host(value: tf.Tensor) -> Any:

@@ -79,7 +79,7 @@ class Loop:
         self._start()
         self._evaluate_if_due()  # an evaluation that a crash interrupted is repeated
         while not self._parts.is_done:
-            good_step = self.state.step
+            good_step = self.state.step  # the state was good until here
             try:
                 self._train_window()
                 self._report_new_traces()
@@ -192,12 +192,7 @@ class Loop:
         self._meet(self._parts.actions.last_step())
 
     def _recover(self, error: NonFiniteError, good_step: int) -> None:
-        """Goes back and prepares to continue from there, or raises what cannot be recovered from.
-
-        Args:
-          error: what has failed.
-          good_step: the step before the window that failed.
-        """
+        """Goes back and prepares to continue from there, or raises what cannot be recovered from."""
         with self._saving.repeating():
             report = self._recovery.recover(error, good_step, self.state.step, self._windows.run_to)
         step = self._parts.read_step()

@@ -38,11 +38,9 @@ class DatasetBuilder:
     def __init__(
         self, task: Any, params: Any, *, training: bool, seed: int, service_timeout_seconds: float = 600.0
     ) -> None:
-        self._task = task
+        self._task, self._training, self._seed = task, training, seed
         self.params = inputs.with_training_flag(params, training)
-        self._training = training
         self.strategy = tf.distribute.get_strategy()
-        self._seed = seed
         # Under a coordinator this process reads alone, because the workers have streams of their own.
         self._reads_alone = isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
         self._input_options = _input_options(self.strategy)
@@ -183,18 +181,14 @@ class DataPosition(tf.Module):
         self.epoch_start_step = counter("epoch_start_step")
         self.skipped_steps = counter("skipped_steps")
 
+    @property
+    def counters(self) -> tuple[tf.Variable, ...]:
+        """All variables of the position."""
+        return self.epoch, self.epoch_start_step, self.skipped_steps
+
     def values(self) -> list[int]:
         """Returns the position as numbers."""
-        return [int(counter.numpy()) for counter in self._counters]
-
-    def go_to(self, values: Sequence[int]) -> None:
-        """Takes the position that `values` returned in another process."""
-        for counter, value in zip(self._counters, values, strict=True):
-            counter.assign(value)
-
-    @property
-    def _counters(self) -> tuple[tf.Variable, ...]:
-        return self.epoch, self.epoch_start_step, self.skipped_steps
+        return [int(counter.numpy()) for counter in self.counters]
 
     def start_step(self, global_step: int) -> int:
         """Returns the number of batches of the iterator before the batch of `global_step`."""
@@ -303,10 +297,7 @@ class TrainIterator:
             yield from tf.nest.map_structure(iter, dataset)
 
     def pipelines(self) -> int | None:
-        """Returns how many input pipelines divide the task's data; None for a dataset of the caller.
-
-        Builds none of the data.
-        """
+        """Returns how many input pipelines divide the task's data, building none; None for the caller's dataset."""
         if self._dataset is not None:
             return None
         counts = []
@@ -325,7 +316,8 @@ class TrainIterator:
     def go_to(self, position: Sequence[int]) -> None:
         """Continues from the position of another process; see `DataPosition.values`."""
         if position != self.position.values():
-            self.position.go_to(position)
+            for counter, value in zip(self.position.counters, position, strict=True):
+                counter.assign(value)
             self.reset()
 
     def skip(self, num_steps: int) -> None:

@@ -29,7 +29,7 @@ from official_trainer.tasks import optimization, variables
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.model import sub_model
-from official_trainer.tasks.multi_task.task import MultiTask, Part, check_sections, parts_in, train_section
+from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, train_section
 
 _logger = logging.getLogger(__name__)
 
@@ -104,7 +104,13 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.init_async()
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train_dataset is not None else validation_dataset
-            variables.build_all_layers(model, task, lambda: _batch_spec(config, task, dataset, trains=train))
+            params = getattr(config.task, "train_data" if train else "validation_data", None)
+
+            def batch_spec() -> Any:
+                found = None if dataset is None else dataset.element_spec
+                return found or _builder(config, task, params, trains=train).element_spec()
+
+            variables.build_all_layers(model, task, batch_spec)
         self.context = StepContext(config, task, model, optimizer, options or TrainerOptions(), self._coordinator)
         self.strategy, self.task, self.model = self.context.strategy, task, model
         self.optimizer, self.global_step = self.context.optimizer, self.context.global_step
@@ -163,7 +169,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         builder = _builder(config, context.task, getattr(config.task, "validation_data", None))
         own = ValidationSet(context, context.task, context.model, builder)
         own.dataset = dataset
-        named = [self._named_set(part) for part in (*parts_in(context.task), *context.options.eval_tasks)]
+        named = []
+        for part in (*parts_in(context.task), *context.options.eval_tasks):
+            builder = _builder(config, part.task, part.task.task_config.validation_data)
+            model = sub_model(context.model, part.name)
+            named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
         for each in (*named, own) if evaluates else ():
             if each.name or each.has_data:
                 each.build_metrics()
@@ -176,11 +186,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
         )
         orbit.StandardEvaluator.__init__(self, None, eval_options)
-
-    def _named_set(self, part: Part) -> ValidationSet:
-        builder = _builder(self.config, part.task, part.task.task_config.validation_data)
-        model = sub_model(self.model, part.name)
-        return ValidationSet(self.context, part.task, model, builder, name=part.name, steps=part.eval_steps)
 
     # Model Garden's properties.
 
@@ -413,10 +418,3 @@ def _builder(config: Any, task: Any, params: Any, *, trains: bool = False) -> Da
     seed = runtime_field(config, "seed", 0)
     timeout = runtime_field(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
     return DatasetBuilder(task, params, training=trains, seed=seed, service_timeout_seconds=timeout)
-
-
-def _batch_spec(config: Any, task: Any, dataset: Any, *, trains: bool) -> Any:
-    """Returns the shapes and dtypes of a batch, of the dataset that the caller passed or of the task's."""
-    params = getattr(config.task, "train_data" if trains else "validation_data", None)
-    found = None if dataset is None else dataset.element_spec
-    return found or _builder(config, task, params, trains=trains).element_spec()
