@@ -177,7 +177,7 @@ class WindowRunner:
         return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
 
     @collective
-    def run(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
+    def run_steps(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
         """Runs a window on all processes, from the chief's data position; see `Trainer.run_steps`."""
         self.published = None
         if position is not None:

@@ -383,7 +383,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """
         assert num_steps == 1 or not publish
         position = None if self.process_group.is_alone else self.train_iterator.position.values()
-        return self.windows.run(num_steps, publish, position)
+        return self.windows.run_steps(num_steps, publish, position)
 
     def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the model holds its averaged weights, if the run averages."""

@@ -60,7 +60,7 @@ class OrbitTrainer(orbit.StandardTrainer):
 
     def train(self, num_steps):
         self.train_loop_begin()
-        self._windows.run(int(num_steps), False, None)
+        self._windows.run_steps(int(num_steps), False, None)
         return self.train_loop_end()
 
 
