@@ -65,8 +65,6 @@ class FakeTrainIterator:
 class FakeTrainer:
     """Counts steps; its loss at a step is looked up in `losses`."""
 
-    is_async = False
-
     def __init__(self, disk, config, losses=(), kill_at=None, data_length=math.inf, accuracies=()):
         self.disk, self.losses, self.kill_at = disk, dict(losses), kill_at
         self.accuracies = dict(accuracies)
@@ -75,6 +73,8 @@ class FakeTrainer:
         self.train_iterator = FakeTrainIterator(self, data_length)
         self.mean_loss = 1.0
         self.windows = []
+        self.context = types.SimpleNamespace(traces=types.SimpleNamespace(take=list), workers=None)
+        self.checkpoint_state = self
         self.in_loop = False
 
     def before_save(self):
@@ -82,6 +82,9 @@ class FakeTrainer:
 
     def after_restore(self, report):
         assert report == "report"
+
+    def load_weights(self, directory, step):
+        self.disk.events.append(("load", (directory, step)))
 
     def non_finite_weights(self):
         return []
@@ -201,6 +204,7 @@ def start(disk, config, *actions, evaluate="interval", stop=None, methods=None, 
     """Returns a loop over a fake trainer, as a process would build it that finds `disk`."""
     trainer = FakeTrainer(disk, config, **kwargs)
     stop = trainer.stop = stop or StopRequest()
+    trainer.process_group = types.SimpleNamespace(stop=stop)
     parts = LoopParts(
         trainer=trainer,
         store=FakeStore(disk, trainer),

@@ -179,7 +179,7 @@ def test_published_values_are_those_of_the_last_micro_batch():
 
     trainer = trainer_of(4, task_cls=Publishing)
     trainer.run_steps(1, publish=True)
-    assert trainer.published["examples"] == BATCH / 4
+    assert trainer.windows.published["examples"] == BATCH / 4
 
 
 class TwoUpdates(Plain):

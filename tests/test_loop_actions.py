@@ -211,11 +211,7 @@ def test_weights_to_be_exported_are_loaded_before_the_export():
     """G1: restore_best; after the last checkpoint, which keeps the last weights."""
     disk = Disk()
     action = Steps(AtSteps((20,)), answer=lambda run: Stop(reason="enough", weights=("best", 10)))
-    methods = {
-        "load_weights": lambda directory, step: disk.events.append(("load", (directory, step))),
-        "on_end": lambda step, logs: disk.events.append(("export", step)),
-    }
-    loop, _ = start(disk, config_of(), action, methods=methods)
+    loop, _ = start(disk, config_of(), action, methods={"on_end": lambda step, _: disk.events.append(("export", step))})
     loop.run()
     assert disk.events[-4:] == [("save", 20), ("validation", 20), ("load", ("best", 10)), ("export", 20)]
 

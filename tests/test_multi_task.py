@@ -137,7 +137,7 @@ def test_steps_of_all_kinds_agree():
         trainer = several.build(several.experiment(ema=EMAConfig(average_decay=0.9), **options))
         for _ in range(6 if publish else 0):
             trainer.run_steps(1, publish=True)
-            assert any(name.startswith("gradients/") for name in trainer.published)
+            assert any(name.startswith("gradients/") for name in trainer.windows.published)
         trainer.train(0 if publish else 6)
         return toy.weights(trainer) + [v.numpy() for v in trainer.context.average.values]
 

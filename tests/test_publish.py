@@ -73,7 +73,7 @@ def test_a_run_that_publishes_is_the_same_bit_by_bit(strategy, options):
     plain.run_steps(9)
     for num_steps, is_wanted in ((1, True), (3, False), (1, True), (1, True), (3, False)):
         assert publishing.run_steps(num_steps, publish=is_wanted) == num_steps
-        assert (publishing.published is not None) == is_wanted
+        assert (publishing.windows.published is not None) == is_wanted
     assert_bitwise_equal(everything(plain), everything(publishing))
 
 
@@ -84,7 +84,7 @@ def test_what_is_published_comes_out_as_numpy(strategy):
     trainer.run_steps(3)
     trainer.run_steps(1, publish=True)
     batch = slice(30, 40)  # the fourth batch of ten
-    found = trainer.published
+    found = trainer.windows.published
     assert type(found) is dict
     assert found["mean_label"] == pytest.approx(toy.LABELS[batch].mean())
     assert isinstance(found["features"], Histogram)
@@ -111,7 +111,7 @@ def test_gradients_are_those_of_the_mean_over_all_replicas():
     expected = [gradient.numpy() for gradient in tape.gradient(loss, one.model.trainable_variables)]
     for trainer in (one, two):
         trainer.run_steps(1, publish=True)
-        found = trainer.published
+        found = trainer.windows.published
         kernel = found["gradients/logits/kernel"].values.reshape(-1, *expected[0].shape)[0]
         np.testing.assert_allclose(kernel, expected[0], rtol=1e-5, atol=1e-7)
         assert found["gradient_norm"] == pytest.approx(np.sqrt(sum((g**2).sum() for g in expected)), rel=1e-5)
@@ -149,9 +149,9 @@ def test_two_values_of_one_name_are_numbered():
 
     trainer = build(task_cls=Twice)
     trainer.run_steps(1, publish=True)
-    found = [trainer.published[name] for name in ("value", "value_2", "value_3")]
+    found = [trainer.windows.published[name] for name in ("value", "value_2", "value_3")]
     assert found == [1.0, 2.0, 3.0]
-    assert trainer.published["value_4"].values.tolist() == [4.0]
+    assert trainer.windows.published["value_4"].values.tolist() == [4.0]
 
 
 def task_that(body):
@@ -239,7 +239,7 @@ def test_other_types_of_numbers_come_out_as_numpy_has_them():
 
     trainer = build(task_cls=task_that(body))
     trainer.run_steps(1, publish=True)
-    found = trainer.published
+    found = trainer.windows.published
     assert found["half"] == 1.5
     assert (found["brain"].values.dtype, found["brain"].values.tolist()) == (np.float32, [1.0, 2.0])
     assert found["flags"].values.dtype == bool
@@ -266,7 +266,7 @@ def test_a_step_that_the_data_does_not_hold_publishes_nothing():
 
     trainer = build(experiment(on_data_end="stop"), task_cls=Finite)
     assert [trainer.run_steps(1, publish=True) for _ in range(3)] == [1, 1, 0]
-    assert trainer.published is None
+    assert trainer.windows.published is None
     again = build(experiment(on_data_end="repeat"), task_cls=Finite)
     assert [again.run_steps(1, publish=True) for _ in range(3)] == [1, 1, 1]
-    np.testing.assert_array_equal(again.published["features"].values, FEATURES[:10])
+    np.testing.assert_array_equal(again.windows.published["features"].values, FEATURES[:10])

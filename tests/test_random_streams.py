@@ -51,7 +51,7 @@ def seeds(trainer, steps):
     for step in range(steps):
         trainer.run_steps(1, publish=True)
         for name in ("augment", "noise"):
-            for replica, pair in enumerate(trainer.published[name].values.reshape(-1, 2)):
+            for replica, pair in enumerate(trainer.windows.published[name].values.reshape(-1, 2)):
                 assert pair.dtype == np.int64
                 found[step, replica, name] = tuple(pair)
     return found
@@ -94,9 +94,9 @@ def test_a_run_in_two_parts_draws_what_one_in_one_does(strategy, enable_xla, mod
     )
     whole.run_steps(9)
     first.run_steps(5)
-    first.before_save()
+    first.checkpoint_state.before_save()
     CheckpointStore(model_dir, first.checkpoint, max_to_keep=1).save(5)
-    second.after_restore(CheckpointStore(model_dir, second.checkpoint, max_to_keep=1).restore())
+    second.checkpoint_state.after_restore(CheckpointStore(model_dir, second.checkpoint, max_to_keep=1).restore())
     second.run_steps(4)
     assert_bitwise_equal(weights(whole), weights(second))
     plain = build(experiment(enable_xla=enable_xla), task_cls=Undropped, strategy=strategy)
@@ -144,7 +144,7 @@ def test_a_seed_may_be_asked_for_in_functions_and_loops():
     trainer = build(task_cls=Nested)
     trainer.run_steps(3)
     trainer.run_steps(1, publish=True)
-    assert len({tuple(pair) for pair in trainer.published["seeds"].values}) == 1
+    assert len({tuple(pair) for pair in trainer.windows.published["seeds"].values}) == 1
 
 
 def test_outside_of_a_step_there_is_no_seed():

@@ -147,7 +147,7 @@ def test_a_run_that_left_out_a_batch_still_does_after_a_restart(model_dir, tmp_p
 
     def save_and_die(saving):
         save(saving)
-        if saving._progress.step == 30 and saving._recovery.state():  # saved again on the way to the bad batch
+        if saving._parts.state.step == 30 and saving._recovery.state():  # saved again on the way to the bad batch
             raise Killed
 
     with monkeypatch.context() as patch:
@@ -333,7 +333,7 @@ def test_the_rate_is_scaled_from_the_recovery_on_also_after_a_kill(rate, model_d
 
     def save_and_die(saving):
         save(saving)
-        if saving._progress.step == 40:
+        if saving._parts.state.step == 40:
             raise Killed
 
     with monkeypatch.context() as patch:

@@ -414,7 +414,7 @@ def test_steps_can_be_put_into_a_tpus_program(micro_batches):
 
     def evaluate(features, labels):
         def replica(*inputs):
-            return evaluation.step.run_on_replica(inputs, evaluation.own_set, trainer.task.validation_step)
+            return evaluation.own_set.run_on_replica(inputs, trainer.task.validation_step)
 
         shapes = [tf.TensorShape([None, None]), tf.TensorShape([None])]
         tf.compat.v1.tpu.replicate(replica, [[features, labels]], maximum_shapes=shapes)

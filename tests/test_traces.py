@@ -66,9 +66,9 @@ def test_steps_are_traced_once(strategy, options):
     trainer.train(3)
     trainer.evaluate(-1)
     trainer.evaluate(2)
-    assert [trace.kind for trace in trainer.traces.take()] == ["train", "eval"]
-    assert trainer.traces.take() == []
-    assert trainer.traces.seconds("train") > 0
+    assert [trace.kind for trace in trainer.context.traces.take()] == ["train", "eval"]
+    assert trainer.context.traces.take() == []
+    assert trainer.context.traces.seconds("train") > 0
 
 
 def test_what_runs_eagerly_is_not_traced():
@@ -77,7 +77,7 @@ def test_what_runs_eagerly_is_not_traced():
     trainer = toy.build(toy.experiment(**options))
     trainer.train(3)
     trainer.evaluate(2)
-    assert trainer.traces.take() == []
+    assert trainer.context.traces.take() == []
     trainer = toy.build()
     tf.config.run_functions_eagerly(True)
     try:
@@ -85,7 +85,7 @@ def test_what_runs_eagerly_is_not_traced():
         trainer.evaluate(2)
     finally:
         tf.config.run_functions_eagerly(False)
-    assert trainer.traces.take() == []
+    assert trainer.context.traces.take() == []
 
 
 @pytest.mark.parametrize("uses_while_loop", [True, False])
@@ -95,7 +95,7 @@ def test_data_of_another_shape_traces_again_until_it_is_too_much(uses_while_loop
     for size in (4, 6, 4):
         trainer.train_dataset = batches(size)
         trainer.train(2)
-    assert trainer.traces.count("train") == 2
+    assert trainer.context.traces.count("train") == 2
     trainer.train_dataset = batches(8)
     with pytest.raises(RetraceError, match=r"traced 3 times, more often than trainer.max_traces=2") as error:
         trainer.train(2)
@@ -141,7 +141,7 @@ def test_a_tasks_own_function_is_counted_where_the_step_is_eager():
     trainer = toy.build(config, task_cls=Task)
     trainer.train_dataset = toy.examples(20).batch(8)
     trainer.train(3)
-    first, second = trainer.traces.take()
+    first, second = trainer.context.traces.take()
     assert (first.signature, second.signature) == ("(float32[8,6], int32[8])", "(float32[4,6], int32[4])")
     trainer.train_dataset = batches(3)
     trainer.train_iterator.position.begin_epoch(3)
@@ -161,7 +161,7 @@ def test_a_step_of_ones_own_is_counted():
     trainer.run_steps(3)
     trainer.train_dataset = batches(4)
     trainer.run_steps(3)
-    assert trainer.traces.count("train") == 2
+    assert trainer.context.traces.count("train") == 2
     assert trainer.context.input_wait.waits() is None
 
 
@@ -188,14 +188,14 @@ def test_actions_are_told_of_traces():
     """G13: once the window or the evaluation has ended, whichever it was."""
     trainer = toy.build(toy.experiment(validation_interval=4, summary_interval=4, checkpoint_interval=4))
     trainer.config.trainer.__dict__["train_steps"] = 8
-    trainer.after_restore = lambda report: None
+    trainer.checkpoint_state.after_restore = lambda report: None
     disk, witness = Disk(), Witness()
     parts = LoopParts(
         trainer=trainer,
         store=FakeStore(disk, trainer),
         metric_writer=FakeJournal(disk),
         due=DueSteps(trainer.config.trainer, "interval"),
-        observer=Observer(disk, find_row=lambda step, split: None, new_traces=trainer.traces.take),
+        observer=Observer(disk, find_row=lambda step, split: None),
         actions=Schedule([witness]),
     )
     Loop(parts).run()

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 WINDOWS_OF_MANY_LENGTHS = """
-from official_trainer.engine import input_wait, windows
+from official_trainer.engine import windows
 from official_trainer.lazy import tf
 
 total = tf.Variable(0)
-loop = windows.CompiledLoop(lambda batch: total.assign_add(batch[0]), input_wait.InputWait())
+loop = windows.CompiledLoop(lambda batch: total.assign_add(batch[0]), windows.InputWait(), lambda run: run)
 blocks = iter(tf.data.Dataset.range(8, output_type=tf.int32).batch(1).batch(8).repeat())
 for num_steps in (3, 8, 1, 5, 7):
     loop(blocks, tf.constant(num_steps))

@@ -102,7 +102,7 @@ class AverageCheckpoints(Action):
     def on_step(self, run: Run) -> None:
         trainer, config = run.trainer, self._config
         self._prepare(trainer)
-        with trainer.replica_state.preserved():
+        with trainer.checkpoint_state.preserved():
             steps = self._put_in_mean(run)
             self._recalibrate(trainer, run.step)
             logs = (
@@ -138,7 +138,7 @@ class AverageCheckpoints(Action):
         wanted = self._config.recalibrate_batch_norm
         if wanted is None or self._statistics is None:
             return
-        with trainer.replica_state.preserved():  # layers may change more in training mode than these statistics
+        with trainer.checkpoint_state.preserved():  # layers may change more in training mode than these statistics
             count = self._statistics.measure(itertools.islice(trainer.train_iterator.first_batches(), wanted), step)
         self._statistics.assign()
         if count < wanted:

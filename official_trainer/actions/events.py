@@ -176,7 +176,7 @@ class Notifier(Action):
         if is_stop:
             return self._queue.wait(min(self._end_seconds, STOP_SECONDS))
         try:
-            with run.trainer.stop.interruptible():
+            with run.trainer.process_group.stop.interruptible():
                 return self._queue.wait(self._end_seconds)
         except PreemptedError:
             return self._queue.wait(STOP_SECONDS)
@@ -184,7 +184,7 @@ class Notifier(Action):
     def _notify(self, event: EventName, run: Run, metrics: Mapping[str, float] | None = None) -> None:
         self._put(event, run, metrics or {}, None)
         if self._waits:
-            with run.trainer.stop.interruptible():
+            with run.trainer.process_group.stop.interruptible():
                 self._queue.wait(None)
         self._raise_errors()
 

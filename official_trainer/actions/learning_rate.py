@@ -26,7 +26,9 @@ class LearningRate(Action):
     """Records the rate of the optimizer's schedule, and the loss scale if there is one."""
 
     def on_step(self, run: Run) -> None:
-        values = {"learning_rate": run.trainer.optimizer_settings.learning_rate}
+        from official_trainer.tasks import optimization  # imports TensorFlow
+
+        values = {"learning_rate": optimization.learning_rate(run.trainer.optimizer, run.trainer.global_step)}
         if hasattr(run.trainer.optimizer, "loss_scale"):
             values["loss_scale"] = run.trainer.optimizer.loss_scale
         run.tracker.log("optimizer", run.step, values)

@@ -51,10 +51,10 @@ class PublishIntermediates(Action):
         self._config = config
 
     def on_step(self, run: Run) -> CallAt | None:
-        if run.trainer.published is None:
+        if run.trainer.windows.published is None:
             # This step could not be foreseen, so its values were not collected. The next step is published instead.
             return CallAt(step=run.step + 1)
-        found = {**run.trainer.published, **self._weights(run.trainer)}
+        found = {**run.trainer.windows.published, **self._weights(run.trainer)}
         sent = {name: value for name, value in found.items() if self._is_sent(name, value)}
         media = {name: value for name, value in sent.items() if isinstance(value, Histogram | Image)}
         if numbers := {name: value for name, value in sent.items() if name not in media}:

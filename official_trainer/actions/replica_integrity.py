@@ -53,15 +53,15 @@ class ReplicaIntegrity(Action):
         self._absolute, self._relative = absolute_tolerance, relative_tolerance
 
     def on_start(self, run: Run) -> None:
-        if not run.trainer.replica_state.mirrored_variables():
+        if not run.trainer.checkpoint_state.mirrored_variables():
             self.when = triggers.AtSteps(())  # windows need not end for it
             _logger.info("%s: there is one replica, so there is nothing to compare", self.name)
 
     def on_step(self, run: Run) -> None:
-        for number, checksums in enumerate(run.trainer.replica_state.checksums_of_replicas()):
+        for number, checksums in enumerate(run.trainer.checkpoint_state.checksums_of_replicas()):
             if len(set(checksums)) > 1:
-                variable = run.trainer.replica_state.mirrored_variables()[number]
-                self._compare(variable.name, run.trainer.replica_state.values_of_replicas(number), run.step)
+                variable = run.trainer.checkpoint_state.mirrored_variables()[number]
+                self._compare(variable.name, run.trainer.checkpoint_state.values_of_replicas(number), run.step)
 
     def _compare(self, name: str, replicas: Sequence[tuple[str, np.ndarray]], step: int) -> None:
         first, *others = (value for _, value in replicas)

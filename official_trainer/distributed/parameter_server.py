@@ -1,8 +1,7 @@
 """Training under a coordinator: the strategy of the chief, and the servers of all other processes.
 
 Owns: which parts of a config are not supported there, connecting to the cluster, the life of a worker's or parameter
-server's process. Does not own: the windows of steps (`engine/coordinator.py`), the workers' data
-(`engine/worker_streams.py`).
+server's process. Does not own: the windows of steps and the workers' data (`engine/coordinator.py`).
 
 Workers and parameter servers run TensorFlow's server and no part of the trainer: the chief sends them all computations.
 So they detect its end in the run directory.

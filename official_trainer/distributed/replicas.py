@@ -1,7 +1,7 @@
 """Variables that have a value on each replica: batch-norm statistics, metrics, the loss trace; and mirrored variables.
 
 Owns: giving all replicas their part of the common value, saving the value of each replica, keeping values and restoring
-them, and reading mirrored values for a comparison. Does not own: when (`engine/replica_state.py`), or the variables.
+them, and reading mirrored values for a comparison. Does not own: when (`engine/checkpoint_state.py`), or the variables.
 
 TensorFlow saves one mean, or one sum, for all replicas. A run that stops between two of its own saves and continues
 from that would round differently from one that did not stop. So a checkpoint also holds the value of every replica.

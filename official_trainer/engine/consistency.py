@@ -33,7 +33,6 @@ class DisagreementError(UserError, ValueError):
 def of_run(experiment: str, mode: str, model_dir: str, config: Mapping[str, Any]) -> Facts:
     """Returns the facts that must agree before anything is built, among them every field of the config by its path."""
     return {
-        **_myself(),
         "experiment": experiment,
         "mode": mode,
         "model_dir": model_dir,
@@ -47,7 +46,6 @@ def of_checkpoint(prefix: str, step: int) -> Facts:
     directory = os.path.dirname(prefix)
     mark = files.join(directory, manifest.name(step))
     return {
-        **_myself(),
         "run": (read_run(directory) or {}).get("run_id", _MISSING),
         "checkpoint": prefix,
         "manifest": hashlib.sha256(files.read_bytes(mark)).hexdigest()[:16] if files.exists(mark) else _MISSING,
@@ -62,7 +60,7 @@ def check(peers: Peers, facts_of: Callable[[], Facts]) -> None:
     """
     if peers.count == 1:
         return
-    of_all = peers.exchange(facts_of())
+    of_all = peers.exchange({_SELF: f"{socket.gethostname()}, pid {os.getpid()}", **facts_of()})
     names = [name for name in dict.fromkeys(name for each in of_all for name in each) if name != _SELF]
     differing = [name for name in names if len({each.get(name, _MISSING) for each in of_all}) > 1]
     if differing:
@@ -72,10 +70,6 @@ def check(peers: Peers, facts_of: Callable[[], Facts]) -> None:
             "Start all of them with the same command, code, packages and files; model_dir has to be a place that all "
             "of them see."
         )
-
-
-def _myself() -> Facts:
-    return {_SELF: f"{socket.gethostname()}, pid {os.getpid()}"}
 
 
 def _table(of_all: Sequence[Facts], differing: Sequence[str]) -> str:

@@ -1,15 +1,14 @@
 """Evaluation: traced steps over all validation data, each example counted once, with averaged weights in the model.
 
-Owns: running all validation sets, the traced evaluation step, and evaluations that leave no trace in the run. Does not
-own: Model Garden's override points (`trainer.py`), when to evaluate (`loop.py`), keeping the best checkpoint
-(`checkpoints/best.py`).
+Owns: the parts of a validation set and the step on a batch of it, running all sets, the directions of their metrics,
+and evaluations that leave no trace in the run. Does not own: which sets there are and Model Garden's override points
+(`trainer.py`), when to evaluate (`loop.py`), keeping the best checkpoint (`checkpoints/best.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,65 +17,138 @@ import orbit
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
+from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
-from official_trainer.engine.replica_state import ReplicaState
 from official_trainer.engine.step_context import StepContext
-from official_trainer.engine.validation_sets import MonitoredMetricError, ValidationSet, direction_of, overrides
+from official_trainer.engine.train_iterator import DatasetBuilder
+from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.inputs import DataError
-from official_trainer.lazy import tf
+from official_trainer.lazy import keras, tf
 from official_trainer.tasks import metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking import monitored
 
-_logger = logging.getLogger(__name__)
+_IS_BUSY = "replica had examples"
+"""Key in the logs of a step: whether each replica had examples, where some may have none."""
 
 
-class EvalStep:
-    """The evaluation step on one batch of a validation set, on every replica.
+class ValidationSet:
+    """A validation set: examples, and what is measured on them.
 
     Attributes:
-      num_examples: examples of the set that were evaluated so far, one value for each replica.
-      is_overridden: whether a subclass of the trainer has a step of its own, which may count no examples.
+      name: the key of its results; empty for the task's own set, whose results have no key of their own.
+      task: has the `validation_step` and `aggregate_logs` that are called.
+      model: what they are called with; the run's, or a part of it.
+      builder: builds the data.
+      steps: batches of an evaluation, -1 for all; None for the number that the evaluation is called with.
+      loss: mean over the examples of the last evaluation.
+      metrics: the task's and the model's.
+      dataset: the distributed data; None until it is built.
+      loop_fn: the evaluation loop; None until it is created.
+      num_examples: examples that were evaluated so far, one value for each replica.
     """
 
-    def __init__(self, context: StepContext, *, skips_idle_replicas: bool, is_overridden: bool) -> None:
-        """Takes the strategy and the random numbers; see `TrainerOptions.skips_idle_replicas`."""
+    def __init__(
+        self,
+        context: StepContext,
+        task: Any,
+        model: keras.Model,
+        builder: DatasetBuilder,
+        *,
+        name: str = "",
+        steps: int | None = None,
+    ) -> None:
+        """Takes the parts of the set; `build_metrics` builds the metrics."""
+        self._context = context
+        self.dataset: Any = None
+        self.loop_fn: Callable[[Any, int, Any], Any] | None = None
+        self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
+        self.loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
+        self.metrics: list[Any] = []
         self.num_examples = metrics.example_counter()
-        self.is_overridden = is_overridden
-        self._strategy, self._streams = context.strategy, context.streams
-        self._skips_idle_replicas = skips_idle_replicas and self._strategy.num_replicas_in_sync > 1
+
+    def build_metrics(self) -> None:
+        """Builds the metrics; called under the strategy's scope.
+
+        Raises:
+          ValueError: two metrics share a name.
+        """
+        name = self.name
+        self.metrics = [*self.task.build_metrics(training=False), *getattr(self.model, "metrics", [])]
+        metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")
+
+    @property
+    def measures(self) -> list[Any]:
+        """The metrics and the loss."""
+        return [*self.metrics, self.loss]
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is data to evaluate."""
+        return self.dataset is not None or self.builder.params is not None
 
     @do_not_convert
-    def run(self, inputs: Any, of_set: ValidationSet) -> dict[str, Any]:
+    def run(self, inputs: Any) -> dict[str, Any]:
         """Evaluates a batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
-        step_of_task = convert(of_set.task.validation_step)
-        step = functools.partial(self.run_on_replica, of_set=of_set, step_of_task=step_of_task)
-        outputs = self._strategy.run(step, args=(inputs,))
+        step_of_task = convert(self.task.validation_step)
+        step = functools.partial(self.run_on_replica, step_of_task=step_of_task)
+        outputs = self._context.strategy.run(step, args=(inputs,))
         return {
-            name: tf.nest.map_structure(self._strategy.experimental_local_results, value)
+            name: tf.nest.map_structure(self._context.strategy.experimental_local_results, value)
             for name, value in outputs.items()
         }
 
     @do_not_convert
-    def run_on_replica(self, inputs: Any, of_set: ValidationSet, step_of_task: Callable[..., Any]) -> dict[str, Any]:
+    def run_on_replica(self, inputs: Any, step_of_task: Callable[..., Any]) -> dict[str, Any]:
         """Evaluates a replica's batch; called in replica context, traced."""
         num_examples = num_examples_of(inputs)
         self.num_examples.assign_add(tf.cast(num_examples, tf.int64))
-        evaluate = functools.partial(self._evaluate, inputs, of_set, num_examples, step_of_task)
-        if not self._skips_idle_replicas:
+
+        def evaluate() -> dict[str, Any]:
+            with self._context.streams.named("validation", self.num_examples):
+                logs = step_of_task(inputs, model=self.model, metrics=self.metrics)
+            if self.task.loss in logs:
+                loss = tf.reduce_mean(tf.cast(logs[self.task.loss], tf.float32))
+                self.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
+            return tf.nest.map_structure(tf.convert_to_tensor, dict(logs))
+
+        if not self._context.options.skips_idle_replicas or self._context.strategy.num_replicas_in_sync == 1:
             return evaluate()
         # The last batch may leave a replica without examples, and a mean over nothing is not a number.
         return {**compute_if_busy(num_examples, evaluate), _IS_BUSY: num_examples > 0}
 
-    def _evaluate(
-        self, inputs: Any, of_set: ValidationSet, num_examples: tf.Tensor, step_of_task: Callable[..., Any]
-    ) -> dict[str, Any]:
-        with self._streams.named("validation", self.num_examples):
-            logs = step_of_task(inputs, model=of_set.model, metrics=of_set.metrics)
-        if of_set.task.loss in logs:
-            loss = tf.reduce_mean(tf.cast(logs[of_set.task.loss], tf.float32))
-            of_set.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
-        return tf.nest.map_structure(tf.convert_to_tensor, dict(logs))
+    def results(self, aggregated_logs: Any, global_step: tf.Variable) -> dict[str, Any]:
+        """Returns the results of an evaluation; called eagerly."""
+        logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
+        if self.loss.count.numpy() > 0:
+            logs[self.loss.name] = self.loss.result()
+        if aggregated_logs is not None:
+            logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step))
+        return logs
+
+    def direction(self, name: str, full_name: str) -> monitored.Direction:
+        """Returns which values of a metric, by its name in this set, are better; see `Evaluation.metric_direction`."""
+        task = type(self.task).__name__
+        declared: Mapping[str, Any] = getattr(self.task, "metric_directions", {})  # Model Garden's tasks have none
+        for key in (name, name.rpartition("|")[2]):
+            if key in declared:
+                return metrics.checked_direction(declared[key], f"{task}.metric_directions[{key!r}]")
+        if name == self.loss.name:
+            return "min"
+        found = next((metric for metric in self.metrics if metric.name == name), None)
+        if found is not None and (direction := metrics.direction_of(found)) is not None:
+            return direction
+        cause = f"it is no metric object of {task}" if found is None else f"{type(found).__name__} does not declare it"
+        raise metrics.MetricDirectionError(
+            f"it is unknown whether a higher or a lower {full_name!r} is better: {cause}; set mode to max or min, or "
+            f'declare it in the code: {task}.metric_directions = {{"{name}": "max"}}'
+        )
+
+
+class MonitoredMetricError(UserError, LookupError):
+    """A setting needs a metric that evaluations do not produce."""
+
+    exit_code = ExitCode.CONFIG
 
 
 class Evaluation:
@@ -88,7 +160,6 @@ class Evaluation:
     Attributes:
       own_set: the task's own validation set.
       current_set: the one that is evaluated now, or was last.
-      step: the traced step.
       exporter: keeps the best checkpoint; None for none.
     """
 
@@ -97,9 +168,10 @@ class Evaluation:
         context: StepContext,
         trainer: Any,
         sets: Sequence[ValidationSet],
-        step: EvalStep,
-        replica_state: ReplicaState,
+        state: CheckpointState,
         exporter: Any,
+        *,
+        counts_examples: bool,
     ) -> None:
         """Takes what an evaluation needs.
 
@@ -108,17 +180,16 @@ class Evaluation:
           trainer: Model Garden's override points: `eval_begin`, `eval_step`, `eval_reduce`, `eval_end`,
             `create_eval_loop_fn`, and `weights_averaged`.
           sets: the task's own set, which is left out if it has no data, and those that have names.
-          step: the traced step.
-          replica_state: is synchronized before an evaluation.
+          state: is synchronized before an evaluation, and may be preserved.
           exporter: has `maybe_export_checkpoint(checkpoint, logs, global_step)` and `best_ckpt_logs`, or is None.
+          counts_examples: whether the trainer's step is that of the sets, and no subclass's, which may count none.
         """
         self.process_group = context.process_group
         self.own_set, *self._named_sets = sets
-        self.current_set, self.step, self.exporter = self.own_set, step, exporter
-        self._context, self._trainer, self._replica_state = context, trainer, replica_state
+        self.current_set, self.exporter, self._counts_examples = self.own_set, exporter, counts_examples
+        self._context, self._trainer, self._state = context, trainer, state
         self._named_states: dict[str, Any] = {}
         metrics.check_names([*self.own_set.measures, *self._named_sets], "evaluation")
-        self.process_group.register(self)
 
     @property
     def _sets(self) -> list[ValidationSet]:
@@ -128,7 +199,7 @@ class Evaluation:
     @property
     def num_examples(self) -> int:
         """How many examples of the current set this process has evaluated; any thread may read it."""
-        return int(local_sum(self.step.num_examples))
+        return int(local_sum(self.current_set.num_examples))
 
     def run(self, num_steps: int, *, own_steps: bool = True) -> dict[str, Any]:
         """Evaluates all sets and returns `eval_end`'s logs; called by all processes. See `Trainer.evaluate`.
@@ -137,7 +208,7 @@ class Evaluation:
           num_steps: batches; -1 for all.
           own_steps: whether a set with a number of steps of its own has as many.
         """
-        self._replica_state.synchronize()
+        self._state.synchronize()
         trainer = self._trainer
         with trainer.weights_averaged(), self.process_group.stop.interruptible(self.rescue):
             state = trainer.eval_begin()
@@ -153,14 +224,14 @@ class Evaluation:
     def _run_set(self, each: ValidationSet, num_steps: int, state: Any) -> Any:
         """Returns the folded logs of one set, whose metrics hold the rest."""
         trainer, self.current_set = self._trainer, each
-        self.step.num_examples.assign(0)
+        each.num_examples.assign(0)
         with each.builder.errors_explained():
             if each.loop_fn is None:
                 each.loop_fn = trainer.create_eval_loop_fn(has_state=state is not None)
             if each.dataset is None:
                 each.dataset = each.builder.build()
             state = each.loop_fn(tf.nest.map_structure(iter, each.dataset), num_steps, state)
-        if not self.step.is_overridden and sum(self.process_group.exchange(self.num_examples)) == 0:
+        if self._counts_examples and sum(self.process_group.exchange(self.num_examples)) == 0:
             raise DataError(
                 f"{each.builder.source}: the validation data {f'of {each.name!r} ' if each.name else ''}holds no "
                 "example; check input_path, and global_batch_size if drop_remainder is set"
@@ -180,7 +251,7 @@ class Evaluation:
     @collective
     def _evaluate_weights(self, num_steps: int, own_steps: bool, weights: Sequence[Any] | None) -> dict[str, Any]:
         """Evaluates the chief's weights, which may differ from those that all processes train."""
-        with self.keeping_best(None), self._replica_state.preserved():
+        with self.keeping_best(None), self._state.preserved():
             for variable, value in zip(self._context.model.variables, weights or (), strict=weights is not None):
                 variable.assign(value)
             return self.run(num_steps, own_steps=own_steps)
@@ -205,25 +276,46 @@ class Evaluation:
         Raises:
           MonitoredMetricError: lists what evaluations do produce.
         """
-        if not wanted.keys() - {name for each in self._sets for name in each.metric_names()}:
+        prefixes = [(f"{each.name}|" if each.name else "", each) for each in self._sets]
+        if not wanted.keys() - {prefix + metric.name for prefix, each in prefixes for metric in each.measures}:
             return
         logs = self.run_without_effects(1, own_steps=False)
         for name, wanted_by in wanted.items():
             if monitored.find_metric(logs, name) is None:
-                raise MonitoredMetricError(name, wanted_by, monitored.names(logs))
+                produced = monitored.names(logs)
+                near = nearest(name, produced)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise MonitoredMetricError(
+                    f"{wanted_by}: evaluation does not produce {name!r}; it produces "
+                    f"{', '.join(sorted(produced))}{hint}"
+                )
 
     def metric_direction(self, name: str) -> monitored.Direction:
         """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.
 
-        See `validation_sets.direction_of`.
+        It is never guessed from the name: the task declares it (`metric_directions`), or the metric does, or its class
+        is known. The engine's own losses are better when they are lower.
+
+        Raises:
+          MetricDirectionError: it is not declared, or as neither `max` nor `min`.
         """
-        return direction_of(name, self._sets)
+        sets = self._sets
+        found = next((each for each in self._named_sets if name.startswith(f"{each.name}|")), None)
+        inner = name if found is None else name.removeprefix(f"{found.name}|")
+        found = found or next((each for each in sets if not each.name), None)
+        if found is None:
+            known = ", ".join(each.name for each in sets)
+            raise metrics.MetricDirectionError(
+                f"it is unknown whether a higher or a lower {name!r} is better: it belongs to no validation set; there "
+                f"are {known}, whose metrics are called {sets[0].name}|{name}"
+            )
+        return found.direction(inner, name)
 
     def rescue(self) -> bool:
         """Has the training state saved while an evaluation hangs; in another thread, which then ends the process."""
         if self._context.average is not None:
             self._context.average.swap_out()
-        self._replica_state.restore_preserved()
+        self._state.restore_preserved()
         return self.process_group.stop.save_state(lambda: True)
 
     # What Model Garden's override points do by default.
@@ -257,21 +349,17 @@ class Evaluation:
     def _reduce(self, state: Any, outputs: Any) -> Any:
         """Passes a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
         if not self.process_group.is_alone and self.task_folds:
-            own = {name: tf.nest.map_structure(_on_host, value) for name, value in outputs.items()}
+            on_host = functools.partial(tf.nest.map_structure, lambda v: v.numpy() if isinstance(v, tf.Tensor) else v)
+            own = {name: on_host(value) for name, value in outputs.items()}
             outputs = _joined(self.process_group.exchange(own))
         return self._trainer.eval_reduce(state, _drop_idle_replicas(outputs))
 
     @property
     def task_folds(self) -> bool:
         """Whether the task of the current set folds the logs of its steps."""
-        return overrides(self.current_set.task, "aggregate_logs")
-
-    def step_logs(self, inputs: Any, passthrough_logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Evaluates a batch of the current set, traced; returns its logs, and those that stayed on the host."""
-        logs = self.step.run(inputs, self.current_set)
-        if clash := sorted(set(logs) & set(passthrough_logs)):
-            _logger.warning("next_eval_inputs and the model both log %s; the model's value is kept", ", ".join(clash))
-        return {**passthrough_logs, **logs}
+        # Beyond the base class, ours or Model Garden's, which declares it.
+        owner = next(cls for cls in type(self.current_set.task).__mro__ if "aggregate_logs" in vars(cls))
+        return owner.__name__ != "Task"
 
     def reset(self) -> None:
         """Resets the metrics of all sets."""
@@ -291,21 +379,13 @@ class Evaluation:
         logs = self.own_set.results(aggregated_logs, global_step)
         for each in self._named_sets:
             logs[each.name] = each.results(self._named_states.get(each.name), global_step)
-        return logs | self._export_best(logs)
-
-    def _export_best(self, logs: dict[str, Any]) -> dict[str, Any]:
-        """Offers the evaluated weights to the exporter; returns the best value so far."""
-        exporter, trainer = self.exporter, self._trainer
-        if exporter is None:
-            return {}
+        if self.exporter is None:
+            return logs
         with self.process_group.chief_only():
-            exporter.maybe_export_checkpoint(trainer.checkpoint, logs, self._context.step)
-        name = trainer.config.trainer.best_checkpoint_eval_metric
-        best = monitored.find_metric(exporter.best_ckpt_logs or {}, name)
-        return {} if best is None else {f"best_{name}": best}
-
-
-_IS_BUSY = "replica had examples"
+            self.exporter.maybe_export_checkpoint(self._trainer.checkpoint, logs, self._context.step)
+        name = self._trainer.config.trainer.best_checkpoint_eval_metric
+        best = monitored.find_metric(self.exporter.best_ckpt_logs or {}, name)
+        return logs if best is None else {**logs, f"best_{name}": best}
 
 
 def _drop_idle_replicas(outputs: Any) -> Any:
@@ -322,21 +402,13 @@ def _drop_idle_replicas(outputs: Any) -> Any:
     return {name: keep(value) for name, value in outputs.items() if name != _IS_BUSY}
 
 
-def _on_host(value: Any) -> Any:
-    return value.numpy() if isinstance(value, tf.Tensor) else value
-
-
-def _joined(outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _joined(values: Sequence[Any]) -> Any:
     """Returns step logs of all processes as those of one: the values of replicas one after the other."""
-    return {name: _joined_value([each[name] for each in outputs]) for name in outputs[0]}
-
-
-def _joined_value(values: Sequence[Any]) -> Any:
     first = values[0]
     if isinstance(first, Mapping):
-        return {key: _joined_value([value[key] for value in values]) for key in first}
+        return {key: _joined([value[key] for value in values]) for key in first}
     if not isinstance(first, tuple | list):
         return first  # of the host, not of its replicas
     if any(isinstance(part, Mapping | tuple | list) for part in first):
-        return type(first)(_joined_value(list(parts)) for parts in zip(*values, strict=True))
+        return type(first)(_joined(list(parts)) for parts in zip(*values, strict=True))
     return tuple(part for value in values for part in value)

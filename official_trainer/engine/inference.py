@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
@@ -28,13 +28,6 @@ class OutputError(UserError, ValueError):
     """The outputs of an inference step do not have one row for each example."""
 
 
-class Infers(Protocol):
-    """What inference needs of a task, ours or Model Garden's."""
-
-    def inference_step(self, inputs: Any, model: Any) -> Any:
-        """Returns the model's outputs for features alone: nests of tensors `[batch, …]`."""
-
-
 class Inference:
     """The inference step of a task.
 
@@ -42,11 +35,12 @@ class Inference:
       strategy: the strategy in scope at construction.
     """
 
-    def __init__(self, task: Infers, model: Any, *, seed: int = 0, use_tf_function: bool = True) -> None:
+    def __init__(self, task: Any, model: Any, *, seed: int = 0, use_tf_function: bool = True) -> None:
         """Takes the task and the model.
 
         Args:
-          task: its `inference_step` is called, in replica context.
+          task: its `inference_step(inputs, model)` is called, in replica context, with features alone; it returns nests
+            of tensors `[batch, …]`.
           model: passed to the step.
           seed: seed of the step's random numbers; a batch gets the same ones each time.
           use_tf_function: whether the step is traced.
@@ -98,21 +92,18 @@ class Inference:
         def infer() -> dict[str, tf.Tensor]:
             with NamedStreams(self._seed, "prediction", number):
                 outputs = step_of_task(split_inputs(inputs)[0], self._model)
-            self._check_dense(outputs)
+            for value in tf.nest.flatten(outputs, expand_composites=False):
+                if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+                    raise OutputError(
+                        f"{type(self._task).__name__}.inference_step returns a {type(value).__name__}; predictions are "
+                        "rows of dense tensors, so return its to_tensor(), or tf.sparse.to_dense of it"
+                    )
             return export.by_name(outputs, self._model)
 
         # The last batch may leave a replica without examples, and not every layer accepts an empty batch.
         is_alone = self.strategy.num_replicas_in_sync == 1
         outputs = infer() if is_alone else compute_if_busy(num_examples, infer)
         return {**outputs, _NUM_EXAMPLES: num_examples}
-
-    def _check_dense(self, outputs: Any) -> None:
-        for value in tf.nest.flatten(outputs, expand_composites=False):
-            if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
-                raise OutputError(
-                    f"{type(self._task).__name__}.inference_step returns a {type(value).__name__}; predictions are "
-                    "rows of dense tensors, so return its to_tensor(), or tf.sparse.to_dense of it"
-                )
 
     def _joined(self, outputs: dict[str, Any]) -> tuple[Columns, int]:
         """Returns the rows of all replicas, in their order, and their number."""
@@ -147,16 +138,14 @@ def compute_if_busy(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any
         found.update(compute())
         return found
 
+    def empty(value: tf.Tensor) -> tf.Tensor:  # with size 0 in each open dimension, else zeros
+        return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
+
     def idle() -> dict[str, Any]:  # traced after `busy`
-        return tf.nest.map_structure(_empty_like, found)
+        return tf.nest.map_structure(empty, found)
 
     computed: dict[str, Any] = tf.cond(num_examples > 0, busy, idle)
     return computed
-
-
-def _empty_like(value: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor of the same type, with size 0 in each open dimension, else zeros."""
-    return tf.zeros([0 if size is None else size for size in value.shape], value.dtype)
 
 
 def _on_host(value: tf.Tensor) -> Any:

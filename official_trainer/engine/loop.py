@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer.actions.action import LoopState, Run
-from official_trainer.engine.loop_parts import LoopParts, LoopProgress
-from official_trainer.engine.loop_requests import ActionRequests
-from official_trainer.engine.loop_results import Evaluations, Summaries
+from official_trainer.actions.action import LoopState, Request, Rollback, Run, Save, Stop
+from official_trainer.engine.loop_parts import LoopParts
 from official_trainer.engine.loop_saving import Saving
 from official_trainer.engine.loop_windows import LoopWindows
-from official_trainer.engine.recovery import NonFiniteError, Recovery
+from official_trainer.engine.recovery import DivergedError, NonFiniteError, Recovery
 from official_trainer.stopping import Interrupted, PreemptedError
+from official_trainer.tracking import flatten
 
 _logger = logging.getLogger(__name__)
 
@@ -35,25 +35,23 @@ class Loop:
     def __init__(self, parts: LoopParts) -> None:
         """Takes what it works with."""
         self._parts = parts
-        self._progress = LoopProgress(parts)
-        self._recovery = Recovery(parts.trainer, parts.store, diagnosis=parts.diagnosis)
-        self._windows = LoopWindows(parts, self._progress, self._recovery)
-        self._saving = Saving(parts, self._progress, self._recovery)
-        run = Run(
+        self._recovery = Recovery(parts)
+        self._windows = LoopWindows(parts, self._recovery)
+        self._saving = Saving(parts, self._recovery)
+        self._seen_by_actions = Run(
             state=self.state,
             trainer=parts.trainer,
             model_dir=parts.model_dir,
             tracker=parts.metric_writer,
             saved_steps=self._saving.steps,
         )
-        self._summaries = Summaries(parts, self._progress, run)
-        self._requests = ActionRequests(parts, self._progress, run, end_early=self._end_early, saving=self._saving)
-        self._evaluations = Evaluations(parts, self._progress, self._requests)
+        self._results: Mapping[str, Any] = {}  # of the newest summary or evaluation, nested
+        self._stop: Stop | None = None  # the first one that an action has asked for
 
     @property
     def state(self) -> LoopState:
         """Where the run is, as actions see it."""
-        return self._progress.state
+        return self._parts.state
 
     def run(self) -> dict[str, Any]:
         """Trains to the end and returns the last results: of the evaluation if there was one, else of training.
@@ -74,32 +72,32 @@ class Loop:
                 self._parts.actions.end(error)
                 raise
             self._parts.actions.end(None)
-        return dict(self._progress.results)
+        return dict(self._results)
 
     def _run(self) -> None:
         self._restore()
         self._start()
-        self._evaluations.run_if_due()  # an evaluation that a crash interrupted is repeated
-        while not self._progress.is_done:
+        self._evaluate_if_due()  # an evaluation that a crash interrupted is repeated
+        while not self._parts.is_done:
+            good_step = self.state.step  # the state was good until here
             try:
                 self._train_window()
-                self._requests.report_new_traces()
-                self._requests.on_step(summarized=self._summaries.is_written)
+                self._report_new_traces()
+                self._meet(self._parts.actions.step(summarized=self._is_summarized, ended=self._parts.is_done))
                 self._saving.save_if_due()
-                self._evaluations.run_if_due()
+                self._evaluate_if_due()
                 self._saving.save_if_due()  # an action may have ended training because of the evaluation
             except NonFiniteError as error:
-                self._recover(error)
+                self._recover(error, good_step)
         self._export()
 
     def _restore(self) -> None:
         """Restores the newest checkpoint, or initializes, and drops what was recorded of later steps."""
         with self._parts.stop.interruptible():
-            self._progress.enter("restore")
+            self._parts.enter("restore")
             if not self._recovery.restore():
                 self._parts.trainer.initialize()
-            self.state.start_step = self._progress.read_step()
-            self._progress.start_window()
+            self.state.start_step = self._parts.read_step()
             self._parts.actions.restore(self._recovery.extra)
             self._parts.observer.on_restore(self.state)
             self._parts.metric_writer.rewind(self.state.step)
@@ -107,23 +105,80 @@ class Loop:
 
     def _start(self) -> None:
         self._parts.observer.on_start(self.state)
-        self._progress.begin()
-        self._summaries.start()
-        self._requests.on_start()
+        self._saving.begin()
+        self._parts.trainer.train_loop_begin()
+        seen = self._seen_by_actions
+        if (row := self._parts.observer.find_row(self.state.step, "train")) is not None:
+            seen.train_logs, seen.summary_step, seen.outputs = row, self.state.step, row
+        self._meet(self._parts.actions.start(seen))
 
     def _train_window(self) -> None:
         """Runs a window up to where something is due, at most, and writes the summary if one is due."""
-        start = self._progress.step
-        self._progress.enter("train")
+        start = self.state.step
+        self._parts.enter("train")
         # More than once where the data of an epoch has ended: that window has no step.
-        while self._progress.step == start and not self._progress.is_done:
+        while self.state.step == start and not self._parts.is_done:
             self._windows.run()
             if problem := self._recovery.loss_problem():
-                self._summaries.write()
+                self._write_summary()
                 raise NonFiniteError(f"{problem}; {self._saving.last_good()}")
             self._saving.report()
             self._parts.stop.check()
-        self._summaries.write_if_due()
+        if self._parts.due.is_summary_due(self.state.step) or self._parts.is_done:
+            self._write_summary()
+
+    @property
+    def _is_summarized(self) -> bool:
+        """Whether this step has its summary."""
+        return self._seen_by_actions.summary_step == self.state.step
+
+    def _write_summary(self) -> None:
+        """Writes the summary of training at this step."""
+        parts, seen, step = self._parts, self._seen_by_actions, self.state.step
+        seen.summary_step = step
+        self._results = seen.outputs = parts.trainer.train_loop_end()
+        seen.train_logs = flatten(self._results)  # once: it waits for the device
+        parts.metric_writer.log("train", step, seen.train_logs)
+        parts.observer.on_summary(step)
+        if not parts.is_done:
+            parts.trainer.train_loop_begin()
+
+    def _evaluate_if_due(self) -> None:
+        """Evaluates if this step is due, unless its row is written; actions see each evaluation once."""
+        parts, step = self._parts, self.state.step
+        if not parts.due.is_evaluation_due(step, is_last=parts.is_done):
+            return
+        found = parts.observer.find_row(step, "validation")
+        if found is None:
+            parts.enter("evaluate")
+            logs = parts.trainer.evaluate(parts.config.validation_steps)
+            self._report_new_traces()
+            flat = flatten(logs)
+            self._show_evaluation(flat, logs)
+            parts.metric_writer.log("validation", step, flat)
+            self._results = logs  # not before: an action may have ended training, with a summary
+            parts.stop.check()
+        elif not parts.actions.has_seen_evaluation(step):
+            self._show_evaluation(found, found)  # the process died between the row and the next checkpoint
+
+    def _show_evaluation(self, logs: Mapping[str, float], outputs: Mapping[str, Any]) -> None:
+        self._seen_by_actions.outputs = outputs
+        self._meet(self._parts.actions.evaluation(logs, ended=self._parts.is_done))
+
+    def _report_new_traces(self) -> None:
+        self._meet(self._parts.actions.traces(self._parts.trainer.context.traces.take()))
+
+    def _meet(self, requests: Sequence[Request]) -> None:
+        """Does what actions ask for; a rollback first, because other requests are about a state that it discards."""
+        for request in requests:
+            if isinstance(request, Rollback):
+                raise DivergedError(f"{request.reason}; {self._saving.last_good()}")
+        if any(isinstance(request, Save) for request in requests):
+            self._saving.request()
+        for request in requests:
+            if isinstance(request, Stop) and self._stop is None:
+                self._stop = request
+                self._end_early(request.reason)
 
     def _end_early(self, reason: str) -> None:
         """An action ends training at this step, as if it were the last one."""
@@ -131,43 +186,39 @@ class Loop:
         if self.state.step == 0:
             return  # there is no state to save or to evaluate
         self.state.end_step = self.state.step
-        if not self._summaries.is_written:
-            self._summaries.write()
+        if not self._is_summarized:
+            self._write_summary()
         self._parts.observer.on_stop(reason)
-        self._requests.on_last_step()
+        self._meet(self._parts.actions.last_step())
 
-    def _recover(self, error: NonFiniteError) -> None:
+    def _recover(self, error: NonFiniteError, good_step: int) -> None:
         """Goes back and prepares to continue from there, or raises what cannot be recovered from."""
-        seconds = self.state.median_step_seconds or 0.0
-        good_step, failed_step = self._progress.good_step, self._progress.step
-        with self._progress.repeating():
-            report = self._recovery.recover(
-                error, good_step, failed_step, step_seconds=seconds, run_to=self._windows.run_to
-            )
-        step = self._progress.read_step()
+        with self._saving.repeating():
+            report = self._recovery.recover(error, good_step, self.state.step, self._windows.run_to)
+        step = self._parts.read_step()
         self._parts.metric_writer.rewind(step)
         self._parts.observer.on_rollback(step)
-        self._saving.forget()
         self._parts.actions.restore(self._recovery.extra)
-        self._summaries.restart()
+        self._seen_by_actions.summary_step = None
+        self._parts.trainer.train_loop_begin()
         _logger.warning("%s", report)
 
     def _export(self) -> None:
-        self._progress.enter("save")
+        self._parts.enter("save")
         self._saving.finish()
-        self._progress.enter("export")
+        self._parts.enter("export")
         with self._parts.stop.interruptible():
-            if self._requests.weights is not None:
-                self._parts.observer.load_weights(*self._requests.weights)
-            self._parts.observer.on_end(self.state.step, self._progress.results)
+            if self._stop is not None and self._stop.weights is not None:
+                self._parts.trainer.checkpoint_state.load_weights(*self._stop.weights)
+            self._parts.observer.on_end(self.state.step, self._results)
 
     def _save_at_stop(self) -> PreemptedError:
         """Saves what is not saved yet, and returns the error that describes how the run ended."""
-        if (step := self._progress.sync_step()) > 0:
+        if (step := self._saving.step_to_save()) > 0:
             if problem := self._recovery.loss_problem():
                 raise NonFiniteError(f"{problem}; {self._saving.last_good()}")
-            if self._parts.due.is_summary_due(step) and not self._summaries.is_written:
-                self._summaries.write()  # the window that was interrupted may have ended where this is due
+            if self._parts.due.is_summary_due(step) and not self._is_summarized:
+                self._write_summary()  # the window that was interrupted may have ended where this is due
             self._saving.save()
             self._saving.finish()
         return PreemptedError(f"{self._parts.stop.reason} {self._saving.describe_end()[0]}")

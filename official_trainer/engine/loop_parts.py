@@ -6,25 +6,16 @@ does (`runs/observer.py`).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-from official_trainer.actions import action
 from official_trainer.actions.action import LoopState
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config.modes import Evaluates
-from official_trainer.engine.recovery import Diagnosis
 from official_trainer.stopping import StopRequest
+from official_trainer.tracking import Tracker
 from official_trainer.triggers import Every
-
-
-class MetricWriter(action.MetricWriter, Protocol):
-    """What the loop needs of the trackers: rows of numbers that can be taken back."""
-
-    def rewind(self, step: int) -> None:
-        """Drops everything after `step`."""
 
 
 class LoopObserver:
@@ -63,54 +54,44 @@ class LoopObserver:
     def on_forced_end(self, exit_code: int) -> None:
         """The process is about to be ended while the main thread hangs; called in another thread."""
 
-    def new_traces(self) -> Sequence[Any]:
-        """Returns the functions that were traced since the last call."""
-        return ()
-
     def find_row(self, step: int, split: str) -> Mapping[str, float] | None:
         """Returns the numbers of `split` at `step` that an earlier process has written; None without any."""
         return None
 
-    def load_weights(self, directory: str, step: int) -> None:
-        """Loads the weights of a checkpoint that an action has asked to export."""
-
 
 class DueSteps:
-    """The steps at which summaries, checkpoints and evaluations are due, as `trainer.…_interval` configures them."""
+    """The steps at which summaries, checkpoints and evaluations are due, as `trainer.…_interval` configures them.
+
+    Attributes:
+      summaries: the steps of `summary_interval`.
+      saves: the steps of `checkpoint_interval`.
+    """
 
     def __init__(self, config: Any, evaluate: Evaluates) -> None:
         """Takes the section `trainer`, and whether there are evaluations at intervals, at the end only, or never."""
-        self._summary = Every(config.summary_interval)
-        self._save = Every(config.checkpoint_interval)
+        self.summaries = Every(config.summary_interval)
+        self.saves = Every(config.checkpoint_interval)
         self._validation = Every(config.validation_interval)
         self._evaluate = evaluate
 
     def is_summary_due(self, step: int) -> bool:
         """Whether there is a summary at a step, the last one aside."""
-        return self._summary.is_due_at(step)
-
-    def is_save_due(self, step: int) -> bool:
-        """Whether there is a checkpoint of a step, the last one aside."""
-        return self._save.is_due_at(step)
+        return self.summaries.is_due_at(step)
 
     def is_evaluation_due(self, step: int, *, is_last: bool) -> bool:
         """Whether there is an evaluation at a step."""
         at_interval = self._evaluate == "interval" and self._validation.is_due_at(step)
         return at_interval or (self._evaluate != "never" and is_last)
 
-    def next_summary(self, step: int) -> int:
-        """Returns the first step after `step` that `summary_interval` names."""
-        return self._summary.following(step)
-
     def next_step(self, step: int) -> int:
         """Returns the first step after `step` at which a window has to end."""
-        due = [self._summary.following(step), self._save.following(step)]
+        due = [self.summaries.following(step), self.saves.following(step)]
         return min([*due, self._validation.following(step)] if self._evaluate == "interval" else due)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class LoopParts:
-    """What a loop works with.
+    """What a loop works with, and where it is.
 
     Attributes:
       trainer: runs steps and evaluations.
@@ -120,49 +101,26 @@ class LoopParts:
       observer: receives the events.
       actions: called at their steps.
       stop: checked between windows and evaluations; all other phases can be interrupted immediately.
-      diagnosis: examines a loss that is not finite; None writes no report.
-      model_dir: the run directory, for actions.
+      model_dir: the run directory, for actions and for reports of a loss that is not finite; empty for none.
+      state: step, first and last step, as actions see them.
+      phase: the one that began last; empty before the first.
     """
 
     trainer: Any
     store: Any
-    metric_writer: MetricWriter
+    metric_writer: Tracker
     due: DueSteps
     observer: LoopObserver = dataclasses.field(default_factory=LoopObserver)
     actions: Schedule = dataclasses.field(default_factory=Schedule)
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
-    diagnosis: Diagnosis | None = None
     model_dir: str = ""
+    state: LoopState = dataclasses.field(default_factory=LoopState, init=False)
+    phase: str = dataclasses.field(default="", init=False)
 
     @property
     def config(self) -> Any:
         """The section `trainer` of the config."""
         return self.trainer.config.trainer
-
-
-class LoopProgress:
-    """Where a loop is.
-
-    Attributes:
-      state: step, first and last step, as actions see them.
-      good_step: the step before the window that runs, or ran last.
-      results: of the newest summary or evaluation, nested.
-      is_repeating: whether steps are repeated to find one that failed: then there is no state to save.
-    """
-
-    def __init__(self, parts: LoopParts) -> None:
-        self._trainer, self._observer = parts.trainer, parts.observer
-        self._phase = ""
-        self._has_begun = False
-        self.state = LoopState()
-        self.good_step = 0
-        self.results: Mapping[str, Any] = {}
-        self.is_repeating = False
-
-    @property
-    def step(self) -> int:
-        """The global step at which the loop is."""
-        return self.state.step
 
     @property
     def is_done(self) -> bool:
@@ -171,34 +129,11 @@ class LoopProgress:
 
     def enter(self, phase: str) -> None:
         """Begins a phase, unless the loop is in it."""
-        if phase != self._phase:
-            self._phase = phase
-            self._observer.on_phase(phase, self.state.step)
-
-    def begin(self) -> None:
-        """Training begins: from here on there is a state to save."""
-        self._has_begun = True
-
-    @contextlib.contextmanager
-    def repeating(self) -> Iterator[None]:
-        """For a block that repeats steps. After an error in it, the state stays one that must not be saved."""
-        self.is_repeating = True
-        yield
-        self.is_repeating = False
+        if phase != self.phase:
+            self.phase = phase
+            self.observer.on_phase(phase, self.state.step)
 
     def read_step(self) -> int:
         """Takes the step from the trainer's variable, and returns it."""
-        self.state.step = int(self._trainer.global_step.numpy())
+        self.state.step = int(self.trainer.global_step.numpy())
         return self.state.step
-
-    def sync_step(self) -> int:
-        """Updates the step after a call that was interrupted; returns 0 while there is no state to save."""
-        return self.read_step() if self._has_begun and not self.is_repeating else 0
-
-    def start_window(self) -> None:
-        """A window begins: the state was good until here."""
-        self.good_step = self.state.step
-
-    def set_results(self, logs: Mapping[str, Any]) -> None:
-        """Takes the results of a summary or an evaluation."""
-        self.results = logs

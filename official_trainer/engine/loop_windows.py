@@ -10,7 +10,7 @@ import logging
 import math
 import time
 
-from official_trainer.engine.loop_parts import LoopParts, LoopProgress
+from official_trainer.engine.loop_parts import LoopParts
 from official_trainer.engine.recovery import Recovery
 
 _logger = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ WINDOW_GROWTH = 10
 class LoopWindows:
     """Runs the windows of a loop, one after the other."""
 
-    def __init__(self, parts: LoopParts, progress: LoopProgress, recovery: Recovery) -> None:
-        self._parts, self._progress, self._recovery = parts, progress, recovery
+    def __init__(self, parts: LoopParts, recovery: Recovery) -> None:
+        self._parts, self._recovery = parts, recovery
         self._max_steps = 1
 
     def planned_end(self) -> int | None:
@@ -39,30 +39,26 @@ class LoopWindows:
 
     def run(self) -> None:
         """Runs a window up to the next step at which something is due, at most."""
-        self._progress.start_window()
-        self._run(self._next_due_step())
-
-    def run_to(self, step: int) -> None:
-        """Runs windows until `step`, to repeat what was run before: the mean loss starts again where it did."""
-        trainer, due = self._parts.trainer, self._parts.due
-        self._progress.read_step()
-        while (now := self._progress.step) < step:
-            if due.is_summary_due(now):
-                trainer.train_loop_end()
-                trainer.train_loop_begin()
-            self._run(min(step, due.next_summary(now)))
-            self._parts.stop.check()
-
-    def _next_due_step(self) -> int:
-        state = self._progress.state
+        state = self._parts.state
         due = self._parts.due.next_step(state.step)
         if state.end_step is not None:
             due = min(due, state.end_step)
         acts = self._parts.actions.next_step(state.step, due - 1)
-        return due if acts is None else acts
+        self._run(due if acts is None else acts)
+
+    def run_to(self, step: int) -> None:
+        """Runs windows until `step`, to repeat what was run before: the mean loss starts again where it did."""
+        trainer, due = self._parts.trainer, self._parts.due
+        self._parts.read_step()
+        while (now := self._parts.state.step) < step:
+            if due.is_summary_due(now):
+                trainer.train_loop_end()
+                trainer.train_loop_begin()
+            self._run(min(step, due.summaries.following(now)))
+            self._parts.stop.check()
 
     def _run(self, due_step: int) -> None:
-        state, trainer = self._progress.state, self._parts.trainer
+        state, trainer = self._parts.state, self._parts.trainer
         self._recovery.leave_out_if_due(state.step)
         until = min(due_step, self._recovery.next_step(state.step))
         num_steps = min(int(until) - state.step, self._parts.config.steps_per_loop, self._max_steps)
@@ -77,7 +73,8 @@ class LoopWindows:
         state.step += ran
         if ran:
             state.step_seconds.append(seconds / ran)
-            self._max_steps = _next_length(ran, seconds)
+            most = int(MAX_WINDOW_SECONDS / max(seconds / ran, 1e-9))
+            self._max_steps = max(1, min(ran * WINDOW_GROWTH, most))
         if ran < num_steps:
             self._end_epoch()
         state.epoch = trainer.train_iterator.epoch(state.step)
@@ -85,7 +82,7 @@ class LoopWindows:
 
     def _end_epoch(self) -> None:
         """The data ended: begins the next epoch, or ends the run here."""
-        state, iterator = self._progress.state, self._parts.trainer.train_iterator
+        state, iterator = self._parts.state, self._parts.trainer.train_iterator
         epochs = self._parts.config.train_epochs
         if epochs is None:
             _logger.info("the training data ended at step %d, and so does training (on_data_end: stop)", state.step)
@@ -95,9 +92,3 @@ class LoopWindows:
         done = int(iterator.position.epoch.numpy())
         # All epochs of a data set have the same length: the first one determines the end.
         state.end_step = state.step if done >= epochs else math.ceil(state.step / done * epochs)
-
-
-def _next_length(steps: int, seconds: float) -> int:
-    """Returns how many steps the window after one of `steps` may have, which took `seconds`."""
-    per_step = max(seconds / steps, 1e-9)
-    return max(1, min(steps * WINDOW_GROWTH, int(MAX_WINDOW_SECONDS / per_step)))

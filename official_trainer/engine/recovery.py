@@ -1,18 +1,27 @@
 """Recovery from a loss that is not finite: find the batch that caused it, write a report, go back or give up.
 
 Owns: the policy in `trainer.recovery_…`, repeating steps to find the one that failed, the record of recoveries across
-restarts. Does not own: noticing the failure (`loop.py`), the content of the report (`nonfinite.py`).
+restarts, and the report on the step: its batch and statistics of every tensor, in the files
+`non_finite/step-N/{report.json, batch.npz}` of a run directory. Does not own: noticing the failure (`loop.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from official_trainer import files
+from official_trainer.engine.loop_parts import LoopParts
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+from official_trainer.tracking.jsonl import encode
 
 _logger = logging.getLogger(__name__)
 
@@ -33,35 +42,21 @@ class DivergedError(NonFiniteError):
     """An action asks to go back; the numbers are finite, so no batch is the cause."""
 
 
-class Diagnosis(Protocol):
-    """What a recovery needs to examine a failure."""
-
-    def first_bad_batch(self, good_step: int, failed_step: int) -> int | None:
-        """Returns the first step after `good_step` with a batch that is not finite, up to `failed_step`."""
-
-    def write(self, step: int, *, is_culprit: bool) -> str:
-        """Writes a report of a step, with its batch if that is the culprit; returns where."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Decision:
-    """How a run continues from a checkpoint that was saved before the failure was noticed.
+class _Record:
+    """What the manifest of a checkpoint holds of the recoveries before it, under the same names.
 
     Attributes:
-      step: of the checkpoint.
-      count: recoveries so far.
-      skipped_steps: how far the data is ahead of the steps.
-      left_out: as in `Recovery`.
-      pending: as in `Recovery`.
-      scale: of the learning rate.
+      recoveries: their number.
+      left_out: batches that are left out, each after this many steps, in the order of the recoveries.
+      left_out_pending: those that the state of the checkpoint has not come to yet.
+      learning_rate_scale: factor of the configured learning rate.
     """
 
-    step: int
-    count: int
-    skipped_steps: int
-    left_out: tuple[int, ...]
-    pending: tuple[int, ...]
-    scale: float
+    recoveries: int = 0
+    left_out: Sequence[int] = ()
+    left_out_pending: Sequence[int] = ()
+    learning_rate_scale: float = 1.0
 
 
 class Recovery:
@@ -72,22 +67,14 @@ class Recovery:
     it.
     """
 
-    def __init__(self, trainer: Any, store: Any, *, diagnosis: Diagnosis | None) -> None:
-        """Takes the parts.
-
-        Args:
-          trainer: runs steps.
-          store: restores checkpoints.
-          diagnosis: examines the failure; None writes no report.
-        """
-        self._trainer, self._store = trainer, store
-        self._config = trainer.config.trainer
-        self._diagnosis = diagnosis
-        self._count = 0
-        self._left_out: tuple[int, ...] = ()  # each batch after this many steps, in the order of the recoveries
-        self._pending: tuple[int, ...] = ()  # those that this state has not come to yet
-        self._scale = 1.0
-        self._decision: _Decision | None = None
+    def __init__(self, parts: LoopParts) -> None:
+        """Takes the parts of the loop."""
+        self._parts, self._config = parts, parts.config
+        self._trainer, self._store = parts.trainer, parts.store
+        self._record = _Record()
+        # How the run continues from a checkpoint that was saved before the failure was noticed: the step of the
+        # checkpoint, how far the data is ahead of the steps, and the record.
+        self._decision: tuple[int, int, _Record] | None = None
         self.extra: Mapping[str, Any] = {}
         """What the manifest of the restored checkpoint records besides numbers; empty for a fresh run."""
 
@@ -104,114 +91,101 @@ class Recovery:
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint's manifest has to hold, so that `restore` continues in the same way."""
-        if not self._count:
-            return {}
-        left_out = {"left_out": list(self._left_out), "left_out_pending": list(self._pending)}
-        return {"recoveries": self._count, **left_out, "learning_rate_scale": self._scale}
+        return dataclasses.asdict(self._record) if self._record.recoveries else {}
 
     def next_step(self, step: int) -> int | float:
         """Returns the first step after `step` before which a batch is left out; infinity without any."""
-        return min((pending for pending in self._pending if pending > step), default=math.inf)
+        return min((pending for pending in self._record.left_out_pending if pending > step), default=math.inf)
 
     def leave_out_if_due(self, step: int) -> None:
         """Moves the data past the batches that would come after `step`, if they have to be left out."""
-        if count := self._pending.count(step):
-            self._pending = tuple(pending for pending in self._pending if pending != step)
+        pending = self._record.left_out_pending
+        if count := pending.count(step):
+            left = tuple(other for other in pending if other != step)
+            self._record = dataclasses.replace(self._record, left_out_pending=left)
             self._trainer.train_iterator.skip(count)
 
-    def recover(
-        self,
-        error: NonFiniteError,
-        good_step: int,
-        failed_step: int,
-        *,
-        step_seconds: float,
-        run_to: Callable[[int], None],
-    ) -> str:
+    def recover(self, error: NonFiniteError, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> str:
         """Goes back to an earlier checkpoint, as `trainer.recovery_…` configures; returns what was done, in words.
 
         Args:
           error: what happened.
           good_step: the last step known to be good; the failure came after it.
           failed_step: the step at which the failure was seen.
-          step_seconds: how long a step takes.
           run_to: runs windows of steps up to a step, and does not check the loss.
 
         Raises:
           NonFiniteError: `error` again, with what was found out, because no recovery is left.
         """
         self._store.wait()
-        count, left_out = self._count + 1, self._left_out
-        skipped = self._trainer.train_iterator.skipped_steps
-        scale = self._scale * self._config.recovery_learning_rate_scale
+        config, before, iterator = self._config, self._record, self._trainer.train_iterator
+        count, left_out, skipped = before.recoveries + 1, before.left_out, iterator.skipped_steps
+        scale = before.learning_rate_scale * config.recovery_learning_rate_scale
         has_cause = not isinstance(error, DivergedError)
-        can_repeat = has_cause and not self._trainer.is_async  # else no step comes again as it was
-        culprit = self._find(good_step, failed_step, step_seconds, run_to) if can_repeat else None
+        can_repeat = has_cause and self._trainer.context.workers is None  # else no step comes again as it was
+        culprit = self._find(good_step, failed_step, run_to) if can_repeat else None
         found = self._describe(culprit, good_step, failed_step) if has_cause else "an action asks to go back"
         steps = self._store.steps()
-        if count > self._config.recovery_max_trials or not steps:
+        if count > config.recovery_max_trials or not steps:
             raise NonFiniteError(f"{error}\n{found}") from error
-        target = steps[max(0, len(steps) - self._config.recovery_checkpoints_back)]
-        self._go_back(target, steps)
-        policy, bad_step = self._config.recovery_data, failed_step if culprit is None else culprit
+        target = steps[max(0, len(steps) - config.recovery_checkpoints_back)]
+        for step in steps:
+            if step > target:
+                self._store.delete(step)  # a restart must not restore it
+        self._decision = None
+        self.restore()
+        policy, bad_step = config.recovery_data, failed_step if culprit is None else culprit
         if policy == "skip_batch":
             left_out = (*left_out, bad_step - 1)
         # The checkpoint records what was left out before it, and what was pending; all other batches come after it.
-        pending = (*self._pending, *left_out[len(self._left_out) :])
-        skipped = skipped + failed_step - target if policy == "skip" else self._trainer.train_iterator.skipped_steps
-        self._decision = _Decision(
-            step=target, count=count, skipped_steps=skipped, left_out=left_out, pending=pending, scale=scale
-        )
-        self._apply(self._decision)
+        restored = self._record
+        pending = (*restored.left_out_pending, *left_out[len(restored.left_out) :])
+        skipped = skipped + failed_step - target if policy == "skip" else iterator.skipped_steps
+        record = _Record(recoveries=count, left_out=left_out, left_out_pending=pending, learning_rate_scale=scale)
+        self._decision = target, skipped, record
+        self._apply(skipped, record)
         data = {
             "skip": f"past the data of {failed_step - target} steps",
             "skip_batch": f"leaving out the batch of step {bad_step}",
             "repeat": "with the same data",
         }[policy]
         rate = "" if scale == 1 else f", at {scale:g} times the learning rate"
-        limit = self._config.recovery_max_trials
-        return f"{error}\n{found}\nrecovery {count} of {limit}: back at step {target}, {data}{rate}"
-
-    def _go_back(self, target: int, steps: Sequence[int]) -> None:
-        """Restores the checkpoint of step `target`; later ones are deleted, because a restart must not restore them."""
-        for step in steps:
-            if step > target:
-                self._store.delete(step)
-        self._decision = None
-        self.restore()
+        which = f"recovery {count} of {config.recovery_max_trials}"
+        return f"{error}\n{found}\n{which}: back at step {target}, {data}{rate}"
 
     def restore(self) -> bool:
         """Restores the newest checkpoint, and its record of recoveries; returns whether there is one."""
         report = self._store.restore()
         if report is None:
             return False
-        self._trainer.after_restore(report)
+        self._trainer.checkpoint_state.after_restore(report)
         step = int(self._trainer.global_step.numpy())
         self.extra = self._store.manifest(step).extra
-        self._count = self.extra.get("recoveries", 0)
-        self._left_out = tuple(self.extra.get("left_out", ()))
-        self._pending = tuple(self.extra.get("left_out_pending", ()))
-        self._scale_learning_rate(self.extra.get("learning_rate_scale", 1.0))
-        if self._decision is not None and self._decision.step == step and self._decision.count > self._count:
-            self._apply(self._decision)
+        names = (field.name for field in dataclasses.fields(_Record))
+        known: dict[str, Any] = {name: self.extra[name] for name in names if name in self.extra}
+        self._use(_Record(**known))
+        if self._decision is not None:
+            decided, skipped_steps, record = self._decision
+            if decided == step and record.recoveries > self._record.recoveries:
+                self._apply(skipped_steps, record)
         return True
 
-    def _apply(self, decision: _Decision) -> None:
-        self._count, self._left_out, self._pending = decision.count, decision.left_out, decision.pending
-        self._scale_learning_rate(decision.scale)
-        if ahead := decision.skipped_steps - self._trainer.train_iterator.skipped_steps:
+    def _apply(self, skipped_steps: int, record: _Record) -> None:
+        self._use(record)
+        if ahead := skipped_steps - self._trainer.train_iterator.skipped_steps:
             self._trainer.train_iterator.skip(ahead)
 
-    def _scale_learning_rate(self, scale: float) -> None:
-        if scale != 1 or self._scale != 1:
-            self._trainer.optimizer_settings.scale_learning_rate(scale)
-        self._scale = scale
+    def _use(self, record: _Record) -> None:
+        """Takes a record, and scales the learning rate by it."""
+        before, self._record = self._record.learning_rate_scale, record
+        if record.learning_rate_scale != 1 or before != 1:
+            self._trainer.checkpoint_state.scale_learning_rate(record.learning_rate_scale)
 
-    def _find(self, good_step: int, failed_step: int, step_seconds: float, run_to: Callable[[int], None]) -> int | None:
+    def _find(self, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> int | None:
         """Returns the step whose batch brings up the failure again, with the trainer just before it."""
-        start = self._store.latest_step()
+        start, step_seconds = self._store.latest_step(), self._parts.state.median_step_seconds or 0.0
         if start is None or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
-            return None if self._diagnosis is None else self._diagnosis.first_bad_batch(good_step, failed_step)
+            return first_bad_batch(self._trainer, good_step, failed_step) if self._parts.model_dir else None
         self.restore()
         run_to(max(good_step, start))
         for step in range(max(good_step, start) + 1, failed_step + 1):
@@ -226,7 +200,9 @@ class Recovery:
     def _describe(self, culprit: int | None, good_step: int, failed_step: int) -> str:
         is_culprit = culprit is not None
         step = failed_step if culprit is None else culprit
-        where = "" if self._diagnosis is None else self._diagnosis.write(step, is_culprit=is_culprit)
+        where = ""
+        if self._parts.model_dir:
+            where = write_report(self._parts.model_dir, self._trainer, step, is_culprit=is_culprit)
         if is_culprit:
             return f"the batch of step {step} did it; it and its tensors are in {where}"
         if int(self._trainer.global_step.numpy()) == failed_step and not self.loss_problem():
@@ -235,3 +211,106 @@ class Recovery:
                 f"machine, or an operation that is not deterministic; the tensors are in {where}"
             )
         return f"it came between steps {good_step} and {failed_step}; the tensors are in {where}"
+
+
+def first_bad_batch(trainer: Any, good_step: int, failed_step: int) -> int | None:
+    """Returns the first step after `good_step`, up to `failed_step`, whose batch has a value that is not finite."""
+    batches = trainer.train_iterator.batches(good_step)
+    for step, batch in zip(range(good_step + 1, failed_step + 1), batches, strict=False):
+        parts = trainer.strategy.experimental_local_results(batch)
+        described = _describe(dict(_leaves(list(parts))))
+        if any(tensor.get("not_finite") for tensor in described.values()):
+            return step
+    return None
+
+
+def write_report(model_dir: str, trainer: Any, step: int, *, is_culprit: bool) -> str:
+    """Writes a report and returns the directory it is in.
+
+    Args:
+      model_dir: the run directory.
+      trainer: the trainer of the run.
+      step: the step that failed, or at which the failure was found.
+      is_culprit: whether it is known that the batch of this step fails. Then the batch is saved, and, if the trainer is
+        in the state just before it, run once more to get its gradients, without an update.
+    """
+    directory = files.join(model_dir, "non_finite", f"step-{step}")
+    files.make_dirs(directory)
+    weights = {variable.name: variable for variable in trainer.model.variables}
+    report: dict[str, Any] = {"step": step, "weights": _describe(weights)}
+    if is_culprit:
+        parts = trainer.strategy.experimental_local_results(next(trainer.train_iterator.batches(step - 1)))
+        tensors = {f"replica_{i}/{name}": value for i, part in enumerate(parts) for name, value in _leaves(part)}
+        arrays: dict[str, Any] = {name.replace("/", "."): _as_array(value) for name, value in tensors.items()}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        files.write_bytes_atomically(files.join(directory, "batch.npz"), buffer.getvalue(), durable=False)
+        report["batch"] = _describe(tensors)
+        if int(trainer.global_step.numpy()) == step - 1:
+            report |= _run_again(trainer, parts[0])
+    files.write_text_atomically(files.join(directory, "report.json"), json.dumps(report, indent=1) + "\n")
+    return directory
+
+
+def _run_again(trainer: Any, batch: Any) -> dict[str, Any]:
+    """Runs the task's step on a batch, eagerly, without an update, as with one replica."""
+    recorder = _Recorder(trainer.optimizer)
+    try:
+        logs = trainer.task.train_step(batch, model=trainer.model, optimizer=recorder, metrics=[])
+    except Exception as error:  # a task's step may raise anything: the report continues without this part
+        return {"not_run_again": f"{type(error).__name__}: {error}"}
+    return {"logs": _describe(dict(_leaves(logs))), "gradients": _describe(recorder.gradients)}
+
+
+class _Recorder:
+    """Replaces the optimizer in a step that must change nothing: keeps the gradients that the step passes to it."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self.gradients: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> None:
+        for gradient, variable in grads_and_vars:
+            if gradient is not None:
+                self.gradients[variable.name] = tf.convert_to_tensor(gradient)
+
+
+def _leaves(structure: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields nested tensors with a path each: `0/image`."""
+    if isinstance(structure, Mapping):
+        items: Any = structure.items()
+    elif isinstance(structure, tuple | list):
+        items = enumerate(structure)
+    else:
+        yield prefix or "value", structure
+        return
+    for name, value in items:
+        yield from _leaves(value, f"{prefix}/{name}" if prefix else str(name))
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if hasattr(value, "to_tensor"):  # ragged
+        value = value.to_tensor()
+    if isinstance(value, tf.SparseTensor):
+        value = tf.sparse.to_dense(value)
+    return np.asarray(tf.convert_to_tensor(value))
+
+
+def _describe(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns shape, dtype, how many values are not finite, and the range of those that are, for each tensor."""
+    described: dict[str, dict[str, Any]] = {}
+    for name, value in tensors.items():
+        array = _as_array(value)
+        described[name] = {"shape": list(array.shape), "dtype": str(array.dtype)}
+        if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+            continue
+        array = array.astype(np.float64)
+        finite = array[np.isfinite(array)]
+        described[name]["not_finite"] = int(array.size - finite.size)
+        if finite.size:
+            described[name] |= {"min": encode(float(finite.min())), "max": encode(float(finite.max()))}
+            described[name]["mean_absolute"] = encode(float(np.abs(finite).mean()))
+    return described

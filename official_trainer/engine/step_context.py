@@ -10,16 +10,21 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import orbit
+
 from official_trainer.distributed.collective import ProcessGroup
-from official_trainer.distributed.strategy import described
-from official_trainer.engine.async_steps import AsyncWorkers
-from official_trainer.engine.input_wait import InputWait
+from official_trainer.distributed.strategy import described, needs_xla
+from official_trainer.engine.coordinator import AsyncWorkers
 from official_trainer.engine.traces import Traces
+from official_trainer.engine.windows import InputWait
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks import optimization
+from official_trainer.tasks.multi_task.model import is_built
 from official_trainer.tasks.multi_task.task import MultiTask, Part
-from official_trainer.tasks.optimization import WeightAverage
 from official_trainer.tasks.random_streams import RandomStreams
+
+_MAX_TRACES = 20  # for configs without the field
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,9 +47,10 @@ class TrainerOptions:
     skips_idle_replicas: bool = True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class StepContext:
     """What the parts of a trainer share.
+
+    Size: each attribute is read by several of them.
 
     Attributes:
       strategy: the strategy that was in scope at construction.
@@ -58,21 +64,42 @@ class StepContext:
       traces: the traces of training and evaluation steps in this process.
       input_wait: whether a training step waits for data.
       workers: run the training steps, each at its own speed; None without a coordinator.
+      train_options: whether training steps, and the loop over those of a window, are traced.
       enables_xla: whether XLA compiles the training step.
+      options: those beyond Model Garden's.
     """
 
-    strategy: tf.distribute.Strategy
-    task: Any
-    model: keras.Model
-    optimizer: keras.optimizers.Optimizer
-    average: WeightAverage | None
-    global_step: tf.Variable
-    streams: RandomStreams
-    process_group: ProcessGroup
-    traces: Traces
-    input_wait: InputWait
-    workers: AsyncWorkers | None
-    enables_xla: bool
+    def __init__(
+        self, config: Any, task: Any, model: keras.Model, optimizer: Any, options: TrainerOptions, coordinator: Any
+    ) -> None:
+        """Creates what is shared, and the slots of the optimizer; called under the strategy's scope.
+
+        All arguments are those of `Trainer`; `coordinator` is TensorFlow's, of a strategy that needs one.
+
+        Raises:
+          DeviceError: XLA cannot compile a step of this strategy.
+        """
+        trainer, self.strategy = config.trainer, tf.distribute.get_strategy()
+        self.task, self.model, self.options = task, model, options
+        self.optimizer = optimization.without_averaging(optimizer)
+        self.process_group = ProcessGroup(self.strategy, options.stop)
+        self.global_step = orbit.utils.create_global_step()
+        self.streams = RandomStreams(model, runtime_field(config, "seed", 0))
+        ema = getattr(getattr(trainer, "optimizer_config", None), "ema", None)
+        self.average = None if ema is None else optimization.WeightAverage(model, ema)
+        self.traces = Traces(getattr(trainer, "max_traces", _MAX_TRACES))
+        self.workers: AsyncWorkers | None = None
+        if coordinator is not None:
+            shared = self.global_step, self.streams, self.process_group, self.traces
+            patience_seconds = runtime_field(config, "rendezvous_timeout_seconds", 600.0)
+            self.workers = AsyncWorkers(coordinator, *shared, patience_seconds=patience_seconds)
+        self.input_wait = InputWait(counts=options.counts_input_wait and coordinator is None)
+        self.train_options = orbit.StandardTrainerOptions(
+            use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
+        )
+        self.enables_xla = needs_xla(self.strategy, runtime_field(config, "enable_xla", False))
+        if self.optimizer is not None and is_built(model):
+            optimization.build_slots(self.optimizer, model.trainable_variables)
 
     @property
     def step(self) -> int:
@@ -88,3 +115,8 @@ class StepContext:
     def dispatches(self) -> bool:
         """Whether each step trains one of several tasks, chosen by the batch."""
         return isinstance(self.task, MultiTask) and self.task.dispatches
+
+
+def runtime_field(config: Any, name: str, default: Any) -> Any:
+    """Returns a field of the runtime section, which configs built by hand may lack."""
+    return getattr(getattr(config, "runtime", None), name, default)

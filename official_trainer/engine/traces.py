@@ -48,17 +48,16 @@ class RetraceError(UserError, ValueError):
 class Traces:
     """Records each trace of the functions that it watches. What runs eagerly is not traced, and not counted."""
 
-    def __init__(self, max_traces: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_traces: int) -> None:
         """Takes the most traces of one kind that are allowed."""
         self._max_traces = max_traces
-        self._clock = clock
         self._traces: list[Trace] = []
         self._num_taken = 0
 
     def watched(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function`, to be passed to `tf.function`; its first argument holds batches, or an iterator."""
         record = tf.autograph.experimental.do_not_convert(functools.partial(self._record, kind))
-        clock = tf.autograph.experimental.do_not_convert(self._clock)
+        clock = tf.autograph.experimental.do_not_convert(time.monotonic)
 
         def watched(inputs: Any, *others: Any) -> Any:
             began = clock()
@@ -70,15 +69,12 @@ class Traces:
         return watched
 
     def _record(self, kind: Kind, inputs: Any, began: float) -> None:
-        if tf.executing_eagerly():
-            return  # `runtime.run_eagerly`, or a debugger, has every function run as it is
-        self._add(kind, inputs, began)
+        if not tf.executing_eagerly():  # as `runtime.run_eagerly`, or a debugger, has every function run
+            self._add(kind, inputs, began)
 
     def _add(self, kind: Kind, inputs: Any, began: float) -> None:
-        seconds = self._clock() - began
-        self._traces.append(
-            Trace(kind=kind, number=self.count(kind) + 1, signature=signature_of(inputs), seconds=seconds)
-        )
+        seconds, number = time.monotonic() - began, self.count(kind) + 1
+        self._traces.append(Trace(kind=kind, number=number, signature=signature_of(inputs), seconds=seconds))
 
     @contextlib.contextmanager
     def of_traced(self, kind: Kind, function: Any, inputs: Any) -> Iterator[None]:
@@ -87,7 +83,7 @@ class Traces:
         if count is None or not tf.executing_eagerly():  # inside another trace it is counted with that one
             yield
             return
-        before, began = count(), self._clock()
+        before, began = count(), time.monotonic()
         yield
         if count() > before:
             self._add(kind, inputs, began)

@@ -1,14 +1,13 @@
 """The batches of a run: a task's data under the strategy, from the run's current step on.
 
 Owns: building datasets, the position in the training data that checkpoints hold, and what happens when data ends. Does
-not own: how a pipeline orders or reads examples (`inputs/`), the streams of workers (`worker_streams.py`).
+not own: how a pipeline orders or reads examples (`inputs/`), the streams of workers (`coordinator.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import logging
 import math
 import time
@@ -27,56 +26,34 @@ _logger = logging.getLogger(__name__)
 
 
 class DatasetBuilder:
-    """Builds a task's dataset for one split under the strategy in scope."""
+    """Builds a task's dataset for one split under the strategy in scope.
+
+    Attributes:
+      source: the method that builds the data, for messages.
+      strategy: the strategy in scope at construction.
+      params: the data section to build from, or None.
+      context: the context that the data built last was built for.
+    """
 
     def __init__(
         self, task: Any, params: Any, *, training: bool, seed: int, service_timeout_seconds: float = 600.0
     ) -> None:
-        self._task = task
-        self._params = inputs.with_training_flag(params, training)
-        self._training = training
-        self._strategy = tf.distribute.get_strategy()
-        self._seed = seed
-        is_under_coordinator = isinstance(self._strategy, tf.distribute.ParameterServerStrategy)
-        self._distribute = (
-            _read_here
-            if is_under_coordinator
-            else functools.partial(orbit.utils.make_distributed_dataset, input_options=_input_options(self._strategy))
-        )
+        self._task, self._training, self._seed = task, training, seed
+        self.params = inputs.with_training_flag(params, training)
+        self.strategy = tf.distribute.get_strategy()
+        # Under a coordinator this process reads alone, because the workers have streams of their own.
+        self._reads_alone = isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
+        self._input_options = _input_options(self.strategy)
         self._service_timeout_seconds = service_timeout_seconds
-        self._built: tuple[Any, InputContext] | None = None
+        self.source = f"{type(task).__name__}.build_inputs"
+        self.context: InputContext | None = None
+        self._dataset: Any = None
         self._is_separate = False
 
     @property
     def started_at_step(self) -> bool:
         """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
-        return self._built is not None and (self._built[1].promises("start_step") or bool(self._built[1].served_by))
-
-    def pipelines(self) -> int:
-        """Returns how many input pipelines divide the data under the strategy; builds none of the task's data."""
-        counts = []
-
-        def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
-            counts.append(input_context.num_input_pipelines)
-            return tf.data.Dataset.from_tensors([0])
-
-        orbit.utils.make_distributed_dataset(self._strategy, build)
-        return max(counts, default=1)
-
-    @property
-    def has_section(self) -> bool:
-        """Whether there is a data section to build from."""
-        return self._params is not None
-
-    @property
-    def context(self) -> InputContext | None:
-        """The context that the data built last was built for."""
-        return None if self._built is None else self._built[1]
-
-    @property
-    def source(self) -> str:
-        """The method that builds the data, for messages."""
-        return f"{type(self._task).__name__}.build_inputs"
+        return self.context is not None and (self.context.promises("start_step") or bool(self.context.served_by))
 
     def build(self, start_step: int = 0, window_steps: int | None = None) -> Any:
         """Returns the distributed dataset from batch `start_step`; blocks of `window_steps` batches if given."""
@@ -84,7 +61,7 @@ class DatasetBuilder:
         def build(input_context: tf.distribute.InputContext) -> Any:
             is_served = self.is_served
             if is_served:
-                data_service.check_pipelines(self._params, input_context.num_input_pipelines)
+                data_service.check_pipelines(self.params, input_context.num_input_pipelines)
             context = InputContext(
                 # Data workers divide what one pipeline would read alone.
                 num_input_pipelines=1 if is_served else input_context.num_input_pipelines,
@@ -94,20 +71,28 @@ class DatasetBuilder:
                 seed=self._seed,
                 window_steps=window_steps,
             )
-            context.served_by = self._params.tf_data_service_address if is_served else ""
+            context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self._dataset_of(context)
-            if self._training and isinstance(self._strategy, tf.distribute.TPUStrategy):
+            if self._training and isinstance(self.strategy, tf.distribute.TPUStrategy):
                 tpu.check_static(dataset, self.source)
-            self._built = dataset, context
-            return self._adapt(dataset, context, start_step, window_steps)
+            self._dataset, self.context = dataset, context
+            # What the pipeline did not do itself: skipping to the start, grouping batches into blocks.
+            if start_step and not context.promises("start_step") and not context.served_by:
+                dataset = inputs.skip(dataset, start_step * context.elements_per_step)
+            if window_steps is not None and not context.promises("window_steps"):
+                dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
+            if context.served_by:
+                start, timeout = (start_step, self._seed), self._service_timeout_seconds
+                dataset = data_service.distribute(dataset, self.params, start=start, timeout_seconds=timeout)
+            return dataset
 
-        if self._is_separate:
-            with random_streams.temporary_seed(self._seed):
-                return self._distribute(self._strategy, build)
-        if self._training:
-            # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
-            tf.random.set_seed(self._seed)
-        return self._distribute(self._strategy, build)
+        with random_streams.temporary_seed(self._seed) if self._is_separate else contextlib.nullcontext():
+            if self._training and not self._is_separate:
+                # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
+                tf.random.set_seed(self._seed)
+            if self._reads_alone:
+                return build(InputContext())
+            return orbit.utils.make_distributed_dataset(self.strategy, build, input_options=self._input_options)
 
     def of_worker(self, first: int, num_workers: int, *, repeats: bool) -> tf.data.Dataset:
         """Returns global batch number `first` and every `num_workers`-th from there on, each with its number.
@@ -124,36 +109,24 @@ class DatasetBuilder:
 
     def _dataset_of(self, context: InputContext) -> Any:
         with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
-            return inputs.call_build_inputs(self._task, self._params, context)
+            return inputs.call_build_inputs(self._task, self.params, context)
 
     def element_spec(self) -> Any:
         """Returns the shapes and dtypes of a replica's batch; the state of this builder does not change."""
         builder = self.separate()
         builder.build()
-        assert builder._built is not None
-        return builder._built[0].element_spec
+        return builder._dataset.element_spec
 
     def separate(self) -> DatasetBuilder:
         """Returns a builder of the same data, for reading it without changing the state of the run."""
         builder = copy.copy(self)
-        builder._is_separate, builder._built = True, None
+        builder._is_separate, builder.context = True, None
         return builder
-
-    def _adapt(self, dataset: Any, context: InputContext, start_step: int, window_steps: int | None) -> Any:
-        """Adds what the pipeline did not do itself: skipping to the start, grouping batches into blocks."""
-        if start_step and not context.promises("start_step") and not context.served_by:
-            dataset = inputs.skip(dataset, start_step * context.elements_per_step)
-        if window_steps is not None and not context.promises("window_steps"):
-            dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
-        if context.served_by:
-            start, timeout = (start_step, self._seed), self._service_timeout_seconds
-            dataset = data_service.distribute(dataset, self._params, start=start, timeout_seconds=timeout)
-        return dataset
 
     @property
     def is_served(self) -> bool:
         """Whether a tf.data service delivers the batches, in no fixed order."""
-        return self._training and not self._is_separate and data_service.is_used(self._params)
+        return self._training and not self._is_separate and data_service.is_used(self.params)
 
     def steps_per_epoch(self, *, count: bool = True) -> float | None:
         """Returns the steps of a pass over the data built last: infinity if it has no end, None if it is unknown.
@@ -161,11 +134,11 @@ class DatasetBuilder:
         Args:
           count: whether the examples may be counted to find out.
         """
-        assert self._built is not None, "nothing was built yet"
-        dataset, context = self._built
+        assert self.context is not None, "nothing was built yet"
+        dataset, context = self._dataset, self.context
         examples = context.examples_per_epoch if count else context.examples_counted
         if examples is not None:
-            return examples / self._params.global_batch_size
+            return examples / self.params.global_batch_size
         cardinality = (
             int(dataset.cardinality()) if isinstance(dataset, tf.data.Dataset) else tf.data.UNKNOWN_CARDINALITY
         )
@@ -179,7 +152,7 @@ class DatasetBuilder:
         try:
             yield
         except _READ_ERRORS as error:
-            explained = inputs.explain_data_error(error, self._params)
+            explained = inputs.explain_data_error(error, self.params)
             if explained is None:
                 raise
             raise explained from error
@@ -208,18 +181,14 @@ class DataPosition(tf.Module):
         self.epoch_start_step = counter("epoch_start_step")
         self.skipped_steps = counter("skipped_steps")
 
+    @property
+    def counters(self) -> tuple[tf.Variable, ...]:
+        """All variables of the position."""
+        return self.epoch, self.epoch_start_step, self.skipped_steps
+
     def values(self) -> list[int]:
         """Returns the position as numbers."""
-        return [int(counter.numpy()) for counter in self._counters]
-
-    def go_to(self, values: Sequence[int]) -> None:
-        """Takes the position that `values` returned in another process."""
-        for counter, value in zip(self._counters, values, strict=True):
-            counter.assign(value)
-
-    @property
-    def _counters(self) -> tuple[tf.Variable, ...]:
-        return self.epoch, self.epoch_start_step, self.skipped_steps
+        return [int(counter.numpy()) for counter in self.counters]
 
     def start_step(self, global_step: int) -> int:
         """Returns the number of batches of the iterator before the batch of `global_step`."""
@@ -250,7 +219,7 @@ class TrainIterator:
         on_data_end: str,
         window_steps: int | None = None,
         dataset: Any = None,
-        worker_datasets: Callable[[DatasetBuilder, int], Any] | None = None,
+        worker_streams: Callable[[DatasetBuilder, int], Any] | None = None,
     ) -> None:
         """Takes the task's builder, or a dataset to use instead.
 
@@ -260,7 +229,7 @@ class TrainIterator:
           on_data_end: `error`, `stop` or `repeat`.
           window_steps: batches in a block, if the iterator is to yield blocks.
           dataset: dataset to use instead of the task's.
-          worker_datasets: returns the data of all workers from a batch on, by the builder and the number of the batch.
+          worker_streams: returns the iterators of all workers from a batch on, by the builder and the batch's number.
         """
         self.position = DataPosition()
         self._builder = builder
@@ -270,7 +239,7 @@ class TrainIterator:
         self._dataset = dataset
         self._iterator: Any = None
         self._num_skipped = 0
-        self._worker_datasets = worker_datasets
+        self._worker_streams = worker_streams
         self._observers: list[Callable[[InputContext], object]] = []
 
     @property
@@ -296,9 +265,10 @@ class TrainIterator:
                 for on_build in self._observers:
                     on_build(self._builder.context)
             self._num_skipped = 0 if self._builder.started_at_step else self.position.start_step(step)
-            if self._worker_datasets is not None:  # what was built above describes the data
-                dataset = self._worker_datasets(self._builder, self.position.start_step(step))
-            self._iterator = tf.nest.map_structure(iter, dataset)
+            if self._worker_streams is not None:  # what was built above describes the data
+                self._iterator = self._worker_streams(self._builder, self.position.start_step(step))
+            else:
+                self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
 
     def _build(self, step: int, window_steps: int | None = None) -> Any:
@@ -327,8 +297,17 @@ class TrainIterator:
             yield from tf.nest.map_structure(iter, dataset)
 
     def pipelines(self) -> int | None:
-        """Returns how many input pipelines divide the task's data; None for a dataset of the caller."""
-        return self._builder.pipelines() if self._dataset is None else None
+        """Returns how many input pipelines divide the task's data, building none; None for the caller's dataset."""
+        if self._dataset is not None:
+            return None
+        counts = []
+
+        def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+            counts.append(input_context.num_input_pipelines)
+            return tf.data.Dataset.from_tensors([0])
+
+        orbit.utils.make_distributed_dataset(self._builder.strategy, build)
+        return max(counts, default=1)
 
     def reset(self) -> None:
         """Drops the iterator; the next one is built from the state as it is then."""
@@ -337,7 +316,8 @@ class TrainIterator:
     def go_to(self, position: Sequence[int]) -> None:
         """Continues from the position of another process; see `DataPosition.values`."""
         if position != self.position.values():
-            self.position.go_to(position)
+            for counter, value in zip(self.position.counters, position, strict=True):
+                counter.assign(value)
             self.reset()
 
     def skip(self, num_steps: int) -> None:
@@ -443,8 +423,3 @@ def _input_options(strategy: tf.distribute.Strategy) -> tf.distribute.InputOptio
         return None
     kinds = {tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices}
     return tf.distribute.InputOptions(experimental_fetch_to_device=kinds != {"CPU"})
-
-
-def _read_here(strategy: Any, build: Callable[[Any], Any]) -> Any:
-    """Replaces distributing where this process reads alone, because the workers have streams of their own."""
-    return build(InputContext())

@@ -6,13 +6,13 @@ of events (`loop.py`), where batches come from (`train_iterator.py`), how steps 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from official_trainer.distributed.collective import ProcessGroup, collective
+from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext
@@ -24,79 +24,52 @@ from official_trainer.tasks.metrics import LossTrace, check_names, variables_of
 from official_trainer.tracking import Histogram, Image
 
 
-class TrainMetrics:
-    """What is measured of training steps.
-
-    Attributes:
-      loss: mean loss since the last `take`.
-      metrics: the task's and the model's.
-      trace: the loss of the last step, and its moving average.
-    """
-
-    def __init__(self, task: Any, model: keras.Model, *, trains: bool, measures_loss: bool) -> None:
-        """Builds the metrics of a task; without any of its own if it does not train.
-
-        Raises:
-          ValueError: two metrics share a name.
-        """
-        self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
-        of_model = list(getattr(model, "metrics", []))
-        self.metrics: list[Any] = [*task.build_metrics(training=True), *of_model] if trains else []
-        self.trace = LossTrace()
-        self._measures_loss = measures_loss
-        check_names(self._all, "training")
-
-    @property
-    def _all(self) -> list[Any]:
-        return [*self.metrics, self.loss]
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The variables of all of them."""
-        return [*self.trace.variables, *variables_of(self._all)]
-
-    def add_loss(self, loss: tf.Tensor) -> None:
-        """Adds a step's loss, scalar float32; called in replica context, traced."""
-        if self._measures_loss:
-            self.loss.update_state(loss)
-            self.trace.update(loss)
-
-    def take(self, process_group: ProcessGroup, others: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Returns all results with `others()`, and resets all metrics."""
-        with process_group.reading([*variables_of(self._all), *self.trace.variables]):
-            logs = {metric.name: metric.result() for metric in self._all}
-            logs |= others()
-            for metric in self._all:
-                metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
-        return logs
-
-
 class TrainStep:
     """The training step on one batch: the task's step on every replica, then the counters and averages.
 
     Attributes:
-      metrics: what the step measures.
+      loss: mean loss since the last `take_results`.
+      metrics: the task's and the model's.
+      trace: the loss of the last step, and its moving average.
       accumulator: runs the task's step over micro-batches; None for one update per batch.
+      compiles_windows: whether XLA compiles whole windows of steps.
     """
 
     def __init__(
         self,
         context: StepContext,
-        metrics: TrainMetrics,
         accumulator: accumulation.Accumulator | None,
-        options: windows.WindowOptions,
+        *,
+        trains: bool,
+        compiles_windows: bool = False,
     ) -> None:
-        """Takes what the step computes with.
+        """Builds what is measured: the loss, and the metrics of the task and the model if it trains.
 
-        Args:
-          context: the task, the model and the optimizer, among others.
-          metrics: what the step measures.
-          accumulator: runs the task's step over micro-batches; None for one update per batch.
-          options: how steps are traced and compiled.
+        Raises:
+          ValueError: two metrics share a name.
         """
-        self.metrics, self.accumulator = metrics, accumulator
-        self._context, self._options = context, options
-        self._publishing_run: Callable[[Any], publish.Tensors | None] | None = None
+        self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
+        self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
+        of_model = list(getattr(context.model, "metrics", []))
+        self.metrics: list[Any] = [*context.task.build_metrics(training=True), *of_model] if trains else []
+        self.trace = LossTrace()
+        check_names(self._measures, "training")
+
+    @property
+    def _measures(self) -> list[Any]:
+        return [*self.metrics, self.loss]
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The variables of all that is measured."""
+        return [*self.trace.variables, *variables_of(self._measures)]
+
+    def take_results(self) -> dict[str, Any]:
+        """Returns the results of all metrics, and resets them."""
+        logs = {metric.name: metric.result() for metric in self._measures}
+        for metric in self._measures:
+            metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
+        return logs
 
     @do_not_convert
     def run(self, inputs: Any) -> None:
@@ -121,11 +94,13 @@ class TrainStep:
     def _dispatched(self, inputs: Any) -> publish.Tensors | None:
         """Runs the step of one of several tasks; one that publishes is called eagerly, and traced for its task."""
         task, strategy = self._context.task, self._context.strategy
-        if not publish.is_requested() or not self._options.traces_steps:
+        if not publish.is_requested() or not self._context.train_options.use_tf_function:
             return task.dispatch(strategy, inputs, self._run_replicas)
-        if self._publishing_run is None:
-            self._publishing_run = tf.function(self._context.traces.watched("train", self._run_replicas))
         return task.dispatch(strategy, inputs, self._publishing_run)
+
+    @functools.cached_property
+    def _publishing_run(self) -> Callable[[Any], publish.Tensors | None]:
+        return tf.function(self._context.traces.watched("train", self._run_replicas))
 
     def step_of_task(self) -> Callable[..., Any]:
         """Returns the task's step, over micro-batches if the run accumulates gradients."""
@@ -148,16 +123,18 @@ class TrainStep:
         step = context.streams.around(
             publish.collecting(step_of_task, is_wanted=publishes), "train", self._stream_number()
         )
-        if context.enables_xla and not self._options.compiles_windows:
+        if context.enables_xla and not self.compiles_windows:
             step = tf.function(step, jit_compile=True)
-        logs, published = step(inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics.metrics)
+        logs, published = step(inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics)
         if context.task.loss not in logs:
             raise ValueError(
                 f"{type(context.task).__name__}.train_step must return {context.task.loss!r}, got {list(logs)}"
             )
         loss = tf.cast(logs[context.task.loss], tf.float32)
         loss = loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
-        self.metrics.add_loss(loss)
+        if context.options.measures_loss:
+            self.loss.update_state(loss)
+            self.trace.update(loss)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             context.global_step.assign_add(1)
         return published if publishes else None  # on a TPU, a replica cannot return a structure without tensors
@@ -178,14 +155,7 @@ class WindowRunner:
       published: what was published from inside the last step, by name; None if the window was not to publish.
     """
 
-    def __init__(
-        self,
-        context: StepContext,
-        trainer: Any,
-        step: TrainStep,
-        train_iterator: TrainIterator,
-        options: windows.WindowOptions,
-    ) -> None:
+    def __init__(self, context: StepContext, trainer: Any, step: TrainStep, train_iterator: TrainIterator) -> None:
         """Takes what a window needs.
 
         Args:
@@ -193,32 +163,22 @@ class WindowRunner:
           trainer: Model Garden's override points: `train_step` and `create_train_loop_fn`.
           step: the traced step, which the trainer's calls.
           train_iterator: the batches.
-          options: how steps are traced and compiled.
         """
         self.process_group = context.process_group
         self.published: Mapping[str, float | Histogram | Image] | None = None
         self.step = step
-        self._context, self._trainer = context, trainer
-        self._train_iterator, self._options = train_iterator, options
-        self._loop: windows.WindowLoop | None = None
-        self._publishing_step: Callable[[Any], publish.Tensors] | None = None
+        self._context, self._trainer, self._train_iterator = context, trainer, train_iterator
+        self._watched = functools.partial(context.traces.watched, "train")
         self._mean_loss = 0.0
-        self.process_group.register(self)
 
     @property
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
-        return float(self.step.metrics.loss.result()) if self.process_group.is_alone else self._mean_loss
-
-    def run(self, num_steps: int, *, publish: bool = False) -> int:
-        """Runs `num_steps` steps in one window and returns how many ran; see `Trainer.run_steps`."""
-        assert num_steps == 1 or not publish
-        position = None if self.process_group.is_alone else self._train_iterator.position.values()
-        return self._run_steps(num_steps, publish, position)
+        return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
 
     @collective
-    def _run_steps(self, num_steps: int, publish: bool, position: Sequence[int] | None) -> int:
-        """Runs a window on all processes, from the chief's data position."""
+    def run_steps(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
+        """Runs a window on all processes, from the chief's data position; see `Trainer.run_steps`."""
         self.published = None
         if position is not None:
             self._train_iterator.go_to(position)
@@ -226,90 +186,67 @@ class WindowRunner:
         goal = first + num_steps
         while (step := self._context.step) < goal:
             try:
-                self._run_publishing_step() if publish else self._run_window(goal - step)
+                if publishes:
+                    self.published = publish.on_host(self._call(self._publishing_step), self._context.strategy)
+                else:
+                    self._call(self.loop, tf.constant(goal - step, tf.int32))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self._train_iterator.handle_end():
                     break
             else:
-                self._check_advance(step, goal)
+                reached = self._context.step  # everything is timed by it
+                if reached != goal:
+                    raise RuntimeError(
+                        f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
+                        f"{type(self._trainer).__name__}.train_step must add 1 to self.global_step"
+                    )
         if not self.process_group.is_alone:
-            own = float(local_sum(self.step.metrics.loss.total) / max(local_sum(self.step.metrics.loss.count), 1.0))
+            own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
             self._mean_loss = statistics.fmean(self.process_group.exchange(own))
         self._context.traces.check("train")
         ran = self._context.step - first
         accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)
         return ran
 
-    def _check_advance(self, step: int, goal: int) -> None:
-        """Refuses steps that `global_step` did not count: everything is timed by it."""
-        reached = self._context.step
-        if reached != goal:
-            raise RuntimeError(
-                f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
-                f"{type(self._trainer).__name__}.train_step must add 1 to self.global_step"
-            )
-
     def create_loop(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over the trainer's steps: on workers, compiled by XLA, or traced."""
-        context, options = self._context, self._options
+        context, options = self._context, self._context.train_options
         if context.workers is not None:
-            return context.workers.create_loop(
-                self._trainer.train_step,
-                context.global_step,
-                watched=self._watched,
-                before_window=lambda step: context.streams.begin_step(tf.constant(step, tf.int64)),
-                stop=self.process_group.stop,
-            )
-        if options.compiles_windows:
+            return context.workers.create_loop(self._trainer.train_step)
+        if self.step.compiles_windows:
             return windows.CompiledLoop(self.step.run, context.input_wait, self._watched)
         return windows.stepping_loop(
             self._trainer.train_step,
-            traced_step=options.traces_steps,
-            traced_loop=options.traces_loops,
+            traced_step=options.use_tf_function,
+            traced_loop=options.use_tf_while_loop,
             watched=self._watched,
         )
 
-    def _create_publishing_step(self) -> Callable[[Any], publish.Tensors]:
+    @functools.cached_property
+    def _publishing_step(self) -> Callable[[Any], publish.Tensors]:
         """Returns `step(iterator)`, the same step as in a window, traced once more to return what it publishes."""
         context, train_step = self._context, self._trainer.train_step
         if context.workers is not None:
-            return context.workers.create_publishing_step(train_step, self._watched)
+            return context.workers.create_publishing_step(train_step)
         if isinstance(self.loop, windows.CompiledLoop):
             return self.loop.returning(publish.returning(self.step.run))
         step = publish.returning(train_step)
         if context.dispatches:
             return step  # traced for one task, because no value leaves a branch
-        return tf.function(self._watched(step)) if self._options.traces_steps else step
+        return tf.function(self._watched(step)) if context.train_options.use_tf_function else step
 
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return self._context.traces.watched("train", function)
-
-    @property
+    @functools.cached_property
     def loop(self) -> windows.WindowLoop:
         """`loop(iterator, num_steps)`, created when it is first needed."""
-        if self._loop is None:
-            self._loop = self._trainer.create_train_loop_fn()
-        return self._loop
+        return self._trainer.create_train_loop_fn()
 
-    def _run_window(self, num_steps: int) -> None:
-        loop, iterator, count = self.loop, self._train_iterator.iterator(), tf.constant(num_steps, tf.int32)
-        with self._context.input_wait.window(), self._train_iterator.reading(), self._interruptible():
-            loop(iterator, count)
-
-    def _run_publishing_step(self) -> None:
-        if self._publishing_step is None:
-            self._publishing_step = self._create_publishing_step()
-        iterator = self._train_iterator.iterator()
-        with self._context.input_wait.window(), self._train_iterator.reading(), self._interruptible():
-            tensors = self._publishing_step(iterator)
-        self.published = publish.on_host(tensors, self._context.strategy)
-
-    def _interruptible(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for a window in which a request to stop interrupts whatever can be interrupted.
-
-        Python gets to it while it traces, and between calls of traced steps. A step that waits for data keeps waiting
-        while the state is saved. Steps that are not traced are finished, and the loop over workers looks for itself.
-        """
-        if not self._options.traces_steps or self._context.workers is not None:
-            return contextlib.nullcontext()
-        return self.process_group.stop.interruptible(self._context.input_wait.rescuer(self.process_group.stop))
+    def _call(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns `run(iterator, …)`, which runs steps on the batches from that of the current step on."""
+        context, iterator, stop = self._context, self._train_iterator.iterator(), self.process_group.stop
+        # A request to stop interrupts whatever can be interrupted. Python gets to it while it traces, and between calls
+        # of traced steps. A step that waits for data keeps waiting while the state is saved. Steps that are not traced
+        # are finished, and the loop over workers looks for itself.
+        is_interruptible = context.train_options.use_tf_function and context.workers is None
+        interruptible = stop.interruptible(context.input_wait.rescuer(stop)) if is_interruptible else nullcontext()
+        with context.input_wait.window(), self._train_iterator.reading(), interruptible:
+            return run(iterator, *arguments)

@@ -8,36 +8,30 @@ parts (`train_steps.py`, `evaluation.py`, `checkpoint_state.py`, …), the order
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import orbit
 
-from official_trainer.checkpoints.matching import RestoreReport
-from official_trainer.distributed.collective import ProcessGroup, collective
+from official_trainer.distributed.collective import collective
 from official_trainer.distributed.parameter_server import CoordinatorError
-from official_trainer.distributed.strategy import needs_xla
 from official_trainer.engine import windows
-from official_trainer.engine.async_steps import AsyncWorkers
-from official_trainer.engine.checkpoint_state import CheckpointState, OptimizerSettings
-from official_trainer.engine.evaluation import EvalStep, Evaluation
-from official_trainer.engine.input_wait import InputWait, is_waiting
-from official_trainer.engine.replica_state import ReplicaState
-from official_trainer.engine.step_context import StepContext, TrainerOptions
-from official_trainer.engine.traces import Traces
+from official_trainer.engine.checkpoint_state import CheckpointState
+from official_trainer.engine.coordinator import create_streams
+from official_trainer.engine.evaluation import Evaluation, ValidationSet
+from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
-from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowRunner
-from official_trainer.engine.validation_sets import ValidationSet
+from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.lazy import keras, tf
-from official_trainer.stopping import StopRequest
 from official_trainer.tasks import optimization, variables
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.multi_task.model import is_built, sub_model
-from official_trainer.tasks.multi_task.task import MultiTask, Part, check_sections, parts_in, train_section
-from official_trainer.tasks.random_streams import RandomStreams
+from official_trainer.tasks.multi_task.model import sub_model
+from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, train_section
 
-_MAX_TRACES = 20  # for configs without the field
+_logger = logging.getLogger(__name__)
 
 
 class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
@@ -47,16 +41,25 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     `eval_begin`, `next_eval_inputs`, `eval_step`, `eval_reduce`, `eval_end`. Begin, reduce and end run eagerly on the
     host; the rest is traced.
 
+    Size: the attributes include Model Garden's properties, and the parts that the modes of a run call.
+
     Attributes:
+      config: the experiment's config.
+      strategy: the strategy that was in scope at construction.
+      task: the task.
+      model: the model.
+      optimizer: the optimizer.
+      global_step: updates done, int64.
+      train_loss: mean loss since the last `train_loop_end`.
+      validation_loss: mean loss over the examples of the last evaluation of the task's own set.
+      checkpoint: the whole training state.
       actions: actions to run at steps, added to those of the config by code that builds the run in Python.
       process_group: the processes of the run.
       context: what the parts below share.
       train_iterator: the training batches.
       windows: runs windows of training steps.
       evaluation: runs evaluations.
-      replica_state: the values of variables on every replica.
-      checkpoint_state: what checkpoints hold.
-      optimizer_settings: what the config sets of the optimizer, and the scale of the learning rate.
+      checkpoint_state: what checkpoints hold, and the values of variables on every replica.
     """
 
     def __init__(  # noqa: PLR0913 - the signature is Model Garden's
@@ -92,104 +95,92 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           ValueError: two metrics share a name.
           SubTasksError: the model has no part for one of several tasks.
           DeviceError: XLA cannot compile a step of this strategy.
+          CoordinatorError: `train_dataset` was passed, which cannot be sent to workers.
         """
         check_sections(config, task, train and train_dataset is None, evaluate and validation_dataset is None)
-        options = options or TrainerOptions()
-        self._config = config
+        self.config = config
         self.actions: list[Any] = []
-        self.process_group = ProcessGroup(tf.distribute.get_strategy(), options.stop)
-        self._workers: AsyncWorkers | None = None
+        self._coordinator: Any = None
         self.init_async()
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train_dataset is not None else validation_dataset
-            variables.build_all_layers(model, task, lambda: _batch_spec(config, task, dataset, trains=train))
-        self.context = self._create_context(task, model, optimization.without_averaging(optimizer), options)
-        is_scaled = getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1
-        self.optimizer_settings = OptimizerSettings(self.context, is_scaled=is_scaled)
-        self._build_training(train_dataset, trains=train, measures_loss=options.measures_loss)
-        self.replica_state = ReplicaState(self.context, self._metrics)
-        self._build_evaluation(validation_dataset, checkpoint_exporter, options, evaluates=evaluate)
-        self.checkpoint_state = CheckpointState(self.context, self._metrics, self.train_iterator, self.replica_state)
-        self.process_group.register(self)
+            params = getattr(config.task, "train_data" if train else "validation_data", None)
 
-    def _create_context(self, task: Any, model: keras.Model, optimizer: Any, options: TrainerOptions) -> StepContext:
-        config, strategy = self._config, tf.distribute.get_strategy()
-        ema = getattr(getattr(config.trainer, "optimizer_config", None), "ema", None)
-        context = StepContext(
-            strategy=strategy,
-            task=task,
-            model=model,
-            optimizer=optimizer,
-            global_step=orbit.utils.create_global_step(),
-            streams=RandomStreams(model, _runtime(config, "seed", 0)),
-            average=None if ema is None else optimization.WeightAverage(model, ema),
-            process_group=self.process_group,
-            traces=Traces(getattr(config.trainer, "max_traces", _MAX_TRACES)),
-            input_wait=InputWait(counts=options.counts_input_wait and self._workers is None),
-            workers=self._workers,
-            enables_xla=needs_xla(strategy, _runtime(config, "enable_xla", False)),
-        )
-        if optimizer is not None and is_built(model):
-            optimization.build_slots(optimizer, model.trainable_variables)
-        return context
+            def batch_spec() -> Any:
+                found = None if dataset is None else dataset.element_spec
+                return found or _builder(config, task, params, trains=train).element_spec()
 
-    def _build_training(self, dataset: Any, *, trains: bool, measures_loss: bool) -> None:
-        trainer, context = self._config.trainer, self.context
-        builder = _builder(self._config, context.task, train_section(context.task, self._config), trains=True)
-        self._metrics = TrainMetrics(context.task, context.model, trains=trains, measures_loss=measures_loss)
+            variables.build_all_layers(model, task, batch_spec)
+        self.context = StepContext(config, task, model, optimizer, options or TrainerOptions(), self._coordinator)
+        self.strategy, self.task, self.model = self.context.strategy, task, model
+        self.optimizer, self.global_step = self.context.optimizer, self.context.global_step
+        self.process_group = self.context.process_group
+        self._build_training(train_dataset, trains=train)
+        self.checkpoint_state = CheckpointState(self.context, self._step, self.train_iterator)
+        if self.optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
+            self.checkpoint_state.scale_learning_rate(1.0)  # prepares it, before a step is traced
+        self._build_evaluation(validation_dataset, checkpoint_exporter, evaluates=evaluate)
+        self.train_loss, self.validation_loss = self._step.loss, self.evaluation.own_set.loss
+        self.checkpoint = self.checkpoint_state.checkpoint
+        for part in (self, self.windows, self.evaluation, self.checkpoint_state):
+            self.process_group.register(part)
+
+    def _build_training(self, dataset: Any, *, trains: bool) -> None:
+        trainer, context = self.config.trainer, self.context
+        builder = _builder(self.config, context.task, train_section(context.task, self.config), trains=True)
         accumulator = accumulator_of(trainer, context.optimizer, context.model)
-        options = orbit.StandardTrainerOptions(
-            use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
-        )
-        orbit.StandardTrainer.__init__(self, None, options)
-        compiles = context.enables_xla and options.use_tf_while_loop and _can_compile_windows(self)
-        window_options = windows.WindowOptions(
-            traces_steps=options.use_tf_function, traces_loops=options.use_tf_while_loop, compiles_windows=compiles
-        )
+        compiles_windows = self._can_compile_windows()
+        self._step = TrainStep(context, accumulator, trains=trains, compiles_windows=compiles_windows)
+        orbit.StandardTrainer.__init__(self, None, context.train_options)
+        counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop handles the end of the data
+        on_data_end, streams = getattr(trainer, "on_data_end", "error"), None
+        if self._coordinator is not None:
+            if dataset is not None:
+                raise CoordinatorError(
+                    "train_dataset: a dataset that was built in this process cannot be sent to workers; have the "
+                    "task's build_inputs build it, and pass no train_dataset"
+                )
+            repeats = counts_epochs or on_data_end == "repeat"
+            streams = functools.partial(create_streams, self._coordinator, repeats=repeats)
         self.train_iterator = TrainIterator(
             builder,
             context.global_step,
-            on_data_end=_on_data_end(trainer),
-            window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if compiles else None,
+            on_data_end="stop" if counts_epochs else on_data_end,
+            window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if compiles_windows else None,
             dataset=dataset,
-            worker_datasets=self._worker_datasets(dataset),
+            worker_streams=streams,
         )
-        step = TrainStep(context, self._metrics, accumulator, window_options)
-        self.windows = WindowRunner(context, self, step, self.train_iterator, window_options)
+        self.windows = WindowRunner(context, self, self._step, self.train_iterator)
 
-    def _worker_datasets(self, dataset: Any) -> Callable[[DatasetBuilder, int], Any] | None:
-        """Returns what builds the data of workers; None without workers.
-
-        Raises:
-          CoordinatorError: a dataset was passed, which cannot be sent to workers.
-        """
-        workers, trainer = self._workers, self._config.trainer
-        if workers is None:
-            return None
-        if dataset is not None:
-            raise CoordinatorError(
-                "train_dataset: a dataset that was built in this process cannot be sent to workers; have the task's "
-                "build_inputs build it, and pass no train_dataset"
-            )
-        counts_epochs = getattr(trainer, "train_epochs", None) is not None
-        repeats = counts_epochs or getattr(trainer, "on_data_end", "error") == "repeat"
-        return lambda builder, start_step: workers.datasets(builder, start_step, repeats=repeats)
-
-    def _build_evaluation(self, dataset: Any, exporter: Any, options: TrainerOptions, *, evaluates: bool) -> None:
-        config, context = self._config, self.context
-        own = ValidationSet(
-            context.task,
-            context.model,
-            _builder(config, context.task, getattr(config.task, "validation_data", None)),
+    def _can_compile_windows(self) -> bool:
+        """Whether XLA is to compile windows, and can: of this class's steps, for one replica."""
+        context = self.context
+        return (
+            context.enables_xla
+            and context.train_options.use_tf_while_loop
+            and context.strategy.num_replicas_in_sync == 1
+            and not context.dispatches  # batches of different tasks have different shapes
+            and type(self).train_step is Trainer.train_step
+            and type(self).next_train_inputs is Trainer.next_train_inputs
         )
+
+    def _build_evaluation(self, dataset: Any, exporter: Any, *, evaluates: bool) -> None:
+        config, context = self.config, self.context
+        builder = _builder(config, context.task, getattr(config.task, "validation_data", None))
+        own = ValidationSet(context, context.task, context.model, builder)
         own.dataset = dataset
-        named = [_named_set(config, context.model, part) for part in (*parts_in(context.task), *options.eval_tasks)]
+        named = []
+        for part in (*parts_in(context.task), *context.options.eval_tasks):
+            builder = _builder(config, part.task, part.task.task_config.validation_data)
+            model = sub_model(context.model, part.name)
+            named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
         for each in (*named, own) if evaluates else ():
             if each.name or each.has_data:
                 each.build_metrics()
-        is_overridden = type(self).eval_step is not Trainer.eval_step
-        step = EvalStep(context, skips_idle_replicas=options.skips_idle_replicas, is_overridden=is_overridden)
-        self.evaluation = Evaluation(context, self, [own, *named], step, self.replica_state, exporter)
+        counts_examples = type(self).eval_step is Trainer.eval_step
+        self.evaluation = Evaluation(
+            context, self, [own, *named], self.checkpoint_state, exporter, counts_examples=counts_examples
+        )
         trainer = config.trainer
         eval_options = orbit.StandardEvaluatorOptions(
             use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
@@ -199,59 +190,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     # Model Garden's properties.
 
     @property
-    def strategy(self) -> tf.distribute.Strategy:
-        """The strategy that was in scope at construction."""
-        return self.context.strategy
-
-    @property
-    def config(self) -> Any:
-        """The experiment's config."""
-        return self._config
-
-    @property
-    def task(self) -> Any:
-        """The task."""
-        return self.context.task
-
-    @property
-    def model(self) -> keras.Model:
-        """The model."""
-        return self.context.model
-
-    @property
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        """The optimizer."""
-        return self.context.optimizer
-
-    @property
-    def global_step(self) -> tf.Variable:
-        """Updates done, int64."""
-        return self.context.global_step
-
-    @property
-    def train_loss(self) -> keras.metrics.Metric:
-        """Mean loss since the last `train_loop_end`."""
-        return self._metrics.loss
-
-    @property
     def train_metrics(self) -> list[keras.metrics.Metric]:
         """The task's and the model's training metrics."""
-        return self._metrics.metrics
-
-    @property
-    def validation_loss(self) -> keras.metrics.Metric:
-        """Mean loss over the examples of the last evaluation of the task's own set."""
-        return self.evaluation.own_set.loss
+        return self._step.metrics
 
     @property
     def validation_metrics(self) -> list[keras.metrics.Metric]:
         """The task's and the model's evaluation metrics."""
         return self.evaluation.own_set.metrics
-
-    @property
-    def checkpoint(self) -> tf.train.Checkpoint:
-        """The whole training state."""
-        return self.checkpoint_state.checkpoint
 
     @property
     def checkpoint_exporter(self) -> Any:
@@ -284,8 +230,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Creates the coordinator of the strategy in scope, if it needs one; called by the constructor."""
         strategy = tf.distribute.get_strategy()
         if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-            patience_seconds = _runtime(self._config, "rendezvous_timeout_seconds", 600.0)
-            self._workers = AsyncWorkers(strategy, patience_seconds=patience_seconds)
+            self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def coordinator_for_async(self) -> Any:
         """Returns TensorFlow's `ClusterCoordinator` of this trainer.
@@ -293,14 +238,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         Raises:
           ValueError: the trainer has none.
         """
-        if self._workers is None:
+        if self._coordinator is None:
             raise ValueError("there is no coordinator: call init_async() first, under a ParameterServerStrategy")
-        return self._workers.coordinator
+        return self._coordinator
 
     def join(self) -> None:
         """Returns when no worker has anything left to do."""
-        if self._workers is not None:
-            self._workers.coordinator.join()
+        if self._coordinator is not None:
+            self._coordinator.join()
 
     def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns a distributed dataset; under a coordinator, one with the same data for each worker.
@@ -311,16 +256,18 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           *args: passed to the function.
           **kwargs: passed to the function; `input_options` goes to the strategy.
         """
-        if self._workers is not None:
-            return self._workers.distribute_dataset(dataset_or_fn, *args, **kwargs)
-        return orbit.utils.make_distributed_dataset(self.context.strategy, dataset_or_fn, *args, **kwargs)
+        distribute = orbit.utils.make_distributed_dataset
+        if self._coordinator is None:
+            return distribute(self.strategy, dataset_or_fn, *args, **kwargs)
+        per_worker = functools.partial(distribute, self.strategy, dataset_or_fn, *args, **kwargs)
+        return self._coordinator.create_per_worker_dataset(tf.function(per_worker))
 
     # Model Garden's training.
 
     @collective
     def initialize(self) -> None:
         """Sets the first weights of a fresh run; called only when `model_dir` holds no checkpoint."""
-        self.context.task.initialize(self.context.model)
+        self.task.initialize(self.model)
         if self.context.average is not None:
             self.context.average.reset()
 
@@ -343,16 +290,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def train_step(self, iterator: Any) -> None:
         """Runs one step in cross-replica context, traced."""
         next_inputs = convert(self.next_train_inputs)
-        self.windows.step.run(self.context.input_wait.next(lambda: next_inputs(iterator)))
+        self._step.run(self.context.input_wait.next(lambda: next_inputs(iterator)))
 
     @collective
     def train_loop_end(self) -> dict[str, Any]:
         """Returns and resets the metrics of the steps since the last call; called eagerly."""
-
-        def others() -> dict[str, Any]:
-            return {**self.loss_trace, "learning_rate": self.optimizer_settings.learning_rate}
-
-        return self._metrics.take(self.process_group, others)
+        with self.process_group.reading(self._step.variables):
+            rate = optimization.learning_rate(self.optimizer, self.global_step)
+            return {**self._step.take_results(), **self.loss_trace, "learning_rate": rate}
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`; compiled by XLA, or run by workers, if configured."""
@@ -393,7 +338,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def eval_step(self, iterator: Any) -> dict[str, Any]:
         """Evaluates one batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
         inputs, passthrough_logs = convert(self.next_eval_inputs)(iterator)
-        return self.evaluation.step_logs(inputs, passthrough_logs)
+        logs = self.evaluation.current_set.run(inputs)
+        if clash := sorted(set(logs) & set(passthrough_logs)):
+            _logger.warning("next_eval_inputs and the model both log %s; the model's value is kept", ", ".join(clash))
+        return {**passthrough_logs, **logs}
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
         """Folds one step's logs into the state of the evaluation; called eagerly on the host."""
@@ -406,26 +354,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     # For the loop, actions and the modes of a run.
 
     @property
-    def stop(self) -> StopRequest:
-        """The requests to stop this run."""
-        return self.process_group.stop
-
-    @property
-    def is_async(self) -> bool:
-        """Whether workers run the training steps, each at its own speed."""
-        return self._workers is not None
-
-    @property
-    def traces(self) -> Traces:
-        """The traces of training and evaluation steps in this process."""
-        return self.context.traces
-
-    @property
-    def published(self) -> Any:
-        """What was published from inside the last step, by name; None if the window was not to publish."""
-        return self.windows.published
-
-    @property
     def mean_loss(self) -> float:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return self.windows.mean_loss
@@ -433,11 +361,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @property
     def loss_trace(self) -> dict[str, float]:
         """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
-        return self._metrics.trace.results(self.context.step)
+        return self._step.trace.results(self.context.step)
 
     def use_config(self, config: Any) -> None:
         """Replaces the config; only settings that are used between windows change: lengths, intervals, retention."""
-        self._config = config
+        self.config = config
 
     def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
         """Runs `num_steps` steps in one window and returns how many ran.
@@ -453,19 +381,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           RetraceError: batches keep having new shapes; the steps were run.
           PreemptedError: the run was asked to stop; `global_step` has the number of steps that ran completely.
         """
-        return self.windows.run(num_steps, publish=publish)
-
-    def synchronize(self) -> None:
-        """Makes the values that replicas keep separately agree; see `ReplicaState.synchronize`."""
-        self.replica_state.synchronize()
-
-    def before_save(self) -> None:
-        """Updates what is saved; see `ReplicaState.before_save`."""
-        self.replica_state.before_save()
-
-    def after_restore(self, report: RestoreReport) -> None:
-        """Continues from a restored checkpoint; see `CheckpointState.after_restore`."""
-        self.checkpoint_state.after_restore(report)
+        assert num_steps == 1 or not publish
+        position = None if self.process_group.is_alone else self.train_iterator.position.values()
+        return self.windows.run_steps(num_steps, publish, position)
 
     def weights_averaged(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the model holds its averaged weights, if the run averages."""
@@ -479,58 +397,24 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     def examples_of(self, num_steps: int) -> int:
         """Returns the number of examples in the last `num_steps` steps."""
-        task = self.context.task
-        if not isinstance(task, MultiTask):
-            data = getattr(self._config.task, "train_data", None)  # None where the caller passed a dataset
+        if not isinstance(self.task, MultiTask):
+            data = getattr(self.config.task, "train_data", None)  # None where the caller passed a dataset
             return num_steps * getattr(data, "global_batch_size", 0)
         stop = self.train_iterator.position.start_step(self.context.step)
-        return task.examples_of_steps(stop, num_steps, _runtime(self._config, "seed", 0))
+        return self.task.examples_of_steps(stop, num_steps, runtime_field(self.config, "seed", 0))
 
     def progress(self) -> dict[str, Any]:
         """Returns what changes while steps run, by the names of a watchdog's `Reading`; any thread may call it."""
         count = self.context.input_wait.count
         return {
             "step": self.context.step,
-            "waiting_for_input": is_waiting(count),
+            "waiting_for_input": windows.is_waiting(count),
             "waiting_for_peers": self.process_group.is_waiting,
             "detail": (count, self.evaluation.num_examples),
         }
 
 
-def _runtime(config: Any, name: str, default: Any) -> Any:
-    """Returns a field of the runtime section, which configs built by hand may lack."""
-    return getattr(getattr(config, "runtime", None), name, default)
-
-
-def _can_compile_windows(trainer: Trainer) -> bool:
-    """Whether XLA can compile windows: there is one replica, and `train_step` is not overridden."""
-    return (
-        trainer.context.strategy.num_replicas_in_sync == 1
-        and not trainer.context.dispatches  # batches of different tasks have different shapes
-        and type(trainer).train_step is Trainer.train_step
-        and type(trainer).next_train_inputs is Trainer.next_train_inputs
-    )
-
-
-def _on_data_end(trainer: Any) -> str:
-    """Returns what the end of the data means: `stop` where the loop counts epochs."""
-    counts_epochs = getattr(trainer, "train_epochs", None) is not None
-    return "stop" if counts_epochs else getattr(trainer, "on_data_end", "error")
-
-
 def _builder(config: Any, task: Any, params: Any, *, trains: bool = False) -> DatasetBuilder:
-    seed = _runtime(config, "seed", 0)
-    timeout = _runtime(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
+    seed = runtime_field(config, "seed", 0)
+    timeout = runtime_field(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
     return DatasetBuilder(task, params, training=trains, seed=seed, service_timeout_seconds=timeout)
-
-
-def _batch_spec(config: Any, task: Any, dataset: Any, *, trains: bool) -> Any:
-    """Returns the shapes and dtypes of a batch, of the dataset that the caller passed or of the task's."""
-    params = getattr(config.task, "train_data" if trains else "validation_data", None)
-    found = None if dataset is None else dataset.element_spec
-    return found or _builder(config, task, params, trains=trains).element_spec()
-
-
-def _named_set(config: Any, model: keras.Model, part: Part) -> ValidationSet:
-    builder = _builder(config, part.task, part.task.task_config.validation_data)
-    return ValidationSet(part.task, sub_model(model, part.name), builder, name=part.name, steps=part.eval_steps)

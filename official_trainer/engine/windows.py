@@ -1,18 +1,22 @@
 """How a window of training steps runs: a traced while loop, a Python loop, or one program compiled by XLA.
 
-Owns: turning a step function into `loop(iterator, num_steps)`. Results never depend on how steps are cut into windows.
-Does not own: what a step is (`train_steps.py`), how long a window may be (`loop_windows.py`).
+Owns: turning a step function into `loop(iterator, num_steps)`, and the counter that shows whether the step of a window
+waits for data or computes. Results never depend on how steps are cut into windows. A step that waits has changed
+nothing yet, so the state is that of the step before and may be saved, though the window cannot be ended. Does not own:
+what a step is (`train_steps.py`), how long a window may be (`loop_windows.py`), who reads the counter (`stopping.py`,
+`runs/health/time_account.py`), or saving (`loop_saving.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
-from official_trainer.engine.input_wait import InputWait
 from official_trainer.lazy import tf
+from official_trainer.stopping import StopRequest
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
 Watched = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -22,28 +26,7 @@ MAX_BLOCK_STEPS = 128
 """The most batches that a compiled window holds at once."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WindowOptions:
-    """How training steps are traced and compiled.
-
-    Attributes:
-      traces_steps: whether a step is traced.
-      traces_loops: whether the loop over the steps of a window is traced.
-      compiles_windows: whether XLA compiles whole windows.
-    """
-
-    traces_steps: bool
-    traces_loops: bool
-    compiles_windows: bool
-
-
-def _unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-def stepping_loop(
-    step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool, watched: Watched = _unwatched
-) -> WindowLoop:
+def stepping_loop(step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool, watched: Watched) -> WindowLoop:
     """Returns `loop(iterator, num_steps)` that calls `step(iterator)` for each step.
 
     The loop raises `tf.errors.OutOfRangeError` or `StopIteration` when the iterator ends; all steps before are done.
@@ -83,7 +66,7 @@ class CompiledLoop:
     run as numbers: a window of any length uses the same program.
     """
 
-    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, watched: Watched = _unwatched) -> None:
+    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, watched: Watched) -> None:
         """Takes `step(batch)`, traceable by XLA and run on one replica; `input_wait` counts when data is awaited."""
         self._iterator: Any = None
         self._block: Any = None
@@ -138,3 +121,72 @@ class CompiledLoop:
 
 def _batch_of(batches: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     return batches[index]
+
+
+class InputWait:
+    """A counter on the host, odd while a step waits for its data. It costs a step about a microsecond."""
+
+    def __init__(self, *, counts: bool = True) -> None:
+        """Creates the counter, or none for steps that run in other processes, several at a time."""
+        self._count: tf.Variable | None = None
+        if counts:
+            with futures.ThreadPoolExecutor(1) as outside:  # of the strategy in scope, which would mirror the counter
+                self._count = outside.submit(_create_count).result()
+        self._is_used = self._is_in_window = False
+
+    def next(self, get_inputs: Callable[[], Any]) -> Any:
+        """Returns `get_inputs()`; traced. Nothing that depends on the inputs runs before the counter is even again."""
+        if self._count is None:
+            return get_inputs()
+        self._is_used = True
+        _add_one(self._count)
+        inputs = get_inputs()
+        first = tf.nest.flatten(inputs, expand_composites=True)[:1]
+        with tf.control_dependencies(first), tf.control_dependencies([_add_one(self._count)]):
+            return tf.nest.map_structure(tf.identity, inputs, expand_composites=True)
+
+    def rescuer(self, stop: StopRequest) -> Callable[[], bool]:
+        """Returns a function to call repeatedly: it has the state saved once a step is stuck without data."""
+        seen: list[int] = []
+
+        def rescue() -> bool:
+            seen.append(self.count)
+            is_stuck = len(seen) > 1 and seen[-1] == seen[-2] and is_waiting(seen[-1])
+            return is_stuck and stop.save_state(lambda: self.count == seen[-1])
+
+        return rescue
+
+    @contextlib.contextmanager
+    def window(self) -> Iterator[None]:
+        """For a window: sets the counter to "no step waits" first, whatever the last window left in it."""
+        if self._count is not None:
+            self._count.assign(0)
+        self._is_in_window = True
+        try:
+            yield
+        finally:
+            self._is_in_window = False
+
+    def waits(self) -> bool | None:
+        """Whether a step waits for data; None where no window runs or steps do not count. Any thread may call it."""
+        return is_waiting(self.count) if self._is_in_window and self._is_used else None
+
+    @property
+    def count(self) -> int:
+        """How often steps have begun and ended to wait since the window began; any thread may read it."""
+        return 0 if self._count is None else int(self._count.numpy())
+
+
+def _add_one(count: tf.Variable) -> tf.Operation:
+    with tf.device("CPU:0"):
+        return count.assign_add(1, read_value=False)
+
+
+def _create_count() -> tf.Variable:
+    with tf.device("CPU:0"):
+        return tf.Variable(0, dtype=tf.int64, trainable=False, name="input_mark")
+
+
+def is_waiting(count: int) -> bool:
+    """Whether a step waits for data while the counter is at `count`."""
+    return count % 2 == 1

@@ -295,7 +295,7 @@ class ProgramTrainer(Trainer):
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
         """Returns the loop of an evaluation, which stops for callbacks where some of them look at its batches."""
         whole = super().create_eval_loop_fn(has_state)
-        watched = functools.partial(self.traces.watched, "eval")
+        watched = functools.partial(self.context.traces.watched, "eval")
         is_traced = not self.model.run_eagerly
         run = windows.stepping_loop(self.eval_step, traced_step=is_traced, traced_loop=is_traced, watched=watched)
 

@@ -52,7 +52,7 @@ def apply_changes(job: Job, trainer: Trainer, step: int) -> Sequence[config_chan
     """
     changes = {change.path: change for change in job.check_changes(step)}
     if any(path.startswith("trainer.optimizer_config.") for path in changes):
-        trainer.optimizer_settings.use_configured_optimizer()
+        trainer.checkpoint_state.use_configured_optimizer()
     if size := changes.get("task.train_data.global_batch_size"):
         trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
     return tuple(changes.values())

@@ -71,7 +71,7 @@ class RunObserver(LoopObserver):
             best.tidy()
         self._trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
-        if self._trainer.is_async:
+        if self._trainer.context.workers is not None:
             self._record.note(order_of_examples=parameter_server.ORDER_OF_EXAMPLES)
         self._record.note(devices=devices)
         self._record.set_span(state.start_step, state.end_step)
@@ -144,14 +144,8 @@ class RunObserver(LoopObserver):
     def on_forced_end(self, exit_code: int) -> None:
         self._process.finish(exit_code)
 
-    def new_traces(self) -> Sequence[Any]:
-        return self._trainer.traces.take()
-
     def find_row(self, step: int, split: str) -> Mapping[str, float] | None:
         return self._trackers.rows.row(step, split)
-
-    def load_weights(self, directory: str, step: int) -> None:
-        self._trainer.checkpoint_state.load_weights(directory, step)
 
     def last_row(self) -> dict[str, float]:
         """Returns the newest numbers, an evaluation's before training's, for a run with nothing left to do."""
@@ -184,5 +178,5 @@ class RunObserver(LoopObserver):
 
     def _has_traced(self) -> bool:
         """Whether a training step was traced since the last call."""
-        before, self._num_traces = self._num_traces, self._trainer.traces.count("train")
+        before, self._num_traces = self._num_traces, self._trainer.context.traces.count("train")
         return self._num_traces > before

@@ -18,7 +18,6 @@ from official_trainer.config import ConfigError, Problem
 from official_trainer.config.modes import TRAINING_MODES, Evaluates
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
-from official_trainer.engine.nonfinite import Diagnosis
 from official_trainer.engine.trainer import Trainer
 from official_trainer.files import RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
@@ -112,7 +111,6 @@ def _run_loop(
                 observer=observer,
                 actions=schedule,
                 stop=stop,
-                diagnosis=Diagnosis(job.model_dir, trainer),
                 model_dir=job.model_dir,
             )
         )

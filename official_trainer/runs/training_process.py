@@ -112,6 +112,6 @@ class TrainingProcess:
 def _traces_of(trainer: Trainer | None) -> dict[str, Any]:
     """Returns how often each kind of step was traced in this process, and how long that took."""
     kinds: tuple[Kind, ...] = ("train", "eval")
-    counts = {kind: 0 if trainer is None else trainer.traces.count(kind) for kind in kinds}
-    seconds = 0.0 if trainer is None else sum(trainer.traces.seconds(kind) for kind in kinds)
+    counts = {kind: 0 if trainer is None else trainer.context.traces.count(kind) for kind in kinds}
+    seconds = 0.0 if trainer is None else sum(trainer.context.traces.seconds(kind) for kind in kinds)
     return {"traces": counts, "trace_seconds": round(seconds, 4)}

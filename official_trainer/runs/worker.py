@@ -23,7 +23,7 @@ from official_trainer.runs.job import Job
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.tracking.record import RunRecord
 
-_PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_weights": "evaluate", "read_checkpoint": "restore"}
+_PHASES = {"run_steps": "train", "evaluate": "evaluate", "_evaluate_weights": "evaluate", "read_checkpoint": "restore"}
 """The phases of the calls that may take long; all others are quick, and count as `save`."""
 
 _STATUS_SECONDS = 5.0

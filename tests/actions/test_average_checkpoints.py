@@ -160,8 +160,8 @@ def trained(strategy, model_dir, task_cls=NormTask, steps=12, **options):
     store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
     for step in range(INTERVAL, steps + 1, INTERVAL):
         trainer.train(INTERVAL)
-        trainer.synchronize()
-        trainer.before_save()
+        trainer.checkpoint_state.synchronize()
+        trainer.checkpoint_state.before_save()
         store.save(step)
     return trainer, view(trainer, model_dir, store)
 
@@ -294,7 +294,7 @@ def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, 
     trainer.run_steps(1)
     run.state.step = 13
     before, saved = parts(trainer), []
-    trainer.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
+    trainer.process_group.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
     monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer.evaluation.rescue() and {})
     action = AverageCheckpointsConfig(last=2).build()
     action.on_step(run)

@@ -54,7 +54,7 @@ class Events:
     def __init__(self, action, model_dir, on_error="warn"):
         action.on_error = on_error
         self.schedule = Schedule([action])
-        trainer = types.SimpleNamespace(stop=StopRequest())
+        trainer = types.SimpleNamespace(process_group=types.SimpleNamespace(stop=StopRequest()))
         self.run = Run(state=LoopState(end_step=100), trainer=trainer, model_dir=str(model_dir), tracker=None)
         self.schedule.start(self.run)
 
@@ -331,7 +331,7 @@ def test_a_stop_ends_the_wait_and_the_program_goes_on(tmp_path):
     action = Command(python(code, str(go), str(told), "{event}"), ("step", "preempted", "failure"), wait=True)
     watched = Events(action, tmp_path, "fail")
     with StopRequest() as stop:
-        watched.run.trainer.stop = stop
+        watched.run.trainer.process_group.stop = stop
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
         timer.start()
         with pytest.raises(PreemptedError) as stopped:

@@ -117,7 +117,7 @@ class NoStore:
 
 def run_loop(model_dir, trainer):
     config = trainer.config.trainer.replace(train_steps=4, summary_interval=2)
-    trainer._config = trainer.config.replace(trainer=config)
+    trainer.use_config(trainer.config.replace(trainer=config))
     parts = LoopParts(
         trainer=trainer,
         store=NoStore(),

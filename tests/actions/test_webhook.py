@@ -88,7 +88,7 @@ class Events:
         self.action = Webhook(events, sleep=self.pauses.append, **options)
         self.action.on_error = on_error
         self.schedule = Schedule([self.action])
-        trainer = types.SimpleNamespace(stop=StopRequest())
+        trainer = types.SimpleNamespace(process_group=types.SimpleNamespace(stop=StopRequest()))
         self.run = Run(state=LoopState(end_step=100), trainer=trainer, model_dir=str(tmp_path), tracker=None)
         self.schedule.start(self.run)
 

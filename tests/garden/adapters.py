@@ -1,20 +1,15 @@
 """Our classes with the constructors that Model Garden's tests, and orbit's, call."""
 
 import contextlib
+import types
 
 import orbit
 
 from official_trainer.checkpoints.best import BestCheckpoint
-from official_trainer.distributed.collective import ProcessGroup
-from official_trainer.engine.evaluation import EvalStep, Evaluation
-from official_trainer.engine.input_wait import InputWait
-from official_trainer.engine.replica_state import ReplicaState
-from official_trainer.engine.step_context import StepContext
-from official_trainer.engine.traces import Traces
+from official_trainer.engine.evaluation import Evaluation, ValidationSet
+from official_trainer.engine.step_context import StepContext, TrainerOptions
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
-from official_trainer.engine.train_steps import TrainMetrics, TrainStep, WindowRunner
-from official_trainer.engine.validation_sets import ValidationSet
-from official_trainer.engine.windows import WindowOptions
+from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.lazy import tf
 from official_trainer.runs.run_experiment import run_experiment
 from official_trainer.tasks.task import Task
@@ -37,23 +32,13 @@ class Runner:
         return run_experiment(**self._arguments)
 
 
-def context_of(task, model, global_step):
-    """What the parts of a trainer share, without a config."""
-    strategy = tf.distribute.get_strategy()
-    return StepContext(
-        strategy=strategy,
-        task=task,
-        model=model,
-        optimizer=None,
-        average=None,
-        global_step=global_step,
-        streams=None,
-        process_group=ProcessGroup(strategy),
-        traces=Traces(20),
-        input_wait=InputWait(),
-        workers=None,
-        enables_xla=False,
+def context_of(options):
+    """What the parts of a trainer share, without a task."""
+    trainer = types.SimpleNamespace(
+        train_tf_function=options.use_tf_function, train_tf_while_loop=options.use_tf_while_loop
     )
+    config = types.SimpleNamespace(trainer=trainer)
+    return StepContext(config, Task(None), tf.Module(), None, TrainerOptions(measures_loss=False), None)
 
 
 class OrbitTrainer(orbit.StandardTrainer):
@@ -64,23 +49,18 @@ class OrbitTrainer(orbit.StandardTrainer):
 
     def __init__(self, train_dataset, options=None):
         super().__init__(None, options)
-        context = context_of(Task(None), tf.Module(), self.global_step)
+        context = context_of(self._train_options)
+        context.global_step = self.global_step
         builder = DatasetBuilder(Task(None), None, training=True, seed=0, service_timeout_seconds=1)
         iterator = TrainIterator(builder, self.global_step, on_data_end="error", dataset=train_dataset)
-        options = WindowOptions(
-            traces_steps=self._train_options.use_tf_function,
-            traces_loops=self._train_options.use_tf_while_loop,
-            compiles_windows=False,
-        )
-        measured = TrainMetrics(context.task, context.model, trains=False, measures_loss=False)
-        self._windows = WindowRunner(context, self, TrainStep(context, measured, None, options), iterator, options)
+        self._windows = WindowRunner(context, self, TrainStep(context, None, trains=False), iterator)
 
     def create_train_loop_fn(self):
         return self._windows.create_loop()
 
     def train(self, num_steps):
         self.train_loop_begin()
-        self._windows.run(int(num_steps))
+        self._windows.run_steps(int(num_steps), False, None)
         return self.train_loop_end()
 
 
@@ -89,13 +69,12 @@ class OrbitEvaluator(orbit.StandardEvaluator):
 
     def __init__(self, eval_dataset, options=None):
         super().__init__(None, options)
-        context = context_of(Task(None), tf.Module(), None)
+        context = context_of(self._eval_options)
         builder = DatasetBuilder(context.task, None, training=False, seed=0, service_timeout_seconds=1)
-        own = ValidationSet(context.task, context.model, builder)
+        own = ValidationSet(context, context.task, context.model, builder)
         own.dataset = eval_dataset
-        step = EvalStep(context, skips_idle_replicas=True, is_overridden=True)
-        measured = TrainMetrics(context.task, context.model, trains=False, measures_loss=False)
-        self._evaluation = Evaluation(context, self, [own], step, ReplicaState(context, measured), None)
+        state = types.SimpleNamespace(synchronize=lambda: None)  # the model has no variables
+        self._evaluation = Evaluation(context, self, [own], state, None, counts_examples=False)
 
     def weights_averaged(self):
         return contextlib.nullcontext()

@@ -1,6 +1,6 @@
 """How much of the time in steps is spent waiting for data, by sampling from a thread.
 
-Owns: the thread, and the sums. Does not own: the mark that it reads (`engine/input_wait.py`), what is made of the sums
+Owns: the thread, and the sums. Does not own: the mark that it reads (`engine/windows.py`), what is made of the sums
 (`time_account.py`).
 """
 

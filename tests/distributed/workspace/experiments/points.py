@@ -17,16 +17,16 @@ from official_trainer.tasks import registry
 from official_trainer.tasks.task import Task
 
 if os.environ.get("SHARES"):  # who did how much in each window, a line each
-    from official_trainer.engine.coordinator import CoordinatedLoop
+    from official_trainer.engine.coordinator import AsyncWorkers
 
-    run_window = CoordinatedLoop.__call__
+    run_window = AsyncWorkers.run_window
 
-    def written(loop, iterator, num_steps):
-        run_window(loop, iterator, num_steps)
+    def written(workers, iterator, num_steps):
+        run_window(workers, iterator, num_steps)
         with open(os.environ["SHARES"], "a") as lines:
-            lines.write(json.dumps({"window": int(num_steps), **dataclasses.asdict(loop.shares)}) + "\n")
+            lines.write(json.dumps({"window": int(num_steps), **dataclasses.asdict(workers.activity.shares)}) + "\n")
 
-    CoordinatedLoop.__call__ = written
+    AsyncWorkers.run_window = written
 
 NUM_EXAMPLES = 96
 BATCH = 8
