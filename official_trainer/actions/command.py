@@ -17,8 +17,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal
 
 from official_trainer import files
@@ -70,32 +69,22 @@ class CommandConfig(ActionConfig):
             yield "argv", "must name a program, for example [notify-send, '{event} at step {step}']"
 
     def build(self) -> Command:
-        return Command(self.argv, self.events, timeout_seconds=self.timeout_seconds, wait=self.wait)
+        return Command(self)
 
 
 class Command(events.Notifier):
     """Runs a program at events."""
 
-    def __init__(
-        self,
-        argv: tuple[str, ...],
-        events: tuple[EventName, ...] = ("end", "failure"),
-        *,
-        timeout_seconds: float = 60.0,
-        wait: bool = False,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Takes the fields of `CommandConfig`, and what tells the time in Unix seconds, for the log."""
-        super().__init__(events, waits=wait, end_seconds=timeout_seconds)
-        self._argv = argv
-        self._program = _Program(timeout_seconds, clock)
+    def __init__(self, config: CommandConfig) -> None:
+        super().__init__(config.events, waits=config.wait, end_seconds=config.timeout_seconds)
+        self._program = _Program(config.argv, config.timeout_seconds)
 
     def monitored(self) -> tuple[str, ...]:
-        names = (match["name"] for argument in self._argv for match in _PLACEHOLDER.finditer(argument))
+        names = (match["name"] for argument in self._program.argv for match in _PLACEHOLDER.finditer(argument))
         return tuple(dict.fromkeys(name for name in names if name and name not in FACTS))
 
     def on_start(self, run: Run) -> None:
-        program = self._argv[0]
+        program = self._program.argv[0]
         if not _PLACEHOLDER.search(program) and shutil.which(program) is None:
             where = "is not an executable file" if os.sep in program else "is not on the PATH"
             split = ", ".join(program.split())
@@ -105,15 +94,21 @@ class Command(events.Notifier):
 
     def send(self, event: Event) -> None:
         values = event.payload()
-        argv = [fill(argument, values) for argument in self._argv]
+        argv = [fill(argument, values) for argument in self._program.argv]
         line, place = shlex.join(argv), f"(event {event.event} of step {event.step})"
         described = f"{shorten(line, _SHOWN_CHARACTERS)} {place}"
         path = files.join(event.model_dir, "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
         with _open_log(path) as log:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            log.write(f"--- {now} {line} {place}\n".encode())
+            log.flush()
+            start = log.tell()
             try:
-                code, last = self._program.run(argv, _environment(values), log, f"{line} {place}")
+                code = self._program.run(argv, _environment(values), log)
             except CommandError as error:
                 raise CommandError(f"{described} {error}") from error.__cause__
+            log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
+            last = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         if code:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             raise CommandError(f"{described} {how}{': ' + last if last else ''}; its output is in {path}")
@@ -126,32 +121,22 @@ class _Program:
     """Runs one program at a time, in a session and process group of its own.
 
     Attributes:
+      argv: its words, before placeholders are filled in.
       process: the program that is running.
     """
 
-    def __init__(self, timeout_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, argv: Sequence[str], timeout_seconds: float) -> None:
+        self.argv = argv
         self.process: subprocess.Popen[bytes] | None = None
-        self._timeout_seconds, self._clock = timeout_seconds, clock
+        self._timeout_seconds = timeout_seconds
         self._is_aborted = False
 
-    def run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes], title: str) -> tuple[int, str]:
-        """Runs a program to its end, and writes `title` and its output to `log`.
-
-        Returns:
-          Its exit code and the last line of its output.
+    def run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
+        """Runs a program to its end, and writes its output to `log`; returns its exit code.
 
         Raises:
           CommandError: it cannot be run, or was killed.
         """
-        time_text = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
-        log.write(f"--- {time_text} {title}\n".encode())
-        log.flush()
-        start = log.tell()
-        code = self._run(argv, environment, log)
-        log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
-        return code, log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-
-    def _run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
         try:
             process = subprocess.Popen(
                 argv,

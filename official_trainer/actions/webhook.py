@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from official_trainer.actions import events
@@ -66,45 +66,28 @@ class WebhookConfig(ActionConfig):
             yield "url", "must begin with https:// or http:// and name a host"
 
     def build(self) -> Webhook:
-        return Webhook(
-            self.events,
-            url=self.url,
-            url_env=self.url_env,
-            timeout_seconds=self.timeout_seconds,
-            retries=self.retries,
-        )
+        return Webhook(self)
 
 
 class Webhook(events.Notifier):
     """Posts events."""
 
-    def __init__(
-        self,
-        events: tuple[EventName, ...] = ("end", "failure"),
-        *,
-        url: str = "",
-        url_env: str = "",
-        timeout_seconds: float = 10.0,
-        retries: int = 3,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Takes the fields of `WebhookConfig`, and what waits for so many seconds."""
-        pauses = [FIRST_PAUSE_SECONDS * 2**number for number in range(retries)]
-        super().__init__(events, end_seconds=(retries + 1) * timeout_seconds + sum(pauses))
-        self._address = _Address(url, url_env)
-        self._poster = _Poster(timeout_seconds, pauses, sleep)
+    def __init__(self, config: WebhookConfig, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Takes the section, and what waits for so many seconds."""
+        self._poster = _Poster(config, sleep)
+        attempts_seconds = (config.retries + 1) * config.timeout_seconds
+        super().__init__(config.events, end_seconds=attempts_seconds + sum(self._poster.pauses_seconds))
 
     def on_start(self, run: Run) -> None:
-        if problem := self._address.problem():
+        if problem := self._poster.address_problem():
             raise WebhookError(f"{problem}; nothing is posted")
         super().on_start(run)
 
     def send(self, event: Event) -> None:
-        if self._address.problem():
+        if self._poster.address_problem():
             return  # on_start has raised an error
-        body = json.dumps(event.payload(), allow_nan=False).encode()
         try:
-            self._poster.post(self._address.read(), body)
+            self._poster.post(json.dumps(event.payload(), allow_nan=False).encode())
         except WebhookError as error:
             raise WebhookError(f"event {event.event} of step {event.step} was posted {error}") from None
 
@@ -112,45 +95,38 @@ class Webhook(events.Notifier):
         self._poster.is_aborted = True
 
 
-@dataclasses.dataclass(frozen=True)
-class _Address:
-    """Where events are posted: `url`, or the value of the environment variable `url_env`."""
-
-    url: str
-    url_env: str
-
-    def read(self) -> str:
-        """Returns the address."""
-        return os.environ.get(self.url_env, "") if self.url_env else self.url
-
-    def problem(self) -> str:
-        """Returns what is wrong with the address; empty if nothing is."""
-        found = self.read()
-        if _is_address(found):
-            return ""
-        what = "holds no address that begins with https:// or http://" if found else "is not set"
-        return f"url_env: the environment variable {self.url_env} {what}"
-
-
 class _Poster:
     """Posts requests, each again after a failure that may pass.
 
     Attributes:
+      pauses_seconds: before each further attempt.
       is_aborted: whether nothing is posted again.
     """
 
-    def __init__(self, timeout_seconds: float, pauses_seconds: Sequence[float], sleep: Callable[[float], None]) -> None:
+    def __init__(self, config: WebhookConfig, sleep: Callable[[float], None]) -> None:
+        self.pauses_seconds = [FIRST_PAUSE_SECONDS * 2**number for number in range(config.retries)]
         self.is_aborted = False
-        self._timeout_seconds, self._pauses_seconds, self._sleep = timeout_seconds, pauses_seconds, sleep
+        self._config, self._sleep = config, sleep
 
-    def post(self, url: str, body: bytes) -> None:
+    @property
+    def _address(self) -> str:
+        return os.environ.get(self._config.url_env, "") if self._config.url_env else self._config.url
+
+    def address_problem(self) -> str:
+        """Returns what is wrong with the address; empty if nothing is."""
+        if _is_address(self._address):
+            return ""
+        what = "holds no address that begins with https:// or http://" if self._address else "is not set"
+        return f"url_env: the environment variable {self._config.url_env} {what}"
+
+    def post(self, body: bytes) -> None:
         """Posts `body`.
 
         Raises:
           WebhookError: how often it was posted without success, and the problem.
         """
-        for attempt, pause_seconds in enumerate([*self._pauses_seconds, None], 1):
-            problem, may_pass = self._try(url, body)
+        for attempt, pause_seconds in enumerate([*self.pauses_seconds, None], 1):
+            problem, may_pass = self._try(body)
             if not problem:
                 return
             if pause_seconds is None or not may_pass or self.is_aborted:
@@ -158,15 +134,15 @@ class _Poster:
                 raise WebhookError(f"{times} without success: {problem}")
             self._sleep(pause_seconds)
 
-    def _try(self, url: str, body: bytes) -> tuple[str, bool]:
+    def _try(self, body: bytes) -> tuple[str, bool]:
         """Returns the problem, empty if there is none, and whether it may pass.
 
         The texts of errors, and the errors themselves, may contain the address, so neither leaves this method.
         """
         headers = {"Content-Type": "application/json", "User-Agent": "official-trainer"}
         try:
-            request = urllib.request.Request(url, data=body, headers=headers, method="POST")
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._timeout_seconds):
+            request = urllib.request.Request(self._address, data=body, headers=headers, method="POST")
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._config.timeout_seconds):
                 return "", False
         except urllib.error.HTTPError as error:
             error.close()
@@ -180,7 +156,7 @@ class _Poster:
 
     def _describe(self, reason: object) -> str:
         if isinstance(reason, TimeoutError):
-            return f"no answer within timeout_seconds={self._timeout_seconds:g}"
+            return f"no answer within timeout_seconds={self._config.timeout_seconds:g}"
         if isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and reason.strerror:
             return reason.strerror
         return type(reason).__name__
