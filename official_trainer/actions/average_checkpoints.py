@@ -173,7 +173,7 @@ class _Mean:
             return False
         matching = Matching(manifest.prefix(directory, step), {"model": self._model})
         matching.report(items_only=True)
-        key_of = {id(pair.live): pair.checkpoint_key for pair in matching.pairs}
+        key_of = {id(live): key for live, key in matching.pairs}
         if lacking := [variable.name for variable in self._variables if id(variable) not in key_of]:
             _logger.warning("ckpt-%d is left out: it holds no %s", step, lacking[0])
             return False

@@ -125,20 +125,18 @@ class EarlyStopping(Action):
           ConfigError: the best checkpoint by this metric is not kept.
         """
         monitor, direction = self._config.monitor, self._direction
-        for keeper in run.state.shared.get(KEEPERS, ()):
-            if (keeper.policy.monitor, keeper.policy.direction) == (monitor, direction):
+        for keeper in (*run.state.shared.get(KEEPERS, ()), run.trainer.checkpoint_exporter):
+            policy = getattr(keeper, "policy", None)  # an exporter of Model Garden has none
+            if policy is not None and (policy.monitor, policy.direction) == (monitor, direction):
                 return keeper.best
-        best, comp = run.trainer.checkpoint_exporter, COMPARISONS[direction]
-        if best is not None and (getattr(best, "metric", None), getattr(best, "comp", None)) == (monitor, comp):
-            return None if best.step is None else (best.directory, best.step)
         raise ConfigError(
             [
                 Problem(
                     f"restore_best of {self.name!r} needs the best checkpoint by {monitor!r} to be kept, and it is not",
                     "trainer.actions",
                     fix=f"set trainer.best_checkpoint_eval_metric={monitor} and "
-                    f"trainer.best_checkpoint_metric_comp={comp}, or add an action {{type: checkpoint, monitor: "
-                    f"{monitor}}} with a priority below {self.priority}",
+                    f"trainer.best_checkpoint_metric_comp={COMPARISONS[direction]}, or add an action {{type: "
+                    f"checkpoint, monitor: {monitor}}} with a priority below {self.priority}",
                 )
             ]
         )

@@ -6,7 +6,6 @@ their errors are raised. Does not own: how a notification is sent (`command.py`,
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,29 +35,13 @@ class NotificationError(UserError, RuntimeError):
     """A notification of an event could not be sent."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Event:
-    """One event.
+Event = Mapping[str, Any]
+"""One event, in values that strict JSON allows: a number that is not finite is a string, such as `"NaN"`.
 
-    Attributes:
-      event: its name.
-      step: the global step.
-      experiment: registered name; empty if it is unknown.
-      model_dir: the run directory.
-      metrics: results of the newest evaluation if there was one in this process, and else of training.
-      reason: why the run has ended, unless it simply reached its last step.
-    """
-
-    event: EventName
-    step: int
-    experiment: str
-    model_dir: str
-    metrics: Mapping[str, float]
-    reason: str | None = None
-
-    def payload(self) -> dict[str, Any]:
-        """Returns all of it as strict JSON allows: a number that is not finite is a string, such as `"NaN"`."""
-        return {**vars(self), "metrics": {name: encode(float(value)) for name, value in self.metrics.items()}}
+`event` is its name, `step` the global step, `experiment` the registered name or empty, `model_dir` the run directory,
+`metrics` the results of the newest evaluation if there was one in this process, and else of training, `reason` why the
+run has ended, unless it simply reached its last step.
+"""
 
 
 def problems(events: Sequence[EventName], when: object) -> Iterator[tuple[str, str]]:
@@ -72,31 +55,31 @@ def problems(events: Sequence[EventName], when: object) -> Iterator[tuple[str, s
 
 
 class Notifier(Action):
-    """Sends a notification of each event, in their order, in a thread. Subclasses define `send`.
+    """Sends a notification of each event, in their order, in a thread. Subclasses define `send` and `end_seconds`.
 
     Errors of the thread are raised at the next hook. After a restart the event of an evaluation may be sent again.
     """
 
-    def __init__(self, events: Sequence[EventName], *, waits: bool = False, end_seconds: float) -> None:
-        """Takes the events.
-
-        Args:
-          events: those that are sent.
-          waits: whether training waits until an event is sent.
-          end_seconds: how long the end of the run waits, at most, until all are sent.
-        """
-        self._events, self._waits, self._end_seconds = frozenset(events), waits, end_seconds
+    def __init__(self, config: Any, *, waits: bool = False) -> None:
+        """Takes the section, whose `events` are sent, and whether training waits until an event is sent."""
+        self._config, self._waits = config, waits
         self._worker = WorkerThread(type(self).__name__.lower())
         self._errors: deque[Exception] = deque()  # of the thread and of the queue, oldest first
         self._experiment = ""
         self._metrics: Mapping[str, float] = {}
+        self._is_aborted = False
 
     def send(self, event: Event) -> None:
         """Sends one event; runs in the thread, and raises an error if it fails."""
         raise NotImplementedError
 
+    def end_seconds(self) -> float:
+        """Returns how long the end of the run waits, at most, until all events are sent."""
+        raise NotImplementedError
+
     def abort(self) -> None:
         """Ends the `send` that is running, because the run has no more time for it."""
+        self._is_aborted = True
 
     def on_start(self, run: Run) -> None:
         self._experiment = (read_run(run.model_dir) or {}).get("experiment", "")
@@ -129,10 +112,10 @@ class Notifier(Action):
     def _wait_at_end(self, run: Run, *, is_stop: bool) -> bool:
         """Waits until all events are sent, which a stop leaves little time for; returns whether they are."""
         if is_stop:
-            return self._worker.wait(min(self._end_seconds, STOP_SECONDS))
+            return self._worker.wait(min(self.end_seconds(), STOP_SECONDS))
         try:
             with run.trainer.stop.interruptible():
-                return self._worker.wait(self._end_seconds)
+                return self._worker.wait(self.end_seconds())
         except PreemptedError:
             return self._worker.wait(STOP_SECONDS)
 
@@ -145,19 +128,19 @@ class Notifier(Action):
 
     def _put(self, event: EventName, run: Run, metrics: Mapping[str, float], reason: str | None) -> None:
         """Has an event sent after those before it; one that finds the queue full is left out, which is an error."""
-        if event not in self._events:
+        if event not in self._config.events:
             return
         if len(self._worker.pending) > MAX_WAITING:  # one of them is being sent
             self._errors.append(NotificationError(f"{MAX_WAITING} events wait to be sent already; one is left out"))
             return
-        new = Event(
-            event=event,
-            step=run.step,
-            experiment=self._experiment,
-            model_dir=run.model_dir,
-            metrics=dict(metrics),
-            reason=reason,
-        )
+        new = {
+            "event": event,
+            "step": run.step,
+            "experiment": self._experiment,
+            "model_dir": run.model_dir,
+            "metrics": {name: encode(float(value)) for name, value in metrics.items()},
+            "reason": reason,
+        }
         self._worker.submit(functools.partial(self._try, new))
 
     def _try(self, event: Event) -> None:

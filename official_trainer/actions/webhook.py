@@ -70,71 +70,51 @@ class WebhookConfig(ActionConfig):
 
 
 class Webhook(events.Notifier):
-    """Posts events."""
+    """Posts events, each again after a failure that may pass."""
 
     def __init__(self, config: WebhookConfig, sleep: Callable[[float], None] = time.sleep) -> None:
         """Takes the section, and what waits for so many seconds."""
-        self._poster = _Poster(config, sleep)
-        attempts_seconds = (config.retries + 1) * config.timeout_seconds
-        super().__init__(config.events, end_seconds=attempts_seconds + sum(self._poster.pauses_seconds))
+        super().__init__(config)
+        self._sleep = sleep
 
     def on_start(self, run: Run) -> None:
-        if problem := self._poster.address_problem():
+        if problem := self._address_problem():
             raise WebhookError(f"{problem}; nothing is posted")
         super().on_start(run)
 
+    def end_seconds(self) -> float:
+        return (self._config.retries + 1) * self._config.timeout_seconds + sum(self._pauses_seconds())
+
     def send(self, event: Event) -> None:
-        if self._poster.address_problem():
+        if self._address_problem():
             return  # on_start has raised an error
-        try:
-            self._poster.post(json.dumps(event.payload(), allow_nan=False).encode())
-        except WebhookError as error:
-            raise WebhookError(f"event {event.event} of step {event.step} was posted {error}") from None
+        body = json.dumps(event, allow_nan=False).encode()
+        for attempt, pause_seconds in enumerate([*self._pauses_seconds(), None], 1):
+            problem, may_pass = self._post(body)
+            if not problem:
+                return
+            if pause_seconds is None or not may_pass or self._is_aborted:
+                times = f"{attempt} times" if attempt > 1 else "once"
+                posted = f"event {event['event']} of step {event['step']} was posted {times}"
+                raise WebhookError(f"{posted} without success: {problem}")
+            self._sleep(pause_seconds)
 
-    def abort(self) -> None:
-        self._poster.is_aborted = True
-
-
-class _Poster:
-    """Posts requests, each again after a failure that may pass.
-
-    Attributes:
-      pauses_seconds: before each further attempt.
-      is_aborted: whether nothing is posted again.
-    """
-
-    def __init__(self, config: WebhookConfig, sleep: Callable[[float], None]) -> None:
-        self.pauses_seconds = [FIRST_PAUSE_SECONDS * 2**number for number in range(config.retries)]
-        self.is_aborted = False
-        self._config, self._sleep = config, sleep
+    def _pauses_seconds(self) -> list[float]:
+        """Returns the pause before each further attempt."""
+        return [FIRST_PAUSE_SECONDS * 2**number for number in range(self._config.retries)]
 
     @property
     def _address(self) -> str:
         return os.environ.get(self._config.url_env, "") if self._config.url_env else self._config.url
 
-    def address_problem(self) -> str:
+    def _address_problem(self) -> str:
         """Returns what is wrong with the address; empty if nothing is."""
         if _is_address(self._address):
             return ""
         what = "holds no address that begins with https:// or http://" if self._address else "is not set"
         return f"url_env: the environment variable {self._config.url_env} {what}"
 
-    def post(self, body: bytes) -> None:
-        """Posts `body`.
-
-        Raises:
-          WebhookError: how often it was posted without success, and the problem.
-        """
-        for attempt, pause_seconds in enumerate([*self.pauses_seconds, None], 1):
-            problem, may_pass = self._try(body)
-            if not problem:
-                return
-            if pause_seconds is None or not may_pass or self.is_aborted:
-                times = f"{attempt} times" if attempt > 1 else "once"
-                raise WebhookError(f"{times} without success: {problem}")
-            self._sleep(pause_seconds)
-
-    def _try(self, body: bytes) -> tuple[str, bool]:
+    def _post(self, body: bytes) -> tuple[str, bool]:
         """Returns the problem, empty if there is none, and whether it may pass.
 
         The texts of errors, and the errors themselves, may contain the address, so neither leaves this method.
@@ -146,7 +126,8 @@ class _Poster:
                 return "", False
         except urllib.error.HTTPError as error:
             error.close()
-            return f"the server answered {_status(error.code)}", error.code >= 500 or error.code in _PASSING
+            answer = f"{error.code} {http.client.responses.get(error.code, '')}".strip()
+            return f"the server answered {answer}", error.code >= 500 or error.code in _PASSING
         except urllib.error.URLError as error:
             return self._describe(error.reason), True
         except (OSError, http.client.HTTPException) as error:
@@ -175,10 +156,3 @@ def _is_address(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname)
-
-
-def _status(code: int) -> str:
-    try:
-        return f"{code} {http.HTTPStatus(code).phrase}"
-    except ValueError:
-        return str(code)

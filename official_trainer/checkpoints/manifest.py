@@ -71,22 +71,6 @@ class Manifest:
         values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
         return json.dumps({**values, "sha256": _checksum(values)}, indent=1) + "\n"
 
-    def damage(self, directory: str, *, checksums: bool = True) -> str | None:
-        """Returns what is wrong with the files on disk, or None. Sizes are always compared."""
-        for name, expected in self.files.items():
-            path = files.join(directory, name)
-            if problem := size_problem(directory, name, expected["size_bytes"]):
-                return problem
-            try:
-                matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
-            except PermissionError as error:
-                raise _not_allowed(path) from error
-            if not matches:
-                return f"{name} does not match its checksum"
-        if checksums and any("sha256" not in expected for expected in self.files.values()):
-            return _damaged_value(prefix(directory, self.step))
-        return None
-
 
 def name(step: int) -> str:
     """Returns the name of a manifest file."""
@@ -186,11 +170,24 @@ def committed_steps(directory: str) -> tuple[int, ...]:
 
 
 def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
-    """Returns what is wrong with the checkpoint of `step`, or None if it is whole."""
+    """Returns what is wrong with the checkpoint of `step`, or None if it is whole. Sizes are always compared."""
     try:
-        return read(directory, step).damage(directory, checksums=checksums)
+        described = read(directory, step).files
     except UnreadableManifestError as error:
         return str(error)
+    for file_name, expected in described.items():
+        path = files.join(directory, file_name)
+        if problem := size_problem(directory, file_name, expected["size_bytes"]):
+            return problem
+        try:
+            matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
+        except PermissionError as error:
+            raise _not_allowed(path) from error
+        if not matches:
+            return f"{file_name} does not match its checksum"
+    if checksums and any("sha256" not in expected for expected in described.values()):
+        return _damaged_value(prefix(directory, step))
+    return None
 
 
 def size_problem(directory: str, name: str, size_bytes: int) -> str | None:

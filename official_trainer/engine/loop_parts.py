@@ -9,22 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from official_trainer.actions import action
 from official_trainer.actions.action import LoopState
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config.modes import Evaluates
 from official_trainer.engine.recovery import Diagnosis
 from official_trainer.stopping import StopRequest
+from official_trainer.tracking import Tracker
 from official_trainer.triggers import Every
-
-
-class MetricWriter(action.MetricWriter, Protocol):
-    """What the loop needs of the trackers: rows of numbers that can be taken back."""
-
-    def rewind(self, step: int) -> None:
-        """Drops everything after `step`."""
 
 
 class LoopObserver:
@@ -126,7 +119,7 @@ class LoopParts:
 
     trainer: Any
     store: Any
-    metric_writer: MetricWriter
+    metric_writer: Tracker
     due: DueSteps
     observer: LoopObserver = dataclasses.field(default_factory=LoopObserver)
     actions: Schedule = dataclasses.field(default_factory=Schedule)

@@ -49,7 +49,7 @@ class ActionRequests:
 
     def on_last_step(self) -> None:
         """This step has become the last one, after its actions were called."""
-        self._meet(self._actions.last_step())
+        self._meet(self._actions.step(summarized=True, ended=True))
 
     def on_evaluation(self, logs: Mapping[str, float], outputs: Mapping[str, Any]) -> None:
         """This step was evaluated."""

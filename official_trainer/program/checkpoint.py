@@ -336,8 +336,9 @@ def find(filepath: str | os.PathLike[str]) -> str:
     directory, _, name = path.removesuffix(".index").rpartition("/")
     step = name.removeprefix("ckpt-")
     if name.startswith("ckpt-") and step.isdecimal() and not files.is_dir(path):
-        found = CheckpointDirectory(directory or ".", read_only=True)
-        if damage := found.manifest(int(step)).damage(found.path):  # raises if there is no such checkpoint
+        found = CheckpointDirectory(directory or ".")
+        found.manifest(int(step))  # raises if there is no such checkpoint
+        if damage := manifest.damage(found.path, int(step)):
             raise CheckpointError(f"{path} is damaged: {damage}")
         return found.prefix(int(step))
     return _newest_in(path)

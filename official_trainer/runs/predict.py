@@ -168,7 +168,7 @@ def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: Predictio
         waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         with trainer.weights_averaged(), builder.errors_explained():
             reader = Reader(builder, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
-            predict_into(shards, reader, max_rows=max_rows, on_batch=watchdog.beat)
+            predict_into(shards, reader, max_rows=max_rows)
 
 
 class Reader:
@@ -193,7 +193,7 @@ class Reader:
           inference: computes the outputs; its strategy is that of the data.
           start: number of a batch, and an iterator over the data from there on.
           waiting: returns a context for the time in which a batch is waited for.
-          on_batch: called after each batch that is read over.
+          on_batch: called for each batch that is read.
         """
         self._builder, self._inference = builder, inference
         self._number, self._iterator = start
@@ -212,6 +212,7 @@ class Reader:
                 self._on_batch()
         for number, columns in self._inference.batches(self._iterator, self._number, self._waiting):
             self._number = number + 1
+            self._on_batch()
             yield number, columns
 
 

@@ -289,15 +289,15 @@ def test_a_program_that_takes_too_long_is_killed_with_all_it_has_started(tmp_pat
 def test_the_end_of_the_run_waits_no_longer_than_the_time_limit(tmp_path, caplog):
     """What runs is killed, what waits is not begun, and both are said."""
     action = command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
-    action._end_seconds = 0.5
+    action.end_seconds = lambda: 0.5
     watched = Events(action, tmp_path)
     for step in (10, 20, 30):
         watched.step(step)
-    wait_for(lambda: action._program.process is not None)
+    wait_for(lambda: action._process is not None)
     watched.end()
     assert "(event step of step 10) had not ended in time at the end of the run and was killed" in caplog.text
     assert "2 more events were not sent, because the run has ended" in caplog.text
-    assert action._program.process is None
+    assert action._process is None
 
 
 def test_training_does_not_wait_unless_asked_to(tmp_path):
@@ -374,10 +374,10 @@ def test_too_many_events_are_an_error(tmp_path, monkeypatch, caplog):
     """Memory is bounded; the newest are left out, and that is said."""
     monkeypatch.setattr(events, "MAX_WAITING", 2)
     action = command(python("import time; time.sleep(300)"), ("step",))
-    action._end_seconds = 0.1
+    action.end_seconds = lambda: 0.1
     watched = Events(action, tmp_path)
     watched.step(10)
-    wait_for(lambda: action._program.process is not None)
+    wait_for(lambda: action._process is not None)
     for step in (20, 30, 40):
         watched.step(step)
     assert "2 events wait to be sent already; one is left out" in caplog.text
@@ -395,8 +395,8 @@ def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
     action = command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
     watched = Events(action, tmp_path)
     watched.step(10)
-    wait_for(lambda: action._program.process is not None)
-    process = action._program.process
+    wait_for(lambda: action._process is not None)
+    process = action._process
     watched.end(PreemptedError("SIGTERM at step 10"))
     assert "had not ended in time at the end of the run and was killed" in caplog.text
     wait_for(lambda: not is_alive(process.pid))

@@ -218,7 +218,7 @@ def test_the_end_waits_for_a_while_only(tmp_path, server, caplog):
     """What is left then is said."""
     server.answers = ["slow"]
     told = Events(tmp_path, ("step",), "warn", url=server.url, timeout_seconds=60)
-    told.action._end_seconds = 0.2
+    told.action.end_seconds = lambda: 0.2
     told.step(10)
     assert server.came.wait(60)
     told.step(20)

@@ -159,8 +159,8 @@ def number_of(name: str) -> int | None:
 
 def by_number(shards: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """Returns whole shards by their numbers, in order."""
-    numbered = [(number_of(shard["name"]), shard) for shard in shards]
-    return {number: shard for number, shard in sorted(numbered, key=lambda pair: pair[0] or 0) if number is not None}
+    numbered = {number: shard for shard in shards if (number := number_of(shard["name"])) is not None}
+    return dict(sorted(numbered.items()))
 
 
 def merge(manifests: Sequence[Manifest]) -> Manifest:
@@ -175,7 +175,7 @@ def merge(manifests: Sequence[Manifest]) -> Manifest:
         **manifests[0],
         "outputs": outputs,
         "rows": sum(shard["rows"] for shard in shards.values()),
-        "done": bool(end) and all(number in shards for number in range(end or 0)),
+        "done": bool(end) and shards.keys() >= set(range(end or 0)),
         "shards": [*shards.values()],
         "batch_size": max(found.get("batch_size", 0) for found in manifests),
         "end": end,

@@ -252,11 +252,7 @@ _ALONE = "it is unknown where the shards of several processes begin; predict wit
 
 
 def predict_into(
-    shards: PredictionShards,
-    batches_from: Callable[[int], Iterator[tuple[int, Columns]]],
-    *,
-    max_rows: int | None = None,
-    on_batch: Callable[[], object] = lambda: None,
+    shards: PredictionShards, batches_from: Callable[[int], Iterator[tuple[int, Columns]]], max_rows: int | None = None
 ) -> None:
     """Writes all predictions that `shards` needs, which no earlier process has written.
 
@@ -268,7 +264,6 @@ def predict_into(
       shards: where they are written.
       batches_from: returns what `Inference.batches` yields from a batch number on; later calls ask for later batches.
       max_rows: how many there are, for data that does not end there; None for all.
-      on_batch: called after each batch.
 
     Raises:
       DataError: there is no example.
@@ -278,7 +273,6 @@ def predict_into(
         seen = shards.next_row - position.row
         for number, columns in _until(max_rows, batches_from(position.batch), seen):
             shards.add(number, columns)
-            on_batch()
             if shards.is_done or shards.position.batch > number + 1:  # the next row is after a gap
                 break
         else:
