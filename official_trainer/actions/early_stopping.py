@@ -108,15 +108,11 @@ class EarlyStopping(Action):
         count = f"{self._wait} evaluation{'s' if self._wait > 1 else ''}"
         if best is None:
             return f"early stopping: {config.monitor} was not a number in {count}"
+        start, found = f"early stopping: {config.monitor} has not improved on", f"{best:.4g} (step {self._best_step})"
+        end = f"by more than {config.min_delta:g} in {count}"
         if config.baseline is not None and not self._is_beyond_baseline(best):
-            return (
-                f"early stopping: {config.monitor} has not improved on its baseline {config.baseline:.4g} by more than "
-                f"{config.min_delta:g} in {count}; its best is {best:.4g} (step {self._best_step})"
-            )
-        return (
-            f"early stopping: {config.monitor} has not improved on {best:.4g} (step {self._best_step}) by more than "
-            f"{config.min_delta:g} in {count}"
-        )
+            return f"{start} its baseline {config.baseline:.4g} {end}; its best is {found}"
+        return f"{start} {found} {end}"
 
     def _keeper(self, run: Run) -> tuple[str, int] | None:
         """Returns the directory and the step of the best checkpoint; None if there is none yet.

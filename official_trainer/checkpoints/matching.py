@@ -103,14 +103,10 @@ class RestoreReport:
         """Whether nothing is missing, extra or of another shape."""
         return not (self.missing or self.extra or self.wrong_shape)
 
-    @property
-    def restored_bytes(self) -> int:
-        """Size of all restored values."""
-        return sum(spec.size_bytes for spec in self.restored)
-
     def __str__(self) -> str:
         step = "" if self.step is None else f" (step {self.step})"
-        lines = [f"{self.path}{step}: {len(self.restored)} variables match, {format_bytes(self.restored_bytes)}"]
+        size = format_bytes(sum(spec.size_bytes for spec in self.restored))
+        lines = [f"{self.path}{step}: {len(self.restored)} variables match, {size}"]
         lines += _section("missing: in the program, not in the checkpoint", self.missing)
         lines += _section("extra: in the checkpoint, not in the program", self.extra)
         lines += _section("wrong shape or dtype", self.wrong_shape)
@@ -145,7 +141,7 @@ class Matching:
       prefix: of the checkpoint.
       items: the live objects, by name, without what is ignored.
       item_is_root: whether the only item is the root of the checkpoint's graph, as Keras `save_weights` makes a model.
-      root_names: names of what the checkpoint holds at its top.
+      roots: what the checkpoint holds at its top: names with their nodes.
       pairs: what the last report found restored: live values, each with its key in the checkpoint.
     """
 
@@ -159,11 +155,9 @@ class Matching:
         self._object_of: dict[int, Any] = {}  # saved node → live object
         self._node_of: dict[int, int] = {}  # id(live object) → saved node
         self._deferred: set[int] = set()  # saved nodes below optimizers that have no variables yet
-        self._slots: list[tuple[str, Any]] = []
-        self._roots = {c.local_name: c.node_id for c in self._nodes[0].children}
-        self.item_is_root = len(self.items) == 1 and not self.items.keys() & self._roots.keys()
-        self.root_names = sorted(self._roots)
-        at_root = dict.fromkeys(self.items, 0) if self.item_is_root else self._roots
+        self.roots = {c.local_name: c.node_id for c in self._nodes[0].children}
+        self.item_is_root = len(self.items) == 1 and not self.items.keys() & self.roots.keys()
+        at_root = dict.fromkeys(self.items, 0) if self.item_is_root else self.roots
         self._starts = [(at_root[name], item) for name, item in self.items.items() if name in at_root]
         self._walk()
         self._match_slots()
@@ -177,7 +171,7 @@ class Matching:
         """
         restored, missing, wrong = [], [], []
         self.pairs.clear()
-        for path, live in [*self._live, *self._slots]:
+        for path, live in self._live:
             if not _has_value(live):
                 continue
             spec = _live_spec(path, live)
@@ -222,6 +216,7 @@ class Matching:
     def _match_slots(self) -> None:
         """Pairs slot variables of Keras's legacy optimizers, which hang on (optimizer, variable, slot name)."""
         variables = [(path, live) for path, live in self._live if isinstance(live, tf.Variable)]
+        slots: list[tuple[str, Any]] = []
         for optimizer_path, optimizer in self._live:
             if not (hasattr(optimizer, "get_slot_names") and hasattr(optimizer, "get_slot")):
                 continue
@@ -229,8 +224,9 @@ class Matching:
             for path, variable in variables:
                 for name in names:
                     if (slot := _slot(optimizer, variable, name)) is not None:
-                        self._slots.append((f"{path}/.OPTIMIZER_SLOT/{optimizer_path}/{name}", slot))
+                        slots.append((f"{path}/.OPTIMIZER_SLOT/{optimizer_path}/{name}", slot))
             self._match_slots_of(optimizer, has_slots=bool(names))
+        self._live += slots
 
     def _match_slots_of(self, optimizer: Any, *, has_slots: bool) -> None:
         node_id = self._node_of.get(id(optimizer))
@@ -249,7 +245,7 @@ class Matching:
             candidates = {node for start, _ in self._starts for node in self._descendants(start)}
         else:
             candidates = set(range(len(self._nodes)))
-            candidates -= {self._roots[name] for name in _IGNORED_ROOT_NAMES if name in self._roots}
+            candidates -= {self.roots[name] for name in _IGNORED_ROOT_NAMES if name in self.roots}
         extra: list[VariableSpec] = []
         deferred: list[VariableSpec] = []
         for node_id in sorted(candidates):

@@ -116,7 +116,7 @@ def _check_init(
     if not report.restored:
         raise CheckpointError(
             f"{place} restores no variable of {', '.join(items)}; "
-            f"it holds {', '.join(matching.root_names) or 'nothing'}.\n{report}"
+            f"it holds {', '.join(sorted(matching.roots)) or 'nothing'}.\n{report}"
         )
     lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
     for pattern in allow_missing:
