@@ -90,7 +90,7 @@ def check(job: Job, settings: PredictionSettings) -> None:
         what = f"{settings.share.count} processes predict, each on its own devices, but only one process can use a TPU"
         raise ConfigError([Problem(what, "runtime.tpu", fix="start one process")])
     wanted = prediction_manifest.begin(settings.format, settings.shard_size, _source(job, settings.data), ALL)
-    prediction_manifest.check(_directory(job, settings), wanted, is_whole=False)
+    prediction_manifest.check(settings.output_dir or job.path("predictions"), wanted, is_whole=False)
 
 
 def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopRequest) -> dict[str, float]:
@@ -111,7 +111,7 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     from official_trainer.runs import evaluate
 
     directory, step = evaluate.find_checkpoint(job, checkpoint)
-    output_dir = _directory(job, settings)
+    output_dir = settings.output_dir or job.path("predictions")
     digest = files.sha256(files.join(directory, manifest.name(step)))
     source = {**_source(job, settings.data), "checkpoint": step, "checkpoint_digest": digest}
     if job.gin is not None:
@@ -250,10 +250,6 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
         )
     num_examples = builder.context.examples_per_epoch if builder.context is not None and is_training else None
     return builder, num_examples, dataset
-
-
-def _directory(job: Job, settings: PredictionSettings) -> str:
-    return settings.output_dir or job.path("predictions")
 
 
 def _source(job: Job, data: str) -> Mapping[str, Any]:
