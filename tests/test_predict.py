@@ -169,6 +169,17 @@ def test_one_process_at_a_time_writes(trained, tmp_path):
     assert not (tmp_path / MANIFEST).exists()
 
 
+def test_an_interrupted_manifest_of_another_process_is_removed(trained, tmp_path):
+    """N18: a process that was killed while it wrote leaves nothing; one that lives still writes its own."""
+    for index in (0, 1, 2):
+        (tmp_path / f".predictions-{index}.json.tmp-1").touch()
+    with DirectoryLock(str(tmp_path), name="lock-2"):
+        do(trained[0], output_dir=str(tmp_path))
+    assert [path.name for path in tmp_path.glob(".predictions-*")] == [".predictions-2.json.tmp-1"]
+    do(trained[0], output_dir=str(tmp_path))
+    assert not list(tmp_path.glob(".predictions-*"))
+
+
 def test_nothing_to_predict_is_refused(trained, model_dir, tmp_path, monkeypatch):
     """N18: no checkpoint, no such step, no data section, several tasks, no example, examples without end."""
     out = {"output_dir": str(tmp_path / "out")}
@@ -254,7 +265,9 @@ def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_
         feed = DatasetBuilder(trainer.task, section, training=False, seed=0)
 
     def write(folder, num_batches=None):
-        shards = PredictionShards(str(tmp_path / folder), source={}, format="npy", shard_size=25)
+        shards = PredictionShards(
+            PredictionSettings(output_dir=str(tmp_path / folder), format="npy", shard_size=25), {}
+        )
 
         def batches_from(first):
             return inference.batches(feed.build(first), first)
@@ -283,7 +296,7 @@ def test_a_task_of_model_garden(tmp_path):
     """N18: its own `inference_step`, on its own data."""
     model = toy.build().model
     dataset = toy.examples(toy.NUM_EXAMPLES).batch(33)
-    shards = PredictionShards(str(tmp_path), source={}, format="npy")
+    shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path), format="npy"), {})
     predict_into(shards, lambda first: Inference(GardenTask(None), model).batches(dataset))
     np.testing.assert_allclose(loaded(tmp_path), model.predict(toy.FEATURES, verbose=0), rtol=1e-5, atol=1e-6)
 

@@ -64,7 +64,7 @@ def test_shares_of_any_data_are_what_one_process_writes(pipeline, strategy, shar
 
     def write(folder, share):
         options = {"format": "npy", "shard_size": shard_size, "share": share}
-        shards = PredictionShards(str(tmp_path / folder), source={}, **options)
+        shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path / folder), **options), {})
         first = shards.position.batch
         with trainer.strategy.scope():
             feed = DatasetBuilder(trainer.task, params, training=False, seed=0)
@@ -90,7 +90,8 @@ def test_data_that_begins_again_is_cut_there(tmp_path):
         return ((batch, {"x": np.arange(5 * batch, 5 * batch + 5)}) for batch in itertools.count(first))
 
     def write(folder, share):
-        shards = PredictionShards(str(tmp_path / folder), source={}, format="npy", shard_size=4, share=share)
+        options = {"format": "npy", "shard_size": 4, "share": share}
+        shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path / folder), **options), {})
         predict_into(shards, endless, max_rows=23)
 
     write("whole", Share())
@@ -105,7 +106,8 @@ def test_no_example_is_an_error_in_one_of_them(tmp_path):
     """N18: and never all there is."""
     for index in (1, 0):
         share = Share(index=index, count=2, batch_size=4)
-        shards = PredictionShards(str(tmp_path), source={}, format="npy", shard_size=3, share=share)
+        options = {"format": "npy", "shard_size": 3, "share": share}
+        shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path), **options), {})
         if index:
             predict_into(shards, lambda first: iter(()))
         else:
@@ -263,7 +265,7 @@ def test_killed_while_it_says_that_all_is_there_the_same_command_says_it(digits,
     for back in range(1, 10):
         end(str(back), writes - back)
         assert end(str(back)) == unbroken(50)
-        assert not list((tmp_path / str(back) / "out").glob(".predictions-*.json"))
+        assert not list((tmp_path / str(back) / "out").glob(".predictions-*"))
     assert codes == [0] + [-9, 0] * 9
 
 

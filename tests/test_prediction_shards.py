@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 
 from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError, Share, gather, is_to_gather
-from official_trainer.runs.predictions.shards import Position, PredictionShards
+from official_trainer.runs.predictions.shards import Position, PredictionSettings, PredictionShards
 
 SOURCE = {"experiment": "toy", "checkpoint": 100, "checkpoint_digest": "ab", "task.held_out": 0.2}
 
 
 def shards_in(directory, source=SOURCE, **options):
-    return PredictionShards(str(directory), source=source, **options)
+    return PredictionShards(PredictionSettings(output_dir=str(directory), **options), source)
 
 
 def columns(start, stop):

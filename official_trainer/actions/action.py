@@ -11,8 +11,10 @@ import dataclasses
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
+from official_trainer.config import ActionConfig
+from official_trainer.tracking import Tracker
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Span, Trigger
 
 KEEPERS = "keepers of checkpoints"
@@ -52,16 +54,6 @@ class LoopState:
         return statistics.median(self.step_seconds) if self.step_seconds else None
 
 
-class MetricWriter(Protocol):
-    """The methods of trackers that actions use."""
-
-    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        """Records numbers of `split` at `step`."""
-
-    def publish(self, split: str, step: int, media: Mapping[str, Any]) -> None:
-        """Records histograms, images and texts (`tracking.Histogram`, …) of `split` at `step`."""
-
-
 @dataclasses.dataclass(kw_only=True)
 class Run:
     """An action's view of a run.
@@ -81,7 +73,7 @@ class Run:
     state: LoopState
     trainer: Any
     model_dir: str
-    tracker: MetricWriter
+    tracker: Tracker
     train_logs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     summary_step: int | None = None
     outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -162,6 +154,13 @@ class Action:
 
     publishes: ClassVar[bool] = False
     """Whether the values that the model publishes inside a step are requested at the steps of `when`."""
+
+    def take_section(self, section: ActionConfig) -> None:
+        """Takes what every section of `trainer.actions` has; the schedule calls it with the one that built this."""
+        self.name = section.name or section.type
+        self.priority, self.on_error = section.priority, section.on_error
+        if section.when is not None:
+            self.when = section.when.trigger()
 
     def monitored(self) -> tuple[str, ...]:
         """Returns the names of the evaluation's metrics that this needs; a run without them is refused at its start."""

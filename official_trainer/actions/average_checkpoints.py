@@ -105,15 +105,13 @@ class AverageCheckpoints(Action):
         with trainer.checkpoint_state.preserved():
             steps = self._put_in_mean(run)
             self._recalibrate(trainer, run.step)
-            logs = (
-                trainer.evaluation.run_without_effects(trainer.config.trainer.validation_steps)
-                if config.evaluate
-                else {}
-            )
+            num_steps = trainer.config.trainer.validation_steps
+            logs = trainer.evaluation.run_without_effects(num_steps) if config.evaluate else {}
             self._save(run, steps)
             if config.export:
                 folder = files.join(run.model_dir, "export", config.directory)
-                save_export(folder, trainer, run.step, metrics=_numbers(logs), max_to_keep=config.max_to_keep)
+                numbers = {name: float(value) for name, value in logs.items() if not isinstance(value, Mapping)}
+                save_export(folder, trainer, run.step, metrics=numbers, max_to_keep=config.max_to_keep)
         run.tracker.log(config.directory, run.step, {**logs, "averaged_checkpoints": len(steps)})
 
     def _put_in_mean(self, run: Run) -> list[int]:
@@ -173,7 +171,7 @@ class _Mean:
             return False
         matching = Matching(manifest.prefix(directory, step), {"model": self._model})
         matching.report(items_only=True)
-        key_of = {id(pair.live): pair.checkpoint_key for pair in matching.pairs}
+        key_of = {id(live): key for live, key in matching.pairs}
         if lacking := [variable.name for variable in self._variables if id(variable) not in key_of]:
             _logger.warning("ckpt-%d is left out: it holds no %s", step, lacking[0])
             return False
@@ -186,7 +184,3 @@ class _Mean:
     def put_in(self) -> None:
         for variable, total in zip(self._variables, self._sums, strict=True):
             variable.assign(tf.cast(total / self._count, variable.dtype))
-
-
-def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in logs.items() if not isinstance(value, Mapping)}

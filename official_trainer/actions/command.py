@@ -17,9 +17,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Literal
 
 from official_trainer import files
 from official_trainer.actions import events
@@ -70,32 +69,25 @@ class CommandConfig(ActionConfig):
             yield "argv", "must name a program, for example [notify-send, '{event} at step {step}']"
 
     def build(self) -> Command:
-        return Command(self.argv, self.events, timeout_seconds=self.timeout_seconds, wait=self.wait)
+        return Command(self)
 
 
 class Command(events.Notifier):
-    """Runs a program at events."""
+    """Runs a program at events, one at a time, each in a session and process group of its own."""
 
-    def __init__(
-        self,
-        argv: tuple[str, ...],
-        events: tuple[EventName, ...] = ("end", "failure"),
-        *,
-        timeout_seconds: float = 60.0,
-        wait: bool = False,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Takes the fields of `CommandConfig`, and what tells the time in Unix seconds, for the log."""
-        super().__init__(events, waits=wait, end_seconds=timeout_seconds)
-        self._argv = argv
-        self._program = _Program(timeout_seconds, clock)
+    def __init__(self, config: CommandConfig) -> None:
+        super().__init__(config, waits=config.wait)
+        self._process: subprocess.Popen[bytes] | None = None  # the one that is running
+
+    def end_seconds(self) -> float:
+        return self._config.timeout_seconds
 
     def monitored(self) -> tuple[str, ...]:
-        names = (match["name"] for argument in self._argv for match in _PLACEHOLDER.finditer(argument))
+        names = (match["name"] for argument in self._config.argv for match in _PLACEHOLDER.finditer(argument))
         return tuple(dict.fromkeys(name for name in names if name and name not in FACTS))
 
     def on_start(self, run: Run) -> None:
-        program = self._argv[0]
+        program = self._config.argv[0]
         if not _PLACEHOLDER.search(program) and shutil.which(program) is None:
             where = "is not an executable file" if os.sep in program else "is not on the PATH"
             split = ", ".join(program.split())
@@ -104,54 +96,37 @@ class Command(events.Notifier):
         super().on_start(run)
 
     def send(self, event: Event) -> None:
-        values = event.payload()
-        argv = [fill(argument, values) for argument in self._argv]
-        line, place = shlex.join(argv), f"(event {event.event} of step {event.step})"
+        argv = [fill(argument, event) for argument in self._config.argv]
+        line, place = shlex.join(argv), f"(event {event['event']} of step {event['step']})"
         described = f"{shorten(line, _SHOWN_CHARACTERS)} {place}"
-        path = files.join(event.model_dir, "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
+        path = files.join(event["model_dir"], "commands", f"{_UNFIT.sub('_', self.name or 'command')}.log")
         with _open_log(path) as log:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            log.write(f"--- {now} {line} {place}\n".encode())
+            log.flush()
+            start = log.tell()
             try:
-                code, last = self._program.run(argv, _environment(values), log, f"{line} {place}")
+                code = self._run(argv, _environment(event), log)
             except CommandError as error:
                 raise CommandError(f"{described} {error}") from error.__cause__
+            log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
+            last = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         if code:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             raise CommandError(f"{described} {how}{': ' + last if last else ''}; its output is in {path}")
 
     def abort(self) -> None:
-        self._program.abort()
+        """Kills the program that is running, and each that is started later."""
+        super().abort()
+        if self._process is not None:
+            _kill(self._process)
 
-
-class _Program:
-    """Runs one program at a time, in a session and process group of its own.
-
-    Attributes:
-      process: the program that is running.
-    """
-
-    def __init__(self, timeout_seconds: float, clock: Callable[[], float]) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
-        self._timeout_seconds, self._clock = timeout_seconds, clock
-        self._is_aborted = False
-
-    def run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes], title: str) -> tuple[int, str]:
-        """Runs a program to its end, and writes `title` and its output to `log`.
-
-        Returns:
-          Its exit code and the last line of its output.
+    def _run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
+        """Runs a program to its end, and writes its output to `log`; returns its exit code.
 
         Raises:
           CommandError: it cannot be run, or was killed.
         """
-        time_text = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
-        log.write(f"--- {time_text} {title}\n".encode())
-        log.flush()
-        start = log.tell()
-        code = self._run(argv, environment, log)
-        log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
-        return code, log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-
-    def _run(self, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
         try:
             process = subprocess.Popen(
                 argv,
@@ -163,27 +138,21 @@ class _Program:
             )
         except OSError as error:
             raise CommandError(f"cannot be run: {error.strerror}") from error
-        self.process = process
+        self._process = process
         try:
             if self._is_aborted:
                 _kill(process)
-            code = process.wait(self._timeout_seconds)
+            code = process.wait(self._config.timeout_seconds)
         except subprocess.TimeoutExpired:
             _kill(process)
             process.wait()
-            limit = f"{self._timeout_seconds:g}"
-            raise CommandError(f"had not ended after timeout_seconds={limit} and was killed") from None
+            limit = f"timeout_seconds={self._config.timeout_seconds:g}"
+            raise CommandError(f"had not ended after {limit} and was killed") from None
         finally:
-            self.process = None
+            self._process = None
         if self._is_aborted:
             raise CommandError("had not ended in time at the end of the run and was killed")
         return code
-
-    def abort(self) -> None:
-        """Kills the program that is running, and each that is started later."""
-        self._is_aborted = True
-        if self.process is not None:
-            _kill(self.process)
 
 
 @contextlib.contextmanager
@@ -203,13 +172,8 @@ def _open_log(path: str) -> Iterator[IO[bytes]]:
                 remote.write(log.read())
 
 
-def fill(argument: str, values: Mapping[str, Any]) -> str:
-    """Returns an argument with its placeholders filled in; a placeholder without a value is empty.
-
-    Args:
-      argument: from the config.
-      values: as `Event.payload` returns them.
-    """
+def fill(argument: str, values: Event) -> str:
+    """Returns an argument of the config with its placeholders filled in; a placeholder without a value is empty."""
 
     def value_of(match: re.Match[str]) -> str:
         if match["quoted"]:
@@ -221,7 +185,7 @@ def fill(argument: str, values: Mapping[str, Any]) -> str:
     return _PLACEHOLDER.sub(value_of, argument)
 
 
-def _environment(values: Mapping[str, Any]) -> dict[str, str]:
+def _environment(values: Event) -> dict[str, str]:
     facts = {f"{_PREFIX}{name.upper()}": "" if values[name] is None else str(values[name]) for name in FACTS}
     return {**os.environ, **facts, f"{_PREFIX}METRICS": json.dumps(values["metrics"], allow_nan=False)}
 

@@ -108,15 +108,11 @@ class EarlyStopping(Action):
         count = f"{self._wait} evaluation{'s' if self._wait > 1 else ''}"
         if best is None:
             return f"early stopping: {config.monitor} was not a number in {count}"
+        start, found = f"early stopping: {config.monitor} has not improved on", f"{best:.4g} (step {self._best_step})"
+        end = f"by more than {config.min_delta:g} in {count}"
         if config.baseline is not None and not self._is_beyond_baseline(best):
-            return (
-                f"early stopping: {config.monitor} has not improved on its baseline {config.baseline:.4g} by more than "
-                f"{config.min_delta:g} in {count}; its best is {best:.4g} (step {self._best_step})"
-            )
-        return (
-            f"early stopping: {config.monitor} has not improved on {best:.4g} (step {self._best_step}) by more than "
-            f"{config.min_delta:g} in {count}"
-        )
+            return f"{start} its baseline {config.baseline:.4g} {end}; its best is {found}"
+        return f"{start} {found} {end}"
 
     def _keeper(self, run: Run) -> tuple[str, int] | None:
         """Returns the directory and the step of the best checkpoint; None if there is none yet.
@@ -125,20 +121,18 @@ class EarlyStopping(Action):
           ConfigError: the best checkpoint by this metric is not kept.
         """
         monitor, direction = self._config.monitor, self._direction
-        for keeper in run.state.shared.get(KEEPERS, ()):
-            if (keeper.policy.monitor, keeper.policy.direction) == (monitor, direction):
+        for keeper in (*run.state.shared.get(KEEPERS, ()), run.trainer.checkpoint_exporter):
+            policy = getattr(keeper, "policy", None)  # an exporter of Model Garden has none
+            if policy is not None and (policy.monitor, policy.direction) == (monitor, direction):
                 return keeper.best
-        best, comp = run.trainer.checkpoint_exporter, COMPARISONS[direction]
-        if best is not None and (getattr(best, "metric", None), getattr(best, "comp", None)) == (monitor, comp):
-            return None if best.step is None else (best.directory, best.step)
         raise ConfigError(
             [
                 Problem(
                     f"restore_best of {self.name!r} needs the best checkpoint by {monitor!r} to be kept, and it is not",
                     "trainer.actions",
                     fix=f"set trainer.best_checkpoint_eval_metric={monitor} and "
-                    f"trainer.best_checkpoint_metric_comp={comp}, or add an action {{type: checkpoint, monitor: "
-                    f"{monitor}}} with a priority below {self.priority}",
+                    f"trainer.best_checkpoint_metric_comp={COMPARISONS[direction]}, or add an action {{type: "
+                    f"checkpoint, monitor: {monitor}}} with a priority below {self.priority}",
                 )
             ]
         )

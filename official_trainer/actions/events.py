@@ -6,11 +6,9 @@ their errors are raised. Does not own: how a notification is sent (`command.py`,
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer.actions.action import Action, Run
@@ -37,29 +35,13 @@ class NotificationError(UserError, RuntimeError):
     """A notification of an event could not be sent."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Event:
-    """One event.
+Event = Mapping[str, Any]
+"""One event, in values that strict JSON allows: a number that is not finite is a string, such as `"NaN"`.
 
-    Attributes:
-      event: its name.
-      step: the global step.
-      experiment: registered name; empty if it is unknown.
-      model_dir: the run directory.
-      metrics: results of the newest evaluation if there was one in this process, and else of training.
-      reason: why the run has ended, unless it simply reached its last step.
-    """
-
-    event: EventName
-    step: int
-    experiment: str
-    model_dir: str
-    metrics: Mapping[str, float]
-    reason: str | None = None
-
-    def payload(self) -> dict[str, Any]:
-        """Returns all of it as strict JSON allows: a number that is not finite is a string, such as `"NaN"`."""
-        return {**vars(self), "metrics": {name: encode(float(value)) for name, value in self.metrics.items()}}
+`event` is its name, `step` the global step, `experiment` the registered name or empty, `model_dir` the run directory,
+`metrics` the results of the newest evaluation if there was one in this process, and else of training, `reason` why the
+run has ended, unless it simply reached its last step.
+"""
 
 
 def problems(events: Sequence[EventName], when: object) -> Iterator[tuple[str, str]]:
@@ -72,76 +54,32 @@ def problems(events: Sequence[EventName], when: object) -> Iterator[tuple[str, s
         yield "when", "has no effect unless events has step or eval"
 
 
-class EventQueue:
-    """Sends events one at a time, in their order, in a thread; keeps errors until they are taken.
-
-    Attributes:
-      errors: of the thread and of the queue, oldest first.
-    """
-
-    def __init__(self, send: Callable[[Event], None], name: str) -> None:
-        """Takes what sends an event and raises if it cannot, and the thread's name."""
-        self._send = send
-        self._worker = WorkerThread(name)
-        self.errors: deque[Exception] = deque()
-
-    def put(self, event: Event) -> None:
-        """Adds an event; one that finds the queue full is left out, which is an error."""
-        if len(self._worker.pending) > MAX_WAITING:  # one of them is being sent
-            self.errors.append(NotificationError(f"{MAX_WAITING} events wait to be sent already; one is left out"))
-        else:
-            self._worker.submit(functools.partial(self._try, event))
-
-    def wait(self, seconds: float | None) -> bool:
-        """Waits until all events are sent or removed, for at most `seconds`; returns whether they are."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        pending = self._worker.pending  # the one that is being sent may be followed by removed ones
-        return all(call.wait(None if deadline is None else deadline - time.monotonic()) for call in pending)
-
-    def cancel(self) -> int:
-        """Removes the events that wait; returns how many."""
-        return self._worker.cancel()
-
-    def close(self) -> None:
-        """Ends the thread after the events that wait."""
-        self._worker.close()
-
-    def take_errors(self) -> list[Exception]:
-        """Returns the errors since the last call."""
-        return [self.errors.popleft() for _ in range(len(self.errors))]
-
-    def _try(self, event: Event) -> None:
-        try:
-            self._send(event)
-        except Exception as error:
-            self.errors.append(error)
-
-
 class Notifier(Action):
-    """Sends a notification of each event, in their order, in a thread. Subclasses define `send`.
+    """Sends a notification of each event, in their order, in a thread. Subclasses define `send` and `end_seconds`.
 
     Errors of the thread are raised at the next hook. After a restart the event of an evaluation may be sent again.
     """
 
-    def __init__(self, events: Sequence[EventName], *, waits: bool = False, end_seconds: float) -> None:
-        """Takes the events.
-
-        Args:
-          events: those that are sent.
-          waits: whether training waits until an event is sent.
-          end_seconds: how long the end of the run waits, at most, until all are sent.
-        """
-        self._events, self._waits, self._end_seconds = frozenset(events), waits, end_seconds
-        self._queue = EventQueue(self.send, type(self).__name__.lower())
+    def __init__(self, config: Any, *, waits: bool = False) -> None:
+        """Takes the section, whose `events` are sent, and whether training waits until an event is sent."""
+        self._config, self._waits = config, waits
+        self._worker = WorkerThread(type(self).__name__.lower())
+        self._errors: deque[Exception] = deque()  # of the thread and of the queue, oldest first
         self._experiment = ""
         self._metrics: Mapping[str, float] = {}
+        self._is_aborted = False
 
     def send(self, event: Event) -> None:
         """Sends one event; runs in the thread, and raises an error if it fails."""
         raise NotImplementedError
 
+    def end_seconds(self) -> float:
+        """Returns how long the end of the run waits, at most, until all events are sent."""
+        raise NotImplementedError
+
     def abort(self) -> None:
         """Ends the `send` that is running, because the run has no more time for it."""
+        self._is_aborted = True
 
     def on_start(self, run: Run) -> None:
         self._experiment = (read_run(run.model_dir) or {}).get("experiment", "")
@@ -162,49 +100,59 @@ class Notifier(Action):
         else:
             self._put("preempted" if is_stop else "failure", run, metrics, describe_error(failure).removesuffix(": "))
         if not self._wait_at_end(run, is_stop=is_stop):
-            num_cancelled = self._queue.cancel()
+            num_cancelled = self._worker.cancel()
             self.abort()
-            self._queue.wait(_LAST_SECONDS)
+            self._worker.wait(_LAST_SECONDS)
             if num_cancelled:
                 message = f"{num_cancelled} more events were not sent, because the run has ended"
-                self._queue.errors.append(NotificationError(message))
-        self._queue.close()
+                self._errors.append(NotificationError(message))
+        self._worker.close()
         self._raise_errors()
 
     def _wait_at_end(self, run: Run, *, is_stop: bool) -> bool:
         """Waits until all events are sent, which a stop leaves little time for; returns whether they are."""
         if is_stop:
-            return self._queue.wait(min(self._end_seconds, STOP_SECONDS))
+            return self._worker.wait(min(self.end_seconds(), STOP_SECONDS))
         try:
             with run.trainer.process_group.stop.interruptible():
-                return self._queue.wait(self._end_seconds)
+                return self._worker.wait(self.end_seconds())
         except PreemptedError:
-            return self._queue.wait(STOP_SECONDS)
+            return self._worker.wait(STOP_SECONDS)
 
     def _notify(self, event: EventName, run: Run, metrics: Mapping[str, float] | None = None) -> None:
         self._put(event, run, metrics or {}, None)
         if self._waits:
             with run.trainer.process_group.stop.interruptible():
-                self._queue.wait(None)
+                self._worker.wait(None)
         self._raise_errors()
 
     def _put(self, event: EventName, run: Run, metrics: Mapping[str, float], reason: str | None) -> None:
-        if event in self._events:
-            self._queue.put(
-                Event(
-                    event=event,
-                    step=run.step,
-                    experiment=self._experiment,
-                    model_dir=run.model_dir,
-                    metrics=dict(metrics),
-                    reason=reason,
-                )
-            )
+        """Has an event sent after those before it; one that finds the queue full is left out, which is an error."""
+        if event not in self._config.events:
+            return
+        if len(self._worker.pending) > MAX_WAITING:  # one of them is being sent
+            self._errors.append(NotificationError(f"{MAX_WAITING} events wait to be sent already; one is left out"))
+            return
+        new = {
+            "event": event,
+            "step": run.step,
+            "experiment": self._experiment,
+            "model_dir": run.model_dir,
+            "metrics": {name: encode(float(value)) for name, value in metrics.items()},
+            "reason": reason,
+        }
+        self._worker.submit(functools.partial(self._try, new))
+
+    def _try(self, event: Event) -> None:
+        try:
+            self.send(event)
+        except Exception as error:
+            self._errors.append(error)
 
     def _raise_errors(self) -> None:
-        errors = self._queue.take_errors()
+        errors = [self._errors.popleft() for _ in range(len(self._errors))]
         if errors and self.on_error == "disable":  # on_end will not be called, so nothing waits for the rest
-            self._queue.cancel()
+            self._worker.cancel()
             self.abort()
         if len(errors) == 1:
             raise errors[0]

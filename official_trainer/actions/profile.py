@@ -94,7 +94,8 @@ class Profile(Action):
     def _step(self, run: Run, *, evaluated: bool) -> CallAt | None:
         if self._running is not None and run.step >= self._running[1]:
             self._stop()
-        if self._running is not None or _is_last(run):
+        is_last = run.state.end_step is not None and run.step >= run.state.end_step
+        if self._running is not None or is_last:
             return None
         if not (self._is_planned(run, evaluated=evaluated) or self._is_demanded(run)):
             return None
@@ -150,7 +151,3 @@ class Profile(Action):
         except tf.errors.UnavailableError:
             raise ProfileError("other code in this process has stopped the profiler, so there is no profile") from None
         _logger.info("a profile is in %s", files.join(folder, "plugins", "profile"))
-
-
-def _is_last(run: Run) -> bool:
-    return run.state.end_step is not None and run.step >= run.state.end_step

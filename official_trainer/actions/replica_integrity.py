@@ -68,9 +68,8 @@ class ReplicaIntegrity(Action):
         different = [number for number, other in enumerate(others, 1) if not self._is_same(first, other)]
         if not different:
             return
-        number, largest = max(
-            ((number, _largest_difference(first, others[number - 1])) for number in different), key=lambda pair: pair[1]
-        )
+        largest_of = {number: float(_distances(first, others[number - 1]).max(initial=0.0)) for number in different}
+        number, largest = max(largest_of.items(), key=lambda pair: pair[1])
         places = ", ".join(f"{n} ({replicas[n][0]})" for n in (0, number))
         more = "" if len(different) == 1 else f"; of {len(others) + 1} replicas, {len(different)} differ from replica 0"
         raise ReplicaIntegrityError(
@@ -104,7 +103,3 @@ def _distances(first: np.ndarray, other: np.ndarray) -> np.ndarray:
         distances = np.abs(left - right)
     same = (left == right) | (np.isnan(left) & np.isnan(right))
     return np.where(same, 0.0, np.where(np.isnan(distances), np.inf, distances))
-
-
-def _largest_difference(first: np.ndarray, other: np.ndarray) -> float:
-    return float(_distances(first, other).max(initial=0.0))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import operator
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,9 @@ def as_action(source: Any) -> Action:
       TypeError: it is none of these.
     """
     if isinstance(source, ActionConfig):
-        return configured(source)
+        action: Action = source.build()
+        action.take_section(source)
+        return action
     if isinstance(source, Action):
         return source
     if callable(source):
@@ -63,16 +66,6 @@ def _number(callbacks: Sequence[Callback]) -> None:
     for callback in callbacks:
         number = seen[callback.name] = seen.get(callback.name, 0) + 1
         callback.name += f"-{number}" if number > 1 else ""
-
-
-def configured(config: ActionConfig) -> Action:
-    """Returns the action of a section of `trainer.actions`."""
-    action: Action = config.build()
-    action.name = config.name or config.type
-    action.priority, action.on_error = config.priority, config.on_error
-    if config.when is not None:
-        action.when = config.when.trigger()
-    return action
 
 
 class _Entry:
@@ -125,13 +118,16 @@ class _Entry:
         """Calls `on_step` if it is due and was not called at this step, for another reason or before a restart."""
         if "on_step" not in self.hooks or self.called_at == moment.step or not self.is_due(moment):
             return []
-        before, self.called_at = self.called_at, run.step
         self.extra_steps = {step for step in self.extra_steps if step > run.step}
-        try:
-            return self.call("on_step", run)
-        except BaseException:
-            self.called_at = before  # a stop is raised here too, and then the call has to be made after the restart
-            raise
+        requests = self.call("on_step", run)  # raises a stop too, and then the call has to be made after the restart
+        self.called_at = moment.step
+        return requests
+
+    def call_eval(self, run: Run, moment: Moment, logs: Mapping[str, float]) -> list[Request]:
+        """Calls `on_eval` if it is due; `on_step` for an action without it."""
+        if "on_eval" not in self.hooks:
+            return self.call_step(run, moment)
+        return self.call("on_eval", run, logs) if self.is_due(moment) else []
 
     def call(self, hook: str, run: Run, *arguments: Any) -> list[Request]:
         """Calls a hook if the action has it; returns its requests except `CallAt`."""
@@ -218,15 +214,11 @@ class Schedule:
         for entry in self._entries:
             entry.start_clock()
         _warn_of_idle(self._entries, run.state.span)
-        self._stopped = _unless_changed(self._stopped, self._entries)
-        requests: list[Request] = [] if self._stopped is None else [_repeat_stop(**self._stopped)]
-        for entry in self._entries:
-            requests += self._noted(entry, entry.call("on_start", run))
+        requests = self._repeated_stop() + self._requests(lambda entry: entry.call("on_start", run))
         if run.step > 0:
             # A run that is stopped saves at once, also where actions are due and none, or not all, were called.
             moment = self._moment(summarized=run.summary_step == run.step, ended=run.step == run.state.end_step)
-            for entry in self._entries:
-                requests += self._noted(entry, entry.call_step(run, moment))
+            requests += self._requests(lambda entry: entry.call_step(run, moment))
         return requests
 
     def step(self, *, summarized: bool, ended: bool) -> list[Request]:
@@ -236,23 +228,14 @@ class Schedule:
             self._has_stepped = True
             for entry in self._entries:
                 entry.start_clock()
-        requests = [r for entry in self._entries for r in self._noted(entry, entry.call_step(self._begun, moment))]
+        requests = self._requests(lambda entry: entry.call_step(self._begun, moment))
         self._checked_step = moment.step
         return requests
-
-    def last_step(self) -> list[Request]:
-        """Calls the actions that are due at the last step, where that was not known when `step` was called."""
-        return self.step(summarized=True, ended=True)
 
     def evaluation(self, logs: Mapping[str, float], *, ended: bool) -> list[Request]:
         """Calls the actions that are due after an evaluation of this step."""
         moment, run = self._moment(evaluated=True, ended=ended), self._begun
-        requests: list[Request] = []
-        for entry in self._entries:
-            if "on_eval" not in entry.hooks:
-                requests += self._noted(entry, entry.call_step(run, moment))
-            elif entry.is_due(moment):
-                requests += self._noted(entry, entry.call("on_eval", run, logs))
+        requests = self._requests(lambda entry: entry.call_eval(run, moment, logs))
         self._evaluated_step = moment.step
         return requests
 
@@ -263,12 +246,10 @@ class Schedule:
     def traces(self, traces: Sequence[Any]) -> list[Request]:
         """Calls `on_trace` for each function that was traced."""
         run = self._begun
-        return [
-            r
-            for trace in traces
-            for entry in self._entries
-            for r in self._noted(entry, entry.call("on_trace", run, trace))
-        ]
+        requests: list[Request] = []
+        for trace in traces:
+            requests += self._requests(operator.methodcaller("call", "on_trace", run, trace))
+        return requests
 
     def end(self, failure: BaseException | None) -> None:
         """Calls every `on_end`, also when one fails; then raises the first error, unless the run has failed."""
@@ -337,26 +318,29 @@ class Schedule:
         assert self._run is not None, "start was not called"
         return self._run
 
-    def _noted(self, entry: _Entry, requests: list[Request]) -> list[Request]:
-        """Returns the requests of an action; keeps the first stop for checkpoints."""
-        for stop in [request for request in requests if isinstance(request, Stop)][:1]:
-            self._stopped = self._stopped or {"by": entry.action.name, "settings": entry.settings, **vars(stop)}
+    def _requests(self, call: Callable[[_Entry], list[Request]]) -> list[Request]:
+        """Makes a call of each action; returns all requests, and keeps the first stop for checkpoints."""
+        requests: list[Request] = []
+        for entry in self._entries:
+            answers = call(entry)
+            for stop in [request for request in answers if isinstance(request, Stop)][:1]:
+                self._stopped = self._stopped or {"by": entry.action.name, "settings": entry.settings, **vars(stop)}
+            requests += answers
         return requests
+
+    def _repeated_stop(self) -> list[Request]:
+        """Returns the stop that ended this run, while the action that requested it is unchanged; else forgets it."""
+        stopped = self._stopped or {}
+        if (stopped.get("by"), stopped.get("settings")) not in [(e.action.name, e.settings) for e in self._entries]:
+            self._stopped = None
+            return []
+        weights = None if stopped["weights"] is None else (stopped["weights"][0], stopped["weights"][1])
+        how = f"to go on after all, change or remove the action '{stopped['by']}'"
+        return [Stop(reason=f"{stopped['reason']}; {how}", weights=weights)]
 
     def _moment(self, **happened: bool) -> Moment:
         run = self._begun
         return Moment(after=min(self._checked_step, run.step - 1), step=run.step, span=run.state.span, **happened)
-
-
-def _unless_changed(stopped: dict[str, Any] | None, entries: Sequence[_Entry]) -> dict[str, Any] | None:
-    """Returns the stop that ended this run, while the action that requested it is unchanged; else None."""
-    settings = [(entry.action.name, entry.settings) for entry in entries]
-    return stopped if stopped is not None and (stopped["by"], stopped["settings"]) in settings else None
-
-
-def _repeat_stop(by: str, reason: str, weights: Sequence[Any] | None, **_: Any) -> Stop:
-    reason = f"{reason}; to go on after all, change or remove the action '{by}'"
-    return Stop(reason=reason, weights=None if weights is None else (weights[0], weights[1]))
 
 
 def _first_step(entries: Sequence[_Entry], after: int, until: int, span: Span) -> int | None:

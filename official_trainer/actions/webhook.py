@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from official_trainer.actions import events
@@ -66,111 +66,68 @@ class WebhookConfig(ActionConfig):
             yield "url", "must begin with https:// or http:// and name a host"
 
     def build(self) -> Webhook:
-        return Webhook(
-            self.events,
-            url=self.url,
-            url_env=self.url_env,
-            timeout_seconds=self.timeout_seconds,
-            retries=self.retries,
-        )
+        return Webhook(self)
 
 
 class Webhook(events.Notifier):
-    """Posts events."""
+    """Posts events, each again after a failure that may pass."""
 
-    def __init__(
-        self,
-        events: tuple[EventName, ...] = ("end", "failure"),
-        *,
-        url: str = "",
-        url_env: str = "",
-        timeout_seconds: float = 10.0,
-        retries: int = 3,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Takes the fields of `WebhookConfig`, and what waits for so many seconds."""
-        pauses = [FIRST_PAUSE_SECONDS * 2**number for number in range(retries)]
-        super().__init__(events, end_seconds=(retries + 1) * timeout_seconds + sum(pauses))
-        self._address = _Address(url, url_env)
-        self._poster = _Poster(timeout_seconds, pauses, sleep)
+    def __init__(self, config: WebhookConfig, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Takes the section, and what waits for so many seconds."""
+        super().__init__(config)
+        self._sleep = sleep
 
     def on_start(self, run: Run) -> None:
-        if problem := self._address.problem():
+        if problem := self._address_problem():
             raise WebhookError(f"{problem}; nothing is posted")
         super().on_start(run)
 
+    def end_seconds(self) -> float:
+        return (self._config.retries + 1) * self._config.timeout_seconds + sum(self._pauses_seconds())
+
     def send(self, event: Event) -> None:
-        if self._address.problem():
+        if self._address_problem():
             return  # on_start has raised an error
-        body = json.dumps(event.payload(), allow_nan=False).encode()
-        try:
-            self._poster.post(self._address.read(), body)
-        except WebhookError as error:
-            raise WebhookError(f"event {event.event} of step {event.step} was posted {error}") from None
-
-    def abort(self) -> None:
-        self._poster.is_aborted = True
-
-
-@dataclasses.dataclass(frozen=True)
-class _Address:
-    """Where events are posted: `url`, or the value of the environment variable `url_env`."""
-
-    url: str
-    url_env: str
-
-    def read(self) -> str:
-        """Returns the address."""
-        return os.environ.get(self.url_env, "") if self.url_env else self.url
-
-    def problem(self) -> str:
-        """Returns what is wrong with the address; empty if nothing is."""
-        found = self.read()
-        if _is_address(found):
-            return ""
-        what = "holds no address that begins with https:// or http://" if found else "is not set"
-        return f"url_env: the environment variable {self.url_env} {what}"
-
-
-class _Poster:
-    """Posts requests, each again after a failure that may pass.
-
-    Attributes:
-      is_aborted: whether nothing is posted again.
-    """
-
-    def __init__(self, timeout_seconds: float, pauses_seconds: Sequence[float], sleep: Callable[[float], None]) -> None:
-        self.is_aborted = False
-        self._timeout_seconds, self._pauses_seconds, self._sleep = timeout_seconds, pauses_seconds, sleep
-
-    def post(self, url: str, body: bytes) -> None:
-        """Posts `body`.
-
-        Raises:
-          WebhookError: how often it was posted without success, and the problem.
-        """
-        for attempt, pause_seconds in enumerate([*self._pauses_seconds, None], 1):
-            problem, may_pass = self._try(url, body)
+        body = json.dumps(event, allow_nan=False).encode()
+        for attempt, pause_seconds in enumerate([*self._pauses_seconds(), None], 1):
+            problem, may_pass = self._post(body)
             if not problem:
                 return
-            if pause_seconds is None or not may_pass or self.is_aborted:
+            if pause_seconds is None or not may_pass or self._is_aborted:
                 times = f"{attempt} times" if attempt > 1 else "once"
-                raise WebhookError(f"{times} without success: {problem}")
+                posted = f"event {event['event']} of step {event['step']} was posted {times}"
+                raise WebhookError(f"{posted} without success: {problem}")
             self._sleep(pause_seconds)
 
-    def _try(self, url: str, body: bytes) -> tuple[str, bool]:
+    def _pauses_seconds(self) -> list[float]:
+        """Returns the pause before each further attempt."""
+        return [FIRST_PAUSE_SECONDS * 2**number for number in range(self._config.retries)]
+
+    @property
+    def _address(self) -> str:
+        return os.environ.get(self._config.url_env, "") if self._config.url_env else self._config.url
+
+    def _address_problem(self) -> str:
+        """Returns what is wrong with the address; empty if nothing is."""
+        if _is_address(self._address):
+            return ""
+        what = "holds no address that begins with https:// or http://" if self._address else "is not set"
+        return f"url_env: the environment variable {self._config.url_env} {what}"
+
+    def _post(self, body: bytes) -> tuple[str, bool]:
         """Returns the problem, empty if there is none, and whether it may pass.
 
         The texts of errors, and the errors themselves, may contain the address, so neither leaves this method.
         """
         headers = {"Content-Type": "application/json", "User-Agent": "official-trainer"}
         try:
-            request = urllib.request.Request(url, data=body, headers=headers, method="POST")
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._timeout_seconds):
+            request = urllib.request.Request(self._address, data=body, headers=headers, method="POST")
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._config.timeout_seconds):
                 return "", False
         except urllib.error.HTTPError as error:
             error.close()
-            return f"the server answered {_status(error.code)}", error.code >= 500 or error.code in _PASSING
+            answer = f"{error.code} {http.client.responses.get(error.code, '')}".strip()
+            return f"the server answered {answer}", error.code >= 500 or error.code in _PASSING
         except urllib.error.URLError as error:
             return self._describe(error.reason), True
         except (OSError, http.client.HTTPException) as error:
@@ -180,7 +137,7 @@ class _Poster:
 
     def _describe(self, reason: object) -> str:
         if isinstance(reason, TimeoutError):
-            return f"no answer within timeout_seconds={self._timeout_seconds:g}"
+            return f"no answer within timeout_seconds={self._config.timeout_seconds:g}"
         if isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and reason.strerror:
             return reason.strerror
         return type(reason).__name__
@@ -199,10 +156,3 @@ def _is_address(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname)
-
-
-def _status(code: int) -> str:
-    try:
-        return f"{code} {http.HTTPStatus(code).phrase}"
-    except ValueError:
-        return str(code)

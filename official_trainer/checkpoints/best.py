@@ -14,21 +14,24 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.checkpoints.directory import POINTER, CheckpointDirectory, pointer_text
+from official_trainer.checkpoints.directory import (
+    POINTER,
+    REPLACEMENT,
+    CheckpointDirectory,
+    finish_replacement,
+    pointer_text,
+)
 from official_trainer.checkpoints.retention import Candidate, Retention
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
 from official_trainer.tracking.monitored import COMPARISONS, find_metric
 
 _logger = logging.getLogger(__name__)
-
-REPLACEMENT = "replacement"
-"""Folder for a checkpoint of a step that has one already, until it takes that one's place."""
 
 _INFO = "info.json"
 
@@ -37,6 +40,11 @@ class BestCheckpoint:
     """Keeps the best checkpoints in a store of their own; Model Garden's exporter contract.
 
     What is saved is the model as it was evaluated, with averaged weights if there are any, and the global step.
+
+    Attributes:
+      directory: where the best checkpoints are.
+      metric: name of the metric that decides.
+      policy: which of them are kept.
     """
 
     def __init__(
@@ -58,9 +66,9 @@ class BestCheckpoint:
           metadata: about the run, for the manifests.
         """
         assert max_to_keep >= 1, max_to_keep
+        self.directory, self.metric = str(directory), metric
         (direction,) = [name for name, word in COMPARISONS.items() if word == comp]
-        self._retention = Retention(monitor=metric, direction=direction, max_to_keep=max_to_keep)
-        self._directory = CheckpointDirectory(directory)
+        self.policy = Retention(monitor=metric, direction=direction, max_to_keep=max_to_keep)
         self._metadata = dict(metadata or {})
         self._on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
         self._records = read_records(directory)
@@ -69,29 +77,19 @@ class BestCheckpoint:
             self._records[step] = manifest.read(replacements, step).extra
 
     @property
-    def directory(self) -> str:
-        """Where the best checkpoints are."""
-        return self._directory.path
-
-    @property
-    def metric(self) -> str:
-        """Name of the metric."""
-        return self._retention.monitor
-
-    @property
-    def comp(self) -> str:
-        """Whether the `higher` or the `lower` value is better."""
-        return COMPARISONS[self._retention.direction]
-
-    @property
     def steps(self) -> tuple[int, ...]:
         """The global steps of the best checkpoints, the very best first."""
-        return tuple(candidate.step for candidate in self._retention.kept(self._found()))
+        return tuple(candidate.step for candidate in self.policy.kept(self._found()))
 
     @property
     def step(self) -> int | None:
         """The global step of the very best checkpoint."""
         return next(iter(self.steps), None)
+
+    @property
+    def best(self) -> tuple[str, int] | None:
+        """The directory and the step of the very best checkpoint."""
+        return None if self.step is None else (self.directory, self.step)
 
     @property
     def value(self) -> float | None:
@@ -113,17 +111,17 @@ class BestCheckpoint:
 
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
         """Saves the model if `eval_logs` are among the best; returns whether they are."""
-        self._finish_replacement()
+        self._read()
         global_step = int(global_step)  # Model Garden's Trainer has NumPy's
         logs = _as_numbers(eval_logs)
         new = _candidate(global_step, find_metric(logs, self.metric))
         found = self._found()
-        is_among_best = self._retention.takes(new, found)
+        is_among_best = self.policy.takes(new, found)
         if is_among_best and new not in found:  # it is there if a process died after the save
             evaluated = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
             record = {"metric": self.metric, "value": new.value, "logs": logs}
-            save(self.directory, evaluated, global_step, record, metadata=self._metadata)
-            self._records[global_step] = record
+            store = CheckpointStore(self.directory, evaluated, max_to_keep=None, metadata=self._metadata)
+            store.save(global_step, record, overwrite=True)
         self.tidy()
         if is_among_best and self._on_new_best is not None and global_step == self.step:
             self._on_new_best(global_step, logs)
@@ -134,35 +132,33 @@ class BestCheckpoint:
 
         For the start of a run: a lowered `max_to_keep` holds at once, and what a process that died left is done.
         """
-        self._finish_replacement()
+        self._read()
         if self.step is None:
             return
         files.remove_temporaries(self.directory, _INFO)
         info = {**(self.best_ckpt_logs or {}), "best_ckpt_global_step": float(self.step)}
         _write_if_changed(files.join(self.directory, _INFO), json.dumps(info, indent=4) + "\n")
-        self._delete(manifest.parts(self.directory).keys() - set(self.steps))
-        self._directory.tidy()
+        directory = CheckpointDirectory(self.directory)
+        for step in manifest.parts(self.directory).keys() - set(self.steps):
+            directory.delete(step)
+        directory.tidy()
         # TensorFlow's pointer names the newest; a tool that follows it into this directory wants the best.
         pointer = pointer_text(self.step, reversed(self.steps))
         _write_if_changed(files.join(self.directory, POINTER), pointer)
 
     def drop_after(self, step: int) -> tuple[int, ...]:
         """Deletes the best checkpoints of later steps, which a run that was rolled back never reached; returns them."""
-        self._finish_replacement()
+        finish_replacement(self.directory)
         later = tuple(found for found in sorted(manifest.parts(self.directory)) if found > step)
-        self._delete(later)
+        for found in later:
+            CheckpointDirectory(self.directory).delete(found)
+        self.tidy()
         if self.step is None:
             for name in (_INFO, POINTER):
                 files.remove(files.join(self.directory, name))
-        self.tidy()
         return later
 
-    def _delete(self, steps: Iterable[int]) -> None:
-        for step in steps:
-            self._directory.delete(step)
-            self._records.pop(step, None)
-
-    def _finish_replacement(self) -> None:
+    def _read(self) -> None:
         finish_replacement(self.directory)
         self._records = read_records(self.directory)
 
@@ -177,37 +173,6 @@ class BestCheckpoint:
 
 def _candidate(step: int, value: float | None) -> Candidate:
     return Candidate(name=str(step), step=step, value=value)
-
-
-def save(
-    directory: str,
-    checkpoint: tf.train.Checkpoint,
-    step: int,
-    record: Mapping[str, Any],
-    *,
-    metadata: Mapping[str, Any],
-) -> None:
-    """Saves a checkpoint whose manifest holds `record`; one of the same step is replaced once the new one is whole."""
-    store = CheckpointStore(directory, checkpoint, max_to_keep=None, metadata=metadata)
-    if step in store.steps():  # never without a checkpoint while another one takes its place
-        replacement = files.join(directory, REPLACEMENT)
-        CheckpointStore(replacement, checkpoint, max_to_keep=1, metadata=metadata).save(step, extra=record)
-        finish_replacement(directory)
-    else:
-        store.save(step, extra=record)
-
-
-def finish_replacement(directory: str) -> None:
-    """Moves a replacement to its place, also if an earlier process began to; removes one that is not whole."""
-    replacement = files.join(directory, REPLACEMENT)
-    for step in manifest.committed_steps(replacement):
-        mark = manifest.name(step)
-        files.remove(files.join(directory, mark))
-        for name in sorted(manifest.parts(replacement)[step], key=lambda name: name == mark):
-            target = files.join(directory, name)
-            files.remove(target)
-            files.rename(files.join(replacement, name), target)
-    files.remove(replacement)
 
 
 def read_records(directory: str) -> dict[int, Any]:

@@ -29,6 +29,8 @@ _logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
 POINTER = "checkpoint"
+REPLACEMENT = "replacement"
+"""Folder for a checkpoint of a step that has one already, until it takes that one's place."""
 LACKS_KEY = "lacks"
 """Where a manifest's metadata holds patterns of variables that the tool which wrote the checkpoint does not have."""
 
@@ -42,12 +44,10 @@ class CheckpointDirectory:
 
     Args:
       path: local path or URL; may not exist yet.
-      read_only: leaves the directory as it is, for reading what another process writes.
     """
 
-    def __init__(self, path: str, *, read_only: bool = False) -> None:
+    def __init__(self, path: str) -> None:
         self.path = str(path)
-        self.read_only = read_only
         self._unmovable: set[int] = set()
         self._is_ours = False
 
@@ -68,9 +68,8 @@ class CheckpointDirectory:
         saved = self.steps()
         if step not in saved:
             nearest = f" Nearest: {min(saved, key=lambda s: abs(s - step))}." if saved else ""
-            raise CheckpointError(
-                f"no checkpoint of step {step} in {self.path}. Saved steps: {listed(saved)}.{nearest}"
-            )
+            steps = ", ".join(map(str, saved)) or "none"
+            raise CheckpointError(f"no checkpoint of step {step} in {self.path}. Saved steps: {steps}.{nearest}")
         return manifest.read(self.path, step)
 
     def check_is_ours(self) -> None:
@@ -87,7 +86,7 @@ class CheckpointDirectory:
         foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
         if foreign and not ours and QUARANTINE not in names:
             raise CheckpointError(
-                f"{self.path} holds TensorFlow checkpoints without manifests: {listed(foreign)}. Another tool wrote "
+                f"{self.path} holds TensorFlow checkpoints without manifests: {', '.join(foreign)}. Another tool wrote "
                 "them, or their manifests were deleted, so it is unknown whether they are whole. To start from their "
                 f"weights, set task.init_checkpoint={self.path} and another --model_dir; to start from fresh weights, "
                 "set another --model_dir."
@@ -146,7 +145,6 @@ class CheckpointDirectory:
 
     def delete(self, step: int) -> None:
         """Deletes the checkpoint of `step`; one that is gone already is fine."""
-        assert not self.read_only, "a read-only directory cannot be changed"
         self.remove_files(step)
         self._write_pointer()
 
@@ -154,7 +152,7 @@ class CheckpointDirectory:
         """Removes the files of `step` but those parts, in an order that leaves leftovers if this dies."""
         parts = manifest.parts(self.path).get(step, {})
         order = sorted(parts, key=lambda name: (parts[name] != ".manifest.json", parts[name] == ".saving"))
-        self._remove(name for name in order if parts[name] not in keep)
+        _remove(self.path, [name for name in order if parts[name] not in keep])
 
     def tidy(self, kept: Collection[int] | None = None) -> None:
         """Deletes what dead saves left, and checkpoints that are not kept; only files named as ours.
@@ -162,26 +160,17 @@ class CheckpointDirectory:
         Args:
           kept: the steps that are kept; None keeps all.
         """
-        if self.read_only:
-            return
         committed = self.steps()
         rising = sorted(committed if kept is None else kept)
         for step, parts in manifest.parts(self.path).items():
             if step in rising:
-                self._remove(name for name, part in parts.items() if manifest.is_leftover(part))
+                _remove(self.path, [name for name, part in parts.items() if manifest.is_leftover(part)])
             elif step in committed or manifest.is_dead_save(parts) or _is_past(step, parts, rising):
                 self.remove_files(step)
         files.remove_temporaries(self.path, POINTER)
         self._write_pointer()
 
-    def _remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            files.remove(files.join(self.path, name))
-
     def _quarantine(self, step: int, reason: str) -> None:
-        if self.read_only:
-            _logger.warning("%s is damaged: %s; using an older checkpoint", self.prefix(step), reason)
-            return
         target = files.join(self.path, QUARANTINE)
         files.make_dirs(target)
         taken = set(files.list_dir(target))
@@ -199,6 +188,19 @@ class CheckpointDirectory:
         if committed := self.steps():  # an older pointer to nothing is read by TensorFlow's tools alone
             pointer = files.join(self.path, POINTER)
             files.write_text_atomically(pointer, pointer_text(committed[-1], committed), durable=False)
+
+
+def finish_replacement(directory: str) -> None:
+    """Moves a replacement to its place, also if an earlier process began to; removes one that is not whole."""
+    replacement = files.join(directory, REPLACEMENT)
+    for step in manifest.committed_steps(replacement):
+        mark = manifest.name(step)
+        files.remove(files.join(directory, mark))
+        for name in sorted(manifest.parts(replacement)[step], key=lambda name: name == mark):
+            target = files.join(directory, name)
+            files.remove(target)
+            files.rename(files.join(replacement, name), target)
+    files.remove(replacement)
 
 
 def pointer_text(newest: int, steps: Iterable[int]) -> str:
@@ -242,6 +244,11 @@ def _is_without_manifest(parts: Mapping[str, str]) -> bool:
     return ".index" in parts.values() and not {".manifest.json", ".saving"} & set(parts.values())
 
 
+def _remove(directory: str, names: Iterable[str]) -> None:
+    for name in names:
+        files.remove(files.join(directory, name))
+
+
 def _is_past(step: int, parts: Mapping[str, str], kept: list[int]) -> bool:
     """Whether files that are no checkpoint are what a deletion that died left."""
     return bool(kept) and (step < kept[0] or (step < kept[-1] and ".manifest.json" not in parts.values()))
@@ -249,8 +256,3 @@ def _is_past(step: int, parts: Mapping[str, str], kept: list[int]) -> bool:
 
 def _numbered(name: str, number: int) -> str:
     return f"{name}.{number}" if number else name
-
-
-def listed(values: Iterable[Any]) -> str:
-    """Returns values for a message: `1, 2, 3` or `none`."""
-    return ", ".join(map(str, values)) or "none"

@@ -39,6 +39,10 @@ class UnreadableManifestError(ValueError):
     """A manifest that is not there, cut off or altered; its checkpoint does not count as committed."""
 
 
+class NewerFormatError(ValueError):
+    """A manifest in a format that only a later version of this package reads."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What one checkpoint holds.
@@ -66,22 +70,6 @@ class Manifest:
         """Returns the text of the manifest file."""
         values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
         return json.dumps({**values, "sha256": _checksum(values)}, indent=1) + "\n"
-
-    def damage(self, directory: str, *, checksums: bool = True) -> str | None:
-        """Returns what is wrong with the files on disk, or None. Sizes are always compared."""
-        for name, expected in self.files.items():
-            path = files.join(directory, name)
-            if problem := size_problem(directory, name, expected["size_bytes"]):
-                return problem
-            try:
-                matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
-            except PermissionError as error:
-                raise _not_allowed(path) from error
-            if not matches:
-                return f"{name} does not match its checksum"
-        if checksums and any("sha256" not in expected for expected in self.files.values()):
-            return _damaged_value(prefix(directory, self.step))
-        return None
 
 
 def name(step: int) -> str:
@@ -119,6 +107,23 @@ def is_dead_save(parts: Mapping[str, str]) -> bool:
     return ".manifest.json" not in kinds and (".saving" in kinds or all(kind.startswith(".saving") for kind in kinds))
 
 
+def parse(text: str, name: str, newest_version: int) -> dict[str, Any]:
+    """Returns the values of the manifest `name`, of a checkpoint or of predictions, in a format that the caller reads.
+
+    Raises:
+      NewerFormatError: only a later version of this package reads it.
+      UnreadableManifestError: it holds a checksum of itself, and was altered.
+      KeyError, TypeError, ValueError: it is cut off, or altered.
+    """
+    values = dict(json.loads(text))
+    checksum = values.pop("sha256", None)
+    if checksum is not None and checksum != _checksum(values):
+        raise UnreadableManifestError(f"{name} does not match its own checksum")
+    if (version := values["format_version"]) > newest_version:
+        raise NewerFormatError(f"format version is {version}, but this official-trainer reads up to {newest_version}")
+    return values
+
+
 def read(directory: str, step: int) -> Manifest:
     """Returns the manifest of `step`.
 
@@ -129,12 +134,22 @@ def read(directory: str, step: int) -> Manifest:
     """
     path = files.join(directory, name(step))
     try:
-        return _parse(files.read_text(path), path, step)
+        values = parse(files.read_text(path), name(step), FORMAT_VERSION)
+        del values["format_version"]
+        found = Manifest(**values)
+        if found.step != step or not found.files:
+            raise UnreadableManifestError(f"{name(step)} is the manifest of step {found.step}, or names no files")
+        for expected in found.files.values():
+            if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
+                raise TypeError("files")
+        return found
     except FileNotFoundError as error:
         raise UnreadableManifestError(f"{name(step)} is missing") from error
     except PermissionError as error:
         raise _not_allowed(path) from error
-    except (CheckpointError, UnreadableManifestError):
+    except NewerFormatError as error:
+        raise CheckpointError(f"{path}: {error}. Upgrade official-trainer to use this checkpoint.") from error
+    except UnreadableManifestError:
         raise
     except (IsADirectoryError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnreadableManifestError(f"{name(step)} cannot be read ({type(error).__name__}: {error})") from error
@@ -155,11 +170,24 @@ def committed_steps(directory: str) -> tuple[int, ...]:
 
 
 def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
-    """Returns what is wrong with the checkpoint of `step`, or None if it is whole."""
+    """Returns what is wrong with the checkpoint of `step`, or None if it is whole. Sizes are always compared."""
     try:
-        return read(directory, step).damage(directory, checksums=checksums)
+        described = read(directory, step).files
     except UnreadableManifestError as error:
         return str(error)
+    for file_name, expected in described.items():
+        path = files.join(directory, file_name)
+        if problem := size_problem(directory, file_name, expected["size_bytes"]):
+            return problem
+        try:
+            matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
+        except PermissionError as error:
+            raise _not_allowed(path) from error
+        if not matches:
+            return f"{file_name} does not match its checksum"
+    if checksums and any("sha256" not in expected for expected in described.values()):
+        return _damaged_value(prefix(directory, step))
+    return None
 
 
 def size_problem(directory: str, name: str, size_bytes: int) -> str | None:
@@ -203,25 +231,6 @@ def _damaged_value(checkpoint_prefix: str) -> str | None:
             raise fault from error
         return f"the data does not match its checksum at {key or 'its start'}"
     return None
-
-
-def _parse(text: str, path: str, step: int) -> Manifest:
-    values = dict(json.loads(text))
-    checksum = values.pop("sha256", None)
-    if checksum is not None and checksum != _checksum(values):
-        raise UnreadableManifestError(f"{name(step)} does not match its own checksum")
-    if (version := values.pop("format_version")) > FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path}: format version is {version}, but this official-trainer reads up to {FORMAT_VERSION}. "
-            "Upgrade official-trainer to use this checkpoint."
-        )
-    manifest = Manifest(**values)
-    if manifest.step != step or not manifest.files:
-        raise UnreadableManifestError(f"{name(step)} is the manifest of step {manifest.step}, or names no files")
-    for expected in manifest.files.values():
-        if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
-            raise TypeError("files")
-    return manifest
 
 
 def _not_allowed(path: str) -> CheckpointError:

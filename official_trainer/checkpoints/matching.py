@@ -15,8 +15,9 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.lazy import keras, load, tf
 
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -26,12 +27,8 @@ _SHOWN = 5
 _IGNORED_ROOT_NAMES = frozenset({"save_counter"})
 
 
-class Trackable(Protocol):
-    """Anything that `tf.train.Checkpoint` can hold."""
-
-
-class NoObjectGraphError(ValueError):
-    """A checkpoint of names and values only, as TensorFlow 1 wrote them."""
+Trackable = Any
+"""Anything that `tf.train.Checkpoint` can hold."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +103,10 @@ class RestoreReport:
         """Whether nothing is missing, extra or of another shape."""
         return not (self.missing or self.extra or self.wrong_shape)
 
-    @property
-    def restored_bytes(self) -> int:
-        """Size of all restored values."""
-        return sum(spec.size_bytes for spec in self.restored)
-
     def __str__(self) -> str:
         step = "" if self.step is None else f" (step {self.step})"
-        lines = [f"{self.path}{step}: {len(self.restored)} variables match, {format_bytes(self.restored_bytes)}"]
+        size = format_bytes(sum(spec.size_bytes for spec in self.restored))
+        lines = [f"{self.path}{step}: {len(self.restored)} variables match, {size}"]
         lines += _section("missing: in the program, not in the checkpoint", self.missing)
         lines += _section("extra: in the checkpoint, not in the program", self.extra)
         lines += _section("wrong shape or dtype", self.wrong_shape)
@@ -122,14 +115,6 @@ class RestoreReport:
                 f"  {len(self.deferred)} more are restored when an optimizer or a metric creates its variables"
             )
         return "\n".join(lines)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """A live value and the key under which the checkpoint has it."""
-
-    live: Any
-    checkpoint_key: str
 
 
 def format_bytes(count: float) -> str:
@@ -150,29 +135,32 @@ def saved_specs(prefix: str) -> dict[str, VariableSpec]:
 
 
 class Matching:
-    """Pairs the values of a checkpoint with those reachable from `items`, by name from the root."""
+    """Pairs the values of a checkpoint with those reachable from `items`, by name from the root.
+
+    Attributes:
+      prefix: of the checkpoint.
+      items: the live objects, by name, without what is ignored.
+      item_is_root: whether the only item is the root of the checkpoint's graph, as Keras `save_weights` makes a model.
+      roots: what the checkpoint holds at its top: names with their nodes.
+      pairs: what the last report found restored: live values, each with its key in the checkpoint.
+    """
 
     def __init__(self, prefix: str, items: Mapping[str, Trackable]) -> None:
         self.prefix = prefix
-        self.pairs: list[Pair] = []
+        self.pairs: list[tuple[Any, str]] = []
         self._specs = saved_specs(prefix)
         self._nodes = _read_graph(prefix)
-        self._items = {name: item for name, item in items.items() if name not in _IGNORED_ROOT_NAMES}
-        self._live = list(_reachable(self._items))
+        self.items = {name: item for name, item in items.items() if name not in _IGNORED_ROOT_NAMES}
+        self._live = list(_reachable(self.items))
         self._object_of: dict[int, Any] = {}  # saved node → live object
         self._node_of: dict[int, int] = {}  # id(live object) → saved node
         self._deferred: set[int] = set()  # saved nodes below optimizers that have no variables yet
-        self._slots: list[tuple[str, Any]] = []
-        self._roots = {c.local_name: c.node_id for c in self._nodes[0].children}
-        # Keras `save_weights` makes the model itself the root of the graph.
-        self.item_is_root = len(self._items) == 1 and not self._items.keys() & self._roots.keys()
+        self.roots = {c.local_name: c.node_id for c in self._nodes[0].children}
+        self.item_is_root = len(self.items) == 1 and not self.items.keys() & self.roots.keys()
+        at_root = dict.fromkeys(self.items, 0) if self.item_is_root else self.roots
+        self._starts = [(at_root[name], item) for name, item in self.items.items() if name in at_root]
         self._walk()
         self._match_slots()
-
-    @property
-    def root_names(self) -> list[str]:
-        """Names of what the checkpoint holds at its top."""
-        return sorted(self._roots)
 
     def report(self, *, step: int | None = None, items_only: bool = False) -> RestoreReport:
         """Compares both sides.
@@ -183,7 +171,7 @@ class Matching:
         """
         restored, missing, wrong = [], [], []
         self.pairs.clear()
-        for path, live in [*self._live, *self._slots]:
+        for path, live in self._live:
             if not _has_value(live):
                 continue
             spec = _live_spec(path, live)
@@ -194,7 +182,7 @@ class Matching:
             saved = self._saved_spec(attribute)
             if _fits(saved, live):
                 restored.append(dataclasses.replace(saved, key=path, name=spec.name))
-                self.pairs.append(Pair(live, attribute.checkpoint_key))
+                self.pairs.append((live, attribute.checkpoint_key))
             else:
                 wrong.append(Mismatch(saved, spec))
         extra, deferred = self._unmatched(items_only)
@@ -208,15 +196,8 @@ class Matching:
             deferred=tuple(deferred),
         )
 
-    def _starts(self) -> Iterator[tuple[int, str, Any]]:
-        for name, item in self._items.items():
-            if self.item_is_root:
-                yield 0, name, item
-            elif name in self._roots:
-                yield self._roots[name], name, item
-
     def _walk(self) -> None:
-        queue = collections.deque((node_id, item) for node_id, _, item in self._starts())
+        queue = collections.deque(self._starts)
         while queue:
             node_id, live = queue.popleft()
             # The first way to an object decides, as in TensorFlow. Variables that are shared on one side only are
@@ -225,7 +206,7 @@ class Matching:
                 continue
             self._object_of[node_id] = live
             self._node_of[id(live)] = node_id
-            children = _children(live)
+            children = tf.train.TrackableView.children(live)
             for child in self._nodes[node_id].children:
                 if child.local_name in children:
                     queue.append((child.node_id, children[child.local_name]))
@@ -235,6 +216,7 @@ class Matching:
     def _match_slots(self) -> None:
         """Pairs slot variables of Keras's legacy optimizers, which hang on (optimizer, variable, slot name)."""
         variables = [(path, live) for path, live in self._live if isinstance(live, tf.Variable)]
+        slots: list[tuple[str, Any]] = []
         for optimizer_path, optimizer in self._live:
             if not (hasattr(optimizer, "get_slot_names") and hasattr(optimizer, "get_slot")):
                 continue
@@ -242,8 +224,9 @@ class Matching:
             for path, variable in variables:
                 for name in names:
                     if (slot := _slot(optimizer, variable, name)) is not None:
-                        self._slots.append((f"{path}/.OPTIMIZER_SLOT/{optimizer_path}/{name}", slot))
+                        slots.append((f"{path}/.OPTIMIZER_SLOT/{optimizer_path}/{name}", slot))
             self._match_slots_of(optimizer, has_slots=bool(names))
+        self._live += slots
 
     def _match_slots_of(self, optimizer: Any, *, has_slots: bool) -> None:
         node_id = self._node_of.get(id(optimizer))
@@ -259,10 +242,10 @@ class Matching:
 
     def _unmatched(self, items_only: bool) -> tuple[list[VariableSpec], list[VariableSpec]]:
         if items_only:
-            candidates = {node for start, _, _ in self._starts() for node in self._descendants(start)}
+            candidates = {node for start, _ in self._starts for node in self._descendants(start)}
         else:
             candidates = set(range(len(self._nodes)))
-            candidates -= {self._roots[name] for name in _IGNORED_ROOT_NAMES if name in self._roots}
+            candidates -= {self.roots[name] for name in _IGNORED_ROOT_NAMES if name in self.roots}
         extra: list[VariableSpec] = []
         deferred: list[VariableSpec] = []
         for node_id in sorted(candidates):
@@ -294,28 +277,23 @@ def _read_graph(prefix: str) -> Sequence[Any]:
     proto = load("tensorflow.core.protobuf.trackable_object_graph_pb2")
     reader = tf.compat.v1.train.NewCheckpointReader(prefix)
     if not reader.has_tensor(_GRAPH_KEY):
-        raise NoObjectGraphError(f"{prefix} has no object graph: it was written by TensorFlow 1")
+        what = "has no object graph: it was written by TensorFlow 1"
+        raise CheckpointError(f"{prefix} {what}. Convert it with TensorFlow 2 first.")
     graph = proto.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH_KEY))
     return graph.nodes
-
-
-def _children(live: Any) -> dict[str, Any]:
-    return tf.train.TrackableView.children(live)
 
 
 def _reachable(items: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields every object below `items` once, with the shortest path to it."""
     queue = collections.deque(items.items())
-    seen: dict[
-        int, Any
-    ] = {}  # holds the objects too: some are created by the call that returns them, and ids are reused
+    seen: dict[int, Any] = {}  # with the objects: some are created by the call that returns them, and ids are reused
     while queue:
         path, live = queue.popleft()
         if id(live) in seen:
             continue
         seen[id(live)] = live
         yield path, live
-        queue.extend((f"{path}/{name}", child) for name, child in _children(live).items())
+        queue.extend((f"{path}/{name}", child) for name, child in tf.train.TrackableView.children(live).items())
 
 
 def _has_value(live: Any) -> bool:

@@ -16,11 +16,12 @@ from collections.abc import Mapping
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.checkpoints.best import REPLACEMENT, finish_replacement, read_records, save
-from official_trainer.checkpoints.directory import POINTER, CheckpointDirectory
+from official_trainer.checkpoints.best import read_records
+from official_trainer.checkpoints.directory import POINTER, REPLACEMENT, CheckpointDirectory, finish_replacement
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.name_template import NameTemplate
 from official_trainer.checkpoints.retention import Candidate, Retention
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
 from official_trainer.tracking.monitored import find_metric
 
@@ -78,7 +79,8 @@ class NamedCheckpoints:
                 files.remove(files.join(self.folder(new.name), EXPORT))  # of other weights, but of this step
             record = {"metric": self.policy.monitor, "value": new.value, "logs": dict(logs)}
             _mark(self.folder(new.name), self._owner)
-            save(self.folder(new.name), checkpoint, new.step, record, metadata={})
+            store = CheckpointStore(self.folder(new.name), checkpoint, max_to_keep=None)
+            store.save(new.step, record, overwrite=True)
             self._found = [one for one in self._found if one.step != new.step] + [new]
         self.tidy()
 

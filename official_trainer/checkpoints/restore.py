@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.checkpoints.matching import Matching, NoObjectGraphError, RestoreReport, Trackable, VariableSpec
+from official_trainer.checkpoints.matching import Matching, RestoreReport, Trackable, VariableSpec
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
@@ -23,13 +23,13 @@ REPLICA_VALUES = "training/replicas/"
 
 
 def read_exactly(
-    prefix: str, items: Mapping[str, Trackable], *, step: int | None = None, allow_mismatch: Sequence[str] = ()
+    checkpoint: tf.train.Checkpoint, prefix: str, step: int | None = None, allow_mismatch: Sequence[str] = ()
 ) -> RestoreReport:
-    """Restores `items` from a checkpoint that holds exactly these.
+    """Restores all that `checkpoint` holds from files that hold exactly this.
 
     Args:
-      prefix: of the checkpoint.
-      items: what is restored, by the name it has in the checkpoint.
+      checkpoint: what is restored.
+      prefix: of the files.
       step: for the report.
       allow_mismatch: patterns of variables, as for `read_init_checkpoint`, that only one side may have, or in another
         shape: those of the program then keep their initial values, those of the checkpoint are ignored. The variables
@@ -38,6 +38,7 @@ def read_exactly(
     Raises:
       CheckpointError: any other variable is missing, extra or of another shape. Nothing was assigned.
     """
+    items = tf.train.TrackableView.children(checkpoint)
     matching = _match(prefix, items)
     report = matching.report(step=step)
     differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
@@ -53,20 +54,12 @@ def read_exactly(
             f"[{_suggestion(refused[0])}]."
         )
     if report.is_exact:
-        _read(prefix, items, is_complete=not report.deferred)
+        _read(matching, is_complete=not report.deferred)
     else:
         _assign(matching)
         if any(not _allows(replica_values, spec) for spec in differing):
             _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
     return report
-
-
-def read_into(
-    checkpoint: tf.train.Checkpoint, prefix: str, step: int, allow_mismatch: Sequence[str] = ()
-) -> RestoreReport:
-    """Restores all that `checkpoint` holds, as `read_exactly` does."""
-    items = tf.train.TrackableView.children(checkpoint)
-    return read_exactly(prefix, items, step=step, allow_mismatch=allow_mismatch)
 
 
 def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
@@ -76,13 +69,14 @@ def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
       CheckpointError: any variable of `items` is missing or of another shape, or the checkpoint has more of them.
         Nothing was assigned.
     """
-    report = _match(prefix, items).report(items_only=True)
+    matching = _match(prefix, items)
+    report = matching.report(items_only=True)
     if not report.is_exact:
         raise CheckpointError(
             f"checkpoint of another model; nothing was restored.\n{report}\n"
             "Use the code and the config that the run was trained with (params.yaml in its directory)."
         )
-    _read(prefix, items, is_complete=not report.deferred)
+    _read(matching, is_complete=not report.deferred)
     return report
 
 
@@ -109,10 +103,8 @@ def read_init_checkpoint(
     _check_init(report, matching, items, allow_missing)
     if report.wrong_shape:
         _assign(matching)
-    elif matching.item_is_root:
-        _read(prefix, *items.values(), is_complete=not report.missing)
     else:
-        _read(prefix, items, is_complete=not report.missing)
+        _read(matching, is_complete=not report.missing)
     _logger.info("initial weights from %s", report)
     return report
 
@@ -124,7 +116,7 @@ def _check_init(
     if not report.restored:
         raise CheckpointError(
             f"{place} restores no variable of {', '.join(items)}; "
-            f"it holds {', '.join(matching.root_names) or 'nothing'}.\n{report}"
+            f"it holds {', '.join(sorted(matching.roots)) or 'nothing'}.\n{report}"
         )
     lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
     for pattern in allow_missing:
@@ -165,8 +157,8 @@ def _assign(matching: Matching) -> None:
     checkpoint has.
     """
     reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
-    for pair in matching.pairs:
-        pair.live.assign(reader.get_tensor(pair.checkpoint_key))
+    for live, key in matching.pairs:
+        live.assign(reader.get_tensor(key))
 
 
 def _find(path_or_dir: str) -> str:
@@ -211,19 +203,16 @@ def _check_manifest(prefix: str) -> None:
 def _match(prefix: str, items: Mapping[str, Trackable]) -> Matching:
     try:
         return Matching(prefix, items)
-    except NoObjectGraphError as error:
-        raise CheckpointError(f"{error}. Convert it with TensorFlow 2 first.") from error
+    except CheckpointError:
+        raise
     except (tf.errors.OpError, ValueError, IndexError) as error:
         raise CheckpointError(f"{prefix} cannot be read: {error}") from error
 
 
-def _read(prefix: str, items: Mapping[str, Trackable] | Trackable, *, is_complete: bool) -> None:
+def _read(matching: Matching, *, is_complete: bool) -> None:
     # A new root leaves out the save counter that tf.train.Checkpoint may have; everything else is the same objects.
-    if isinstance(items, Mapping):
-        named = {name: item for name, item in items.items() if name != "save_counter"}
-        root = tf.train.Checkpoint(**named)
-    else:
-        root = tf.train.Checkpoint(items)
+    items, prefix = matching.items, matching.prefix
+    root = tf.train.Checkpoint(*items.values()) if matching.item_is_root else tf.train.Checkpoint(**items)
     try:
         status = root.read(prefix)
     except (tf.errors.OpError, IndexError) as error:

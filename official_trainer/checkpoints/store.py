@@ -21,10 +21,9 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.checkpoints.directory import LACKS_KEY, CheckpointDirectory, listed
-from official_trainer.checkpoints.manifest import CheckpointError, Manifest
+from official_trainer.checkpoints.directory import LACKS_KEY, REPLACEMENT, CheckpointDirectory, finish_replacement
 from official_trainer.checkpoints.matching import RestoreReport
-from official_trainer.checkpoints.restore import read_into
+from official_trainer.checkpoints.restore import read_exactly
 from official_trainer.checkpoints.retention import Retention
 from official_trainer.lazy import load, tf
 from official_trainer.threads import Call, WorkerThread
@@ -36,10 +35,6 @@ class SaveError(files.StorageError):
     """A checkpoint could not be written; those that were there before are as they were."""
 
 
-def _none_in_use(steps: Collection[int]) -> Collection[int]:
-    return ()
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreOptions:
     """How the store of a run differs from one that only saves and restores.
@@ -49,20 +44,20 @@ class StoreOptions:
       in_use: called before retention deletes: returns those of the given steps that are still needed.
       allow_mismatch: patterns of variables that `restore` lets differ; see `read_exactly`.
       read: restores from (prefix, step, allowed mismatches); in a run of several processes it makes all of them
-        restore. None for `read_into`.
+        restore. None for `read_exactly`.
       is_asynchronous: whether `save` returns once it has taken the values, while a thread writes them. Call `poll` now
         and then, and `close` at the end.
     """
 
     keep_every_steps: int | None = None
-    in_use: Callable[[Collection[int]], Collection[int]] = _none_in_use
+    in_use: Callable[[Collection[int]], Collection[int]] = lambda steps: ()
     allow_mismatch: Sequence[str] = ()
     read: Callable[[str, int, Sequence[str]], RestoreReport] | None = None
     is_asynchronous: bool = False
 
 
-class CheckpointStore:
-    """Saves and restores the values of one `tf.train.Checkpoint`, in one directory.
+class CheckpointStore(CheckpointDirectory):
+    """A directory of checkpoints that saves and restores the values of one `tf.train.Checkpoint`.
 
     Args:
       directory: local path or URL; created by the first save.
@@ -70,7 +65,6 @@ class CheckpointStore:
         cannot compare them with the checkpoint.
       max_to_keep: newest checkpoints kept; None keeps all.
       metadata: about the run, written into each manifest.
-      read_only: leaves the directory as it is, for evaluating what another process writes.
       options: what a run needs in addition.
     """
 
@@ -81,12 +75,11 @@ class CheckpointStore:
         *,
         max_to_keep: int | None,
         metadata: Mapping[str, Any] | None = None,
-        read_only: bool = False,
         options: StoreOptions | None = None,
     ) -> None:
         assert max_to_keep is None or max_to_keep >= 1, max_to_keep
+        super().__init__(directory)
         self.checkpoint = checkpoint
-        self._directory = CheckpointDirectory(directory, read_only=read_only)
         self._options = options or StoreOptions()
         self._retention = Retention(max_to_keep=max_to_keep, keep_every_n_steps=self._options.keep_every_steps)
         self._metadata = dict(metadata or {})
@@ -100,27 +93,9 @@ class CheckpointStore:
         """Adds to what each manifest from now on records about the run."""
         self._metadata = {**self._metadata, **metadata}
 
-    # What is there: see `CheckpointDirectory`.
-
-    def steps(self) -> tuple[int, ...]:
-        """Returns the committed steps, rising."""
-        return self._directory.steps()
-
     def latest_step(self) -> int | None:
         """Returns the newest committed step."""
         return max(self.steps(), default=None)
-
-    def prefix(self, step: int) -> str:
-        """Returns the path of `step` as TensorFlow takes it, without suffix."""
-        return self._directory.prefix(step)
-
-    def manifest(self, step: int) -> Manifest:
-        """Returns the manifest of a committed step; a CheckpointError if there is no such step."""
-        return self._directory.manifest(step)
-
-    def delete(self, step: int) -> None:
-        """Deletes the checkpoint of `step`; one that is gone already is fine."""
-        self._directory.delete(step)
 
     # Saving.
 
@@ -140,23 +115,31 @@ class CheckpointStore:
         Args:
           step: global step.
           extra: JSON state for the manifest.
-          overwrite: whether a checkpoint of this step that is already committed is written again.
+          overwrite: whether a checkpoint of this step that is already committed is replaced, once the new one is whole.
           only_if: called once the values have been taken; nothing is saved if it returns False.
 
         Raises:
           SaveError: this checkpoint, or the one before, could not be written.
         """
-        assert not self._directory.read_only, "a read-only store cannot save"
         self.wait()
-        with self._faults_explained(step):
-            committed = step in self.steps()
-            if committed and not overwrite:
-                return
-            self._directory.check_is_ours()
+        with _faults_explained(self, step):
+            if overwrite:
+                finish_replacement(self.path)  # which a process that died has left
+            is_committed = step in self.steps()
+            self.check_is_ours()
+        if is_committed and not overwrite:
+            return
+        if is_committed:  # never without a checkpoint of this step while another one takes its place
+            place = files.join(self.path, REPLACEMENT)
+            CheckpointStore(place, self.checkpoint, max_to_keep=1, metadata=self._metadata).save(step, extra)
+            with _faults_explained(self, step):
+                finish_replacement(self.path)
+                self._retain(newly_saved=(step,))
+            return
         snapshot = Snapshot(self.checkpoint)
         if not only_if():
             return
-        write = functools.partial(self._write, step, snapshot, extra or {}, replaces=committed)
+        write = functools.partial(self._write, step, snapshot, extra or {})
         if self._writer is None:
             write()
         else:
@@ -194,86 +177,73 @@ class CheckpointStore:
                 self._writer.close()
                 atexit.unregister(self._writer.wait)
 
-    def _write(self, step: int, snapshot: Snapshot, extra: Mapping[str, Any], *, replaces: bool) -> None:
-        directory = self._directory
-        saving = files.join(directory.path, manifest.saving_mark(step))
-        with self._faults_explained(step):
-            files.make_dirs(directory.path)
-            if not replaces:
-                # Not for a committed checkpoint: if this process dies, the next start must report the loss.
-                files.write_text_atomically(saving, "", durable=False)
-            directory.remove_files(step, keep=(".saving",))
+    def _write(self, step: int, snapshot: Snapshot, extra: Mapping[str, Any]) -> None:
+        saving = files.join(self.path, manifest.saving_mark(step))
+        with _faults_explained(self, step):
+            files.make_dirs(self.path)
+            files.write_text_atomically(saving, "", durable=False)
+            self.remove_files(step, keep=(".saving",))
             snapshot.write(self.prefix(step))
-            directory.commit(step, metadata=self._metadata, extra=extra)
+            self.commit(step, metadata=self._metadata, extra=extra)
             self._committed.append(step)
             files.remove(saving)
             _logger.info("saved checkpoint %s", self.prefix(step))
-            self._tidy(newly_saved=(step,))
+            self._retain(newly_saved=(step,))
 
-    @contextlib.contextmanager
-    def _faults_explained(self, step: int) -> Iterator[None]:
-        """Turns errors of the storage into a message, after removing what was written in vain."""
-        try:
-            yield
-        except (OSError, tf.errors.OpError) as error:
-            saved = False
-            with contextlib.suppress(OSError, tf.errors.OpError):
-                names = files.list_dir(self._directory.path)
-                saved = manifest.name(step) in names
-                if not saved and manifest.saving_mark(step) in names:  # the mark means that what is there is ours
-                    self._directory.remove_files(step)  # on a full disk they would make the next start fail
-            reason = files.reason_of(error)
-            done = "was saved, but the cleaning up after it failed" if saved else "could not be saved"
-            raise SaveError(f"{self.prefix(step)} {done}: {reason}. {files.storage_fix(reason)}") from error
-
-    def _tidy(self, newly_saved: Collection[int] = ()) -> None:
+    def _retain(self, newly_saved: Collection[int] = ()) -> None:
         """Applies retention, and removes what dead saves left."""
-        if self._directory.read_only:
-            return
         committed = self.steps()
         kept = self._retention.kept_steps(committed, newly_saved)
         if given_up := [step for step in committed if step not in kept]:
-            in_use = set(self._options.in_use(given_up))
-            kept = tuple(step for step in committed if step in kept or step in in_use)
-        self._directory.tidy(kept)
+            kept = self._retention.kept_steps(committed, {*newly_saved, *self._options.in_use(given_up)})
+        self.tidy(kept)
 
     # Restoring.
 
-    def restore(self, step: int | None = None, *, verify: bool = True) -> RestoreReport | None:
-        """Restores the newest whole checkpoint, or the one of `step`.
+    def restore(self, *, verify: bool = True) -> RestoreReport | None:
+        """Restores the newest whole checkpoint.
 
         Checkpoints that turn out to be damaged are moved to `quarantine/` and the next older one is used.
 
         Args:
-          step: committed step to restore; damage is then an error.
           verify: whether checksums are compared; existence and sizes always are.
 
         Returns:
           What was restored, or None if nothing was ever saved here.
 
         Raises:
-          CheckpointError: there are checkpoints, but none that is whole; or `step` is not there; or the checkpoint does
-            not match the program exactly. Nothing was assigned or deleted.
+          CheckpointError: there are checkpoints, but none that is whole; or the checkpoint does not match the program
+            exactly. Nothing was assigned or deleted.
           OSError: the storage fails; the checkpoints may be whole.
         """
         self.wait()
-        self._directory.check_is_ours()
-        if step is None:
-            step = self._directory.newest_whole(verify=verify)
-        elif damage := self.manifest(step).damage(self._directory.path, checksums=verify):
-            raise CheckpointError(
-                f"{self.prefix(step)} is damaged: {damage}. Saved steps: {listed(self.steps())}. "
-                "Restore another step, or give no step to restore the newest whole checkpoint."
-            )
-        if step is None:
-            self._tidy()
+        self.check_is_ours()
+        if (step := self.newest_whole(verify=verify)) is None:
+            self._retain()
             return None
-        lacks = manifest.read(self._directory.path, step).metadata.get(LACKS_KEY, ())
-        read = self._options.read or functools.partial(read_into, self.checkpoint)
+        lacks = manifest.read(self.path, step).metadata.get(LACKS_KEY, ())
+        read = self._options.read or functools.partial(read_exactly, self.checkpoint)
         report = read(self.prefix(step), step, (*self._options.allow_mismatch, *lacks))
         _logger.info("restored %s", report)
-        self._tidy()
+        self._retain()
         return report
+
+
+@contextlib.contextmanager
+def _faults_explained(directory: CheckpointDirectory, step: int) -> Iterator[None]:
+    """Turns errors of the storage into a message, after removing what was written in vain."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        saved = False
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            names = files.list_dir(directory.path)
+            saved = manifest.name(step) in names
+            if not saved and manifest.saving_mark(step) in names:  # the mark means that what is there is ours
+                directory.remove_files(step)  # on a full disk they would make the next start fail
+        reason = files.reason_of(error)
+        done = "was saved, but the cleaning up after it failed" if saved else "could not be saved"
+        raise SaveError(f"{directory.prefix(step)} {done}: {reason}. {files.storage_fix(reason)}") from error
 
 
 class Snapshot:

@@ -60,7 +60,7 @@ class CheckpointState:
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
-        return restore.read_into(self.checkpoint, prefix, step, allow_mismatch)
+        return restore.read_exactly(self.checkpoint, prefix, step, allow_mismatch)
 
     @collective
     def load_weights(self, directory: str, step: int) -> None:

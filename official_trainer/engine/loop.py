@@ -189,7 +189,7 @@ class Loop:
         if not self._is_summarized:
             self._write_summary()
         self._parts.observer.on_stop(reason)
-        self._meet(self._parts.actions.last_step())
+        self._meet(self._parts.actions.step(summarized=True, ended=True))
 
     def _recover(self, error: NonFiniteError, good_step: int) -> None:
         """Goes back and prepares to continue from there, or raises what cannot be recovered from."""

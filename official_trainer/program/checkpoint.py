@@ -297,8 +297,9 @@ def find(filepath: str | os.PathLike[str]) -> str:
     directory, _, name = path.removesuffix(".index").rpartition("/")
     number = name.removeprefix("ckpt-")
     if name.startswith("ckpt-") and number.isdecimal() and not files.is_dir(path):
-        found = CheckpointDirectory(directory or ".", read_only=True)
-        if damage := found.manifest(int(number)).damage(found.path):  # raises if there is no such checkpoint
+        found = CheckpointDirectory(directory or ".")
+        found.manifest(int(number))  # raises if there is no such checkpoint
+        if damage := manifest.damage(found.path, int(number)):
             raise CheckpointError(f"{path} is damaged: {damage}")
         return found.prefix(int(number))
     for step in reversed(manifest.committed_steps(path)):

@@ -89,10 +89,8 @@ def check(job: Job, settings: PredictionSettings) -> None:
     if settings.share.count > 1 and strategy_name(job.config.runtime, None) == "tpu":
         what = f"{settings.share.count} processes predict, each on its own devices, but only one process can use a TPU"
         raise ConfigError([Problem(what, "runtime.tpu", fix="start one process")])
-    source = _source(job, settings.data)
-    prediction_manifest.check(
-        _directory(job, settings), source=source, format=settings.format, shard_size=settings.shard_size, is_whole=False
-    )
+    wanted = prediction_manifest.begin(settings.format, settings.shard_size, _source(job, settings.data), ALL)
+    prediction_manifest.check(settings.output_dir or job.path("predictions"), wanted, is_whole=False)
 
 
 def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopRequest) -> dict[str, float]:
@@ -113,44 +111,43 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     from official_trainer.runs import evaluate
 
     directory, step = evaluate.find_checkpoint(job, checkpoint)
-    output_dir = _directory(job, settings)
+    output_dir = settings.output_dir or job.path("predictions")
     digest = files.sha256(files.join(directory, manifest.name(step)))
     source = {**_source(job, settings.data), "checkpoint": step, "checkpoint_digest": digest}
     if job.gin is not None:
         source |= {f"gin {name}": value for name, value in job.gin.plain.items()}
     prediction_manifest.read(output_dir)  # before a lock is written to a directory of other files
     files.make_dirs(output_dir)
-    batch_size = getattr(job.config.task, settings.data).global_batch_size
-    share = settings.share if settings.share.count == 1 else dataclasses.replace(settings.share, batch_size=batch_size)
+    share = settings.share
+    if share.count > 1:
+        share = dataclasses.replace(share, batch_size=getattr(job.config.task, settings.data).global_batch_size)
     locked = functools.partial(
         DirectoryLock, output_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, flag="--output"
     )
     with locked(name=share.lock):
-        shards = PredictionShards(
-            output_dir, source=source, format=settings.format, shard_size=settings.shard_size, share=share
-        )
+        shards = PredictionShards(dataclasses.replace(settings, output_dir=output_dir, share=share), source)
         if shards.is_done:
             _logger.info("all predictions are there already; to predict from the start, name another --output")
         else:
-            _predict(job, (directory, step), settings, shards, stop)
+            _predict(job, (directory, step), settings.data, shards, stop)
         _logger.info("%d predictions of ckpt-%d in %d files: %s", shards.rows, step, shards.count, output_dir)
-        _gather(output_dir, locked)
+    _gather(output_dir, locked)
     return {"rows": float(shards.rows), "shards": float(shards.count)}
 
 
 def _gather(output_dir: str, locked: Callable[..., DirectoryLock]) -> None:
-    """Merges the manifests of all processes, if this process is the one that finds no shard missing."""
-    if not prediction_manifest.is_to_gather(output_dir):
-        return
-    # A process that holds this lock has found all shards too; if it dies, the same command merges them.
-    with contextlib.suppress(LockedError), locked(name="gather"):
-        prediction_manifest.gather(output_dir)
-        _logger.info("the predictions of all processes are there: %s", output_dir)
+    """Merges the manifests of all processes, if this one finds no shard missing; removes those of killed processes."""
+    if prediction_manifest.is_to_gather(output_dir):
+        # A process that holds this lock has found all shards too; if it dies, the same command merges them.
+        with contextlib.suppress(LockedError), locked(name="gather"):
+            prediction_manifest.gather(output_dir)
+            _logger.info("the predictions of all processes are there: %s", output_dir)
+    for share in prediction_manifest.interrupted(output_dir):
+        with contextlib.suppress(LockedError), locked(name=share.lock):  # else its process lives, and writes it
+            files.remove_temporaries(output_dir, share.file)
 
 
-def _predict(
-    job: Job, checkpoint: tuple[str, int], settings: PredictionSettings, shards: PredictionShards, stop: StopRequest
-) -> None:
+def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: PredictionShards, stop: StopRequest) -> None:
     from official_trainer.engine.inference import Inference
     from official_trainer.runs.build import build
 
@@ -167,11 +164,11 @@ def _predict(
         with trainer.strategy.scope():
             traced = job.config.trainer.eval_tf_function
             inference = Inference(trainer.task, trainer.model, seed=runtime.seed, use_tf_function=traced)
-            builder, max_rows, dataset = _data(trainer, settings.data, runtime.seed, first)
+            builder, max_rows, dataset = _data(trainer, data, runtime.seed, first)
         waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         with trainer.weights_averaged(), builder.errors_explained():
             reader = Reader(builder, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
-            predict_into(shards, reader, max_rows=max_rows, on_batch=watchdog.beat)
+            predict_into(shards, reader, max_rows=max_rows)
 
 
 class Reader:
@@ -196,7 +193,7 @@ class Reader:
           inference: computes the outputs; its strategy is that of the data.
           start: number of a batch, and an iterator over the data from there on.
           waiting: returns a context for the time in which a batch is waited for.
-          on_batch: called after each batch that is read over.
+          on_batch: called for each batch that is read.
         """
         self._builder, self._inference = builder, inference
         self._number, self._iterator = start
@@ -215,6 +212,7 @@ class Reader:
                 self._on_batch()
         for number, columns in self._inference.batches(self._iterator, self._number, self._waiting):
             self._number = number + 1
+            self._on_batch()
             yield number, columns
 
 
@@ -252,10 +250,6 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
         )
     num_examples = builder.context.examples_per_epoch if builder.context is not None and is_training else None
     return builder, num_examples, dataset
-
-
-def _directory(job: Job, settings: PredictionSettings) -> str:
-    return settings.output_dir or job.path("predictions")
 
 
 def _source(job: Job, data: str) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 from official_trainer import config as configuration
 from official_trainer.actions import events
 from official_trainer.actions.action import LoopState, Run
-from official_trainer.actions.command import Command, CommandConfig, CommandError, fill
+from official_trainer.actions.command import CommandConfig, CommandError, fill
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import ConfigError, ExperimentConfig, When
 from official_trainer.config.dump import dump
@@ -46,6 +46,10 @@ def yaml(argv):
 def read(path):
     path = pathlib.Path(path)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def command(argv, events=("end", "failure"), **fields):
+    return CommandConfig(argv=argv, events=events, **fields).build()
 
 
 class Events:
@@ -175,13 +179,13 @@ def test_placeholders_are_filled_in_as_text(argument, filled):
 
 def test_placeholders_that_are_metrics_are_asked_of_the_evaluation():
     """Each once; quoted ones and facts are not."""
-    action = Command(("{top}", "{step} {a} {dev/b}", "{a}", "{{c}}"))
+    action = command(("{top}", "{step} {a} {dev/b}", "{a}", "{{c}}"))
     assert action.monitored() == ("top", "a", "dev/b")
 
 
 def test_no_shell_reads_the_arguments(tmp_path):
     """What a metric or a reason is called can do nothing."""
-    action = Command(python(WRITE, str(tmp_path / "told"), "$HOME; `id` > {reason}"), ("failure",))
+    action = command(python(WRITE, str(tmp_path / "told"), "$HOME; `id` > {reason}"), ("failure",))
     watched = Events(action, tmp_path)
     watched.end(RuntimeError("$(touch oh); 'no"))
     (row,) = read(tmp_path / "told")
@@ -193,7 +197,7 @@ def test_no_shell_reads_the_arguments(tmp_path):
 
 def test_an_exit_code_is_an_error_with_the_last_line_and_the_log(tmp_path, caplog):
     """And the others are told all the same."""
-    action = Command(python("print('one\\ntwo'); raise SystemExit(3)"), ("step", "end"))
+    action = command(python("print('one\\ntwo'); raise SystemExit(3)"), ("step", "end"))
     watched = Events(action, tmp_path)
     watched.step(10)
     watched.end()
@@ -203,10 +207,10 @@ def test_an_exit_code_is_an_error_with_the_last_line_and_the_log(tmp_path, caplo
 
 def test_an_error_beside_training_comes_up_at_the_next_hook(tmp_path):
     """With `on_error: fail` it ends the run."""
-    action = Command(python("raise SystemExit(1)"), ("step",))
+    action = command(python("raise SystemExit(1)"), ("step",))
     watched = Events(action, tmp_path, "fail")
     watched.step(10)
-    assert action._queue.wait(60)
+    assert action._worker.wait(60)
     with pytest.raises(ActionError, match=r"failed in on_step at step 20: .*\(event step of step 10\) ended with exit"):
         watched.step(20)
     with pytest.raises(ActionError, match=r"\(event step of step 20\)"):
@@ -215,7 +219,7 @@ def test_an_error_beside_training_comes_up_at_the_next_hook(tmp_path):
 
 def test_several_errors_are_all_said(tmp_path):
     """None hides another."""
-    action = Command(python("raise SystemExit(1)"), ("step",))
+    action = command(python("raise SystemExit(1)"), ("step",))
     watched = Events(action, tmp_path, "fail")
     watched.step(10)
     with contextlib.suppress(ActionError):
@@ -235,7 +239,7 @@ def test_several_errors_are_all_said(tmp_path):
 def test_a_program_that_is_not_there_is_said_at_the_start(program, message, tmp_path):
     """Not after days, when the run fails."""
     with pytest.raises(ActionError, match=message):
-        Events(Command((program,)), tmp_path, "fail")
+        Events(command((program,)), tmp_path, "fail")
 
 
 def test_a_program_that_goes_away_is_an_error(tmp_path, caplog):
@@ -243,7 +247,7 @@ def test_a_program_that_goes_away_is_an_error(tmp_path, caplog):
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    watched = Events(Command((str(program),)), tmp_path)
+    watched = Events(command((str(program),)), tmp_path)
     program.chmod(0o644)
     watched.end()
     assert "(event end of step 0) cannot be run: Permission denied" in caplog.text
@@ -273,7 +277,7 @@ FAMILY = ("/bin/sh", "-c", 'sleep 300 & echo $$ $! > "$0.new"; mv "$0.new" "$0";
 def test_a_program_that_takes_too_long_is_killed_with_all_it_has_started(tmp_path, caplog):
     """No process and no zombie is left."""
     pids = tmp_path / "pids"
-    watched = Events(Command((*FAMILY, str(pids)), ("start",), timeout_seconds=2), tmp_path)
+    watched = Events(command((*FAMILY, str(pids)), ("start",), timeout_seconds=2), tmp_path)
     wait_for(pids.exists)
     watched.end()
     assert "(event start of step 0) had not ended" in caplog.text and "was killed" in caplog.text
@@ -284,27 +288,27 @@ def test_a_program_that_takes_too_long_is_killed_with_all_it_has_started(tmp_pat
 
 def test_the_end_of_the_run_waits_no_longer_than_the_time_limit(tmp_path, caplog):
     """What runs is killed, what waits is not begun, and both are said."""
-    action = Command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
-    action._end_seconds = 0.5
+    action = command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
+    action.end_seconds = lambda: 0.5
     watched = Events(action, tmp_path)
     for step in (10, 20, 30):
         watched.step(step)
-    wait_for(lambda: action._program.process is not None)
+    wait_for(lambda: action._process is not None)
     watched.end()
     assert "(event step of step 10) had not ended in time at the end of the run and was killed" in caplog.text
     assert "2 more events were not sent, because the run has ended" in caplog.text
-    assert action._program.process is None
+    assert action._process is None
 
 
 def test_training_does_not_wait_unless_asked_to(tmp_path):
     """Beside training, one at a time."""
     go = tmp_path / "go"
     code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint(sys.argv[2])"
-    action = Command(python(code, str(go), "{step}"), ("step",))
+    action = command(python(code, str(go), "{step}"), ("step",))
     watched = Events(action, tmp_path, "fail")
     watched.step(10)
     watched.step(20)
-    assert not action._queue.wait(0.05)
+    assert not action._worker.wait(0.05)
     go.touch()
     watched.end()
     log = (tmp_path / "commands" / "Command.log").read_text()
@@ -313,12 +317,12 @@ def test_training_does_not_wait_unless_asked_to(tmp_path):
 
 def test_training_waits_if_asked_to(tmp_path):
     """And hears of the error at once."""
-    action = Command(python(WRITE, str(tmp_path / "told")), ("step",), wait=True)
+    action = command(python(WRITE, str(tmp_path / "told")), ("step",), wait=True)
     watched = Events(action, tmp_path, "fail")
     for step in (10, 20):
         watched.step(step)
         assert len(read(tmp_path / "told")) == step // 10
-    action = Command(python("raise SystemExit(1)"), ("step",), wait=True)
+    action = command(python("raise SystemExit(1)"), ("step",), wait=True)
     with pytest.raises(ActionError, match="step of step 30"):
         Events(action, tmp_path, "fail").step(30)
 
@@ -328,7 +332,7 @@ def test_a_stop_ends_the_wait_and_the_program_goes_on(tmp_path):
     go, told = tmp_path / "go", tmp_path / "told"
     code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
     code += "open(sys.argv[2], 'a').write(sys.argv[3] + '\\n')"
-    action = Command(python(code, str(go), str(told), "{event}"), ("step", "preempted", "failure"), wait=True)
+    action = command(python(code, str(go), str(told), "{event}"), ("step", "preempted", "failure"), wait=True)
     watched = Events(action, tmp_path, "fail")
     with StopRequest() as stop:
         watched.run.trainer.process_group.stop = stop
@@ -344,11 +348,11 @@ def test_a_stop_ends_the_wait_and_the_program_goes_on(tmp_path):
 def test_a_disabled_command_leaves_nothing_running(tmp_path):
     """No hook is called any more, so it is ended there."""
     pids = tmp_path / "pids"
-    action = Command((*FAMILY, str(pids)), ("step",))
+    action = command((*FAMILY, str(pids)), ("step",))
     watched = Events(action, tmp_path, "disable")
-    action._queue.errors.append(events.NotificationError("one before"))
+    action._errors.append(events.NotificationError("one before"))
     watched.run.state.step = 10
-    action._queue.put(events.Event(event="step", step=1, experiment="", model_dir=str(tmp_path), metrics={}))
+    action._put("step", watched.run, {}, None)
     wait_for(pids.exists)
     watched.step(10)
     for pid in map(int, pids.read_text().split()):
@@ -357,11 +361,11 @@ def test_a_disabled_command_leaves_nothing_running(tmp_path):
 
 def test_an_end_that_nobody_planned_says_why(tmp_path):
     """The reason of whoever asked for it; and a failure's is the user's message."""
-    action = Command(python(WRITE, str(tmp_path / "told"), "{reason}"))
+    action = command(python(WRITE, str(tmp_path / "told"), "{reason}"))
     watched = Events(action, tmp_path)
     watched.run.state.stop_reason = "accuracy is no better"
     watched.end()
-    watched = Events(action := Command(python(WRITE, str(tmp_path / "told"), "{reason}")), tmp_path)
+    watched = Events(action := command(python(WRITE, str(tmp_path / "told"), "{reason}")), tmp_path)
     watched.end(NonFiniteError("the loss is nan"))
     assert [row["argv"] for row in read(tmp_path / "told")] == [["accuracy is no better"], ["the loss is nan"]]
 
@@ -369,11 +373,11 @@ def test_an_end_that_nobody_planned_says_why(tmp_path):
 def test_too_many_events_are_an_error(tmp_path, monkeypatch, caplog):
     """Memory is bounded; the newest are left out, and that is said."""
     monkeypatch.setattr(events, "MAX_WAITING", 2)
-    action = Command(python("import time; time.sleep(300)"), ("step",))
-    action._end_seconds = 0.1
+    action = command(python("import time; time.sleep(300)"), ("step",))
+    action.end_seconds = lambda: 0.1
     watched = Events(action, tmp_path)
     watched.step(10)
-    wait_for(lambda: action._program.process is not None)
+    wait_for(lambda: action._process is not None)
     for step in (20, 30, 40):
         watched.step(step)
     assert "2 events wait to be sent already; one is left out" in caplog.text
@@ -388,11 +392,11 @@ def test_errors_are_what_they_seem():
 def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
     """N5: far less than its own limit and the scheduler's; then it is killed, so that nothing outlives the run."""
     monkeypatch.setattr("official_trainer.actions.events.STOP_SECONDS", 0.5)
-    action = Command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
+    action = command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
     watched = Events(action, tmp_path)
     watched.step(10)
-    wait_for(lambda: action._program.process is not None)
-    process = action._program.process
+    wait_for(lambda: action._process is not None)
+    process = action._process
     watched.end(PreemptedError("SIGTERM at step 10"))
     assert "had not ended in time at the end of the run and was killed" in caplog.text
     wait_for(lambda: not is_alive(process.pid))

@@ -85,7 +85,7 @@ class Events:
 
     def __init__(self, tmp_path, events, on_error="fail", **options):
         self.pauses = []
-        self.action = Webhook(events, sleep=self.pauses.append, **options)
+        self.action = Webhook(WebhookConfig(events=events, **options), self.pauses.append)
         self.action.on_error = on_error
         self.schedule = Schedule([self.action])
         trainer = types.SimpleNamespace(process_group=types.SimpleNamespace(stop=StopRequest()))
@@ -218,7 +218,7 @@ def test_the_end_waits_for_a_while_only(tmp_path, server, caplog):
     """What is left then is said."""
     server.answers = ["slow"]
     told = Events(tmp_path, ("step",), "warn", url=server.url, timeout_seconds=60)
-    told.action._end_seconds = 0.2
+    told.action.end_seconds = lambda: 0.2
     told.step(10)
     assert server.came.wait(60)
     told.step(20)
@@ -241,7 +241,7 @@ def test_on_error_fail_ends_the_run_without_the_address(tmp_path, server):
     told = Events(tmp_path, ("step",), url=server.url)
     with pytest.raises(ActionError, match="event step of step 10 was posted once without success") as caught:
         told.step(10)  # the answer may come before this call ends
-        assert told.action._queue.wait(60)
+        assert told.action._worker.wait(60)
         told.step(20)
     error = caught.value
     while error is not None:

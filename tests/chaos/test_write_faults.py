@@ -19,7 +19,7 @@ from official_trainer.cli.dispatch import main
 from official_trainer.errors import ExitCode
 from tests.cases import cases
 from tests.chaos.faulty_files import FaultyFiles, Killed
-from tests.chaos.tiny import Tiny, save
+from tests.chaos.tiny import Tiny, read_newest, save
 from tests.forked import run_command
 from tests.runs import bits
 
@@ -204,9 +204,9 @@ def test_a_reader_sees_whole_checkpoints_at_every_moment_of_a_slow_save(faults, 
 
     def look():
         program = Tiny(9)
-        report = program.store(model_dir, read_only=True).restore()
-        program.assert_is_at(report.step)
-        seen.append(report.step)
+        step = read_newest(program.checkpoint, model_dir)
+        program.assert_is_at(step)
+        seen.append(step)
 
     faults.on_operation = look
     save(store_of(Tiny(3), model_dir), 3)
@@ -327,7 +327,7 @@ def test_a_disk_that_becomes_read_only(small_disk):
 
 
 def restored_read_only(model_dir):
-    return Tiny(9).store(model_dir, read_only=True).restore().step
+    return read_newest(Tiny(9).checkpoint, model_dir)
 
 
 def train(model_dir, folder):

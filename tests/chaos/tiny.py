@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.restore import read_exactly
 from official_trainer.checkpoints.store import CheckpointStore
 
 
@@ -35,3 +37,11 @@ def save(store, step):
     """Saves, and waits for it where saves go on beside training."""
     store.save(step)
     getattr(store, "wait", lambda: None)()
+
+
+def read_newest(checkpoint, directory):
+    """Restores the newest whole checkpoint as evaluators do, which change nothing there; returns its step."""
+    directory = str(directory)
+    steps = reversed(manifest.committed_steps(directory))
+    step = next(step for step in steps if manifest.damage(directory, step) is None)
+    return read_exactly(checkpoint, manifest.prefix(directory, step), step).step

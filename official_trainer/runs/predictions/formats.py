@@ -119,5 +119,3 @@ WRITERS: Mapping[str, Callable[[str, Sequence[Columns]], None]] = {
     "jsonl": _write_jsonl,
     "npy": _write_npy,
 }
-
-FORMATS = tuple(WRITERS)

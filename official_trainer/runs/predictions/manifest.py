@@ -19,12 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
+from official_trainer.checkpoints import manifest
 from official_trainer.errors import ExitCode, UserError, first_few
 
 MANIFEST = "predictions.json"
 
 _FORMAT_VERSION = 1
-_OF_SHARE = re.compile(r"\.predictions-\d+\.json")
+_OF_SHARE = re.compile(r"\.predictions-(\d+)\.json")
 _SHARD = re.compile(r"predictions-(\d{5,})\.(?:tfrecord|jsonl|npy|npz)(?:\.tmp-\d+)?")
 
 Manifest = dict[str, Any]
@@ -73,7 +74,7 @@ class Share:
 ALL = Share()
 
 
-def begin(source: Mapping[str, Any], format: str, shard_size: int | None, share: Share) -> Manifest:
+def begin(format: str, shard_size: int | None, source: Mapping[str, Any], share: Share) -> Manifest:
     """Returns what is written before the first shard."""
     whole = {
         "format_version": _FORMAT_VERSION,
@@ -93,33 +94,31 @@ def write(directory: str, name: str, content: Manifest) -> None:
     files.write_text_atomically(files.join(directory, name), json.dumps(content, indent=1) + "\n")
 
 
-def check(
-    directory: str, *, source: Mapping[str, Any], format: str, shard_size: int | None = None, is_whole: bool = True
-) -> dict[str, Manifest]:
+def check(directory: str, wanted: Manifest, *, is_whole: bool = True) -> dict[str, Manifest]:
     """Returns the manifests of predictions that can be continued, by file; empty if there are none. Changes nothing.
 
     Args:
       directory: where they are, or will be.
-      source: what they are made from.
-      format: one of `FORMATS`.
-      shard_size: rows in a shard; None takes any.
-      is_whole: whether `source` is complete; else names that are not in it are not compared.
+      wanted: a manifest of predictions that are made in the same way; one without a size of shards takes any.
+      is_whole: whether its source is complete; else names that are not in it are not compared.
 
     Raises:
       PredictionsError: the directory holds something else, or predictions that were made in another way.
     """
-    manifests = _with_content(directory)
+    manifests = read(directory)
     for found in manifests.values():
-        before = {"format": found["format"], "shard_size": found["shard_size"], **found["source"]}
-        wanted = {"format": format, "shard_size": shard_size or found["shard_size"], **source}
-        names = {**wanted, **before} if is_whole else wanted
-        if differing := [name for name in names if wanted.get(name) != before.get(name)]:
-            raise PredictionsError("\n".join(_refusal(directory, differing, before, wanted)))
+        before, now = ({"format": m["format"], "shard_size": m["shard_size"], **m["source"]} for m in (found, wanted))
+        now["shard_size"] = now["shard_size"] or before["shard_size"]
+        names = {**now, **before} if is_whole else now
+        if differing := [name for name in names if now.get(name) != before.get(name)]:
+            raise PredictionsError("\n".join(_refusal(directory, differing, before, now)))
     return manifests
 
 
 def read(directory: str) -> dict[str, Manifest]:
-    """Returns all manifests in a directory of predictions, by file.
+    """Returns the manifests in a directory of predictions that must be continued, by file.
+
+    Others name nothing: their writers failed before their first shards.
 
     Raises:
       PredictionsError: it cannot be read, or the directory holds something else.
@@ -136,30 +135,20 @@ def read(directory: str) -> dict[str, Manifest]:
             "name a new or empty directory"
         )
     try:
-        return {name: _read(files.join(directory, name)) for name in ours}
+        found = {name: _read(files.join(directory, name)) for name in ours}
     except FileNotFoundError:
         return read(directory)  # another process has merged them meanwhile
+    return {name: m for name, m in found.items() if m["shards"] or m["done"] or m.get("end") is not None}
 
 
 def _read(path: str) -> Manifest:
     try:
-        found = json.loads(files.read_text(path))
-        if (version := found["format_version"]) > _FORMAT_VERSION:
-            raise ValueError(f"format version is {version}, but this official-trainer reads up to {_FORMAT_VERSION}")
+        found = manifest.parse(files.read_text(path), MANIFEST, _FORMAT_VERSION)
         return {**found, **{name: found[name] for name in ("format", "shard_size", "source", "shards", "done")}}
     except (ValueError, TypeError, KeyError) as error:
         raise PredictionsError(
             f"{path} cannot be read ({error}); name another --output to predict from the start"
         ) from error
-
-
-def _with_content(directory: str) -> dict[str, Manifest]:
-    """Returns the manifests that must be continued: the writer of any other failed before its first shard."""
-    return {
-        name: found
-        for name, found in read(directory).items()
-        if found["shards"] or found["done"] or found.get("end") is not None
-    }
 
 
 def number_of(name: str) -> int | None:
@@ -168,16 +157,29 @@ def number_of(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def shards_of(manifests: Mapping[str, Manifest]) -> dict[int, dict[str, Any]]:
-    """Returns the whole shards by their numbers."""
-    named = [(number_of(shard["name"]), shard) for found in manifests.values() for shard in found["shards"]]
-    return {number: shard for number, shard in named if number is not None}
+def by_number(shards: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Returns whole shards by their numbers, in order."""
+    numbered = {number: shard for shard in shards if (number := number_of(shard["name"])) is not None}
+    return dict(sorted(numbered.items()))
 
 
-def end_of(manifests: Mapping[str, Manifest]) -> int | None:
-    """Returns the number of the first shard without examples; None if no process has reached the end of the data."""
-    ends = [found.get("end") for found in manifests.values()]
-    return min((end for end in ends if end is not None), default=None)
+def merge(manifests: Sequence[Manifest]) -> Manifest:
+    """Returns what one or more manifests say together; `done` if no shard is missing, whichever process wrote it."""
+    shards = by_number([shard for found in manifests for shard in found["shards"]])
+    outputs: dict[str, Any] = {}
+    for found in manifests:
+        add_outputs(outputs, found["outputs"])
+    ends = [len(found["shards"]) if found["done"] else found.get("end") for found in manifests]
+    end = min((each for each in ends if each is not None), default=None)
+    return {
+        **manifests[0],
+        "outputs": outputs,
+        "rows": sum(shard["rows"] for shard in shards.values()),
+        "done": bool(end) and shards.keys() >= set(range(end or 0)),
+        "shards": [*shards.values()],
+        "batch_size": max(found.get("batch_size", 0) for found in manifests),
+        "end": end,
+    }
 
 
 def add_outputs(described: dict[str, Any], others: Mapping[str, Any]) -> None:
@@ -187,10 +189,16 @@ def add_outputs(described: dict[str, Any], others: Mapping[str, Any]) -> None:
         known["shape"] = _common_shape(known["shape"], other["shape"])
 
 
+def _common_shape(left: list[int | None] | None, right: list[int | None] | None) -> list[int | None] | None:
+    if left is None or right is None or len(left) != len(right):
+        return None
+    return [a if a == b else None for a, b in zip(left, right, strict=True)]
+
+
 def is_to_gather(directory: str) -> bool:
     """Whether the manifests of several processes are there, and together with `predictions.json` name all shards."""
-    manifests = _with_content(directory)
-    return any(name != MANIFEST for name in manifests) and _is_complete(manifests)
+    manifests = read(directory)
+    return any(name != MANIFEST for name in manifests) and merge([*manifests.values()])["done"]
 
 
 def gather(directory: str) -> None:
@@ -199,27 +207,15 @@ def gather(directory: str) -> None:
     Raises:
       PredictionsError: they were not made in the same way.
     """
-    manifests = _with_content(directory)
-    if not _is_complete(manifests):
+    manifests = read(directory)
+    if not manifests or not (whole := merge([*manifests.values()]))["done"]:
         return
-    if not manifests.get(MANIFEST, {"done": False})["done"]:
-        first = next(iter(manifests.values()))
-        check(directory, **{name: first[name] for name in ("source", "format", "shard_size")})
-        whole = begin(first["source"], first["format"], first["shard_size"], ALL)
-        for found in manifests.values():
-            add_outputs(whole["outputs"], found["outputs"])
-        shards = shards_of(manifests)
-        whole["shards"] = [shards[number] for number in sorted(shards)]
-        whole["rows"], whole["done"] = sum(shard["rows"] for shard in shards.values()), True
+    if MANIFEST not in manifests or not manifests[MANIFEST]["done"]:
+        check(directory, whole)
+        del whole["batch_size"], whole["end"]
         files.remove_temporaries(directory, MANIFEST)  # of a process that was killed here
         write(directory, MANIFEST, whole)
     remove_files_of_shares(directory)
-
-
-def _is_complete(manifests: Mapping[str, Manifest]) -> bool:
-    end, shards = end_of(manifests), shards_of(manifests)
-    is_done = any(found["done"] for found in manifests.values())
-    return is_done or (bool(end) and all(number in shards for number in range(end or 0)))
 
 
 def remove_files_of_shares(directory: str) -> None:
@@ -227,6 +223,14 @@ def remove_files_of_shares(directory: str) -> None:
     for name in files.list_dir(directory):
         if _OF_SHARE.fullmatch(name):
             files.remove(files.join(directory, name))
+
+
+def interrupted(directory: str) -> list[Share]:
+    """Returns a share for each manifest that is being written, or was when its process was killed."""
+    parts = [name.partition(".tmp-") for name in files.list_dir(directory)]
+    found = [_OF_SHARE.fullmatch(name) for name, is_temporary, _ in parts if is_temporary]
+    indices = {int(match[1]) for match in found if match is not None}
+    return [Share(index=index, count=max(indices) + 2) for index in sorted(indices)]
 
 
 _FLAGS = ("format", "shard_size", "data", "checkpoint", "experiment")
@@ -247,12 +251,6 @@ def _refusal(
     if len(undo) == len(differing):
         yield f"To continue those, use {' '.join(undo)}"
     yield "To predict from the start, name another --output"
-
-
-def _common_shape(left: list[int | None] | None, right: list[int | None] | None) -> list[int | None] | None:
-    if left is None or right is None or len(left) != len(right):
-        return None
-    return [a if a == b else None for a, b in zip(left, right, strict=True)]
 
 
 def _shown(value: Any) -> str:
