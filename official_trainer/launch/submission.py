@@ -17,13 +17,12 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config, files
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.launch.profile import Profile
-from official_trainer.launch.target import Argv, Ran, Rendered, Submitted, Target
+from official_trainer.errors import ExitCode, UserError, shorten
+from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 
 FOLDER = "launches"
 RECORD = "launch.json"
@@ -98,7 +97,6 @@ def submit(
       EngineError: a program is missing or has failed; the folder is as it was before. If a command before it has
         succeeded, the record is written, so that the job can be cancelled.
     """
-    find_programs(target, rendered.submit)
     last = read(folder)
     before = {name: _content(folder, name) for name in rendered.files}
     os.makedirs(folder, exist_ok=True)
@@ -120,17 +118,17 @@ def start(
     folder: str, target: Target[Any], commands: Sequence[Argv], record: Record, say: Callable[[str], object]
 ) -> Record:
     """Runs the commands that start a job whose files exist; returns and raises as `submit`."""
-    find_programs(target, commands)
     found = record.id
     for number, argv in enumerate(commands):
-        code, output = run(argv, folder, keep=True)
-        what = f"ended with exit code {code}; its error is above" if code else ""
-        if not code and number == len(commands) - 1:
-            found = target.id_of(submitted(target, record), output)
+        done = run(target, argv, folder, stdout=subprocess.PIPE)
+        output = done.stdout.strip()
+        what = f"ended with exit code {done.returncode}; its error is above" if done.returncode else ""
+        if not done.returncode and number == len(commands) - 1:
+            found = target.id_of(submitted(target, record), done.stdout)
             what = "" if found else _without_id(target, output)
         is_bare_id = len(output.split()) == 1 and found in output  # which is printed in a sentence later
-        if output.strip() and not is_bare_id:
-            say(output.rstrip())
+        if output and not is_bare_id:
+            say(done.stdout.rstrip())
         if what and number:
             _write(folder, record)
             what += f"; `official-trainer job cancel {record.name}` cancels what was started before it"
@@ -143,46 +141,34 @@ def start(
 
 def shown(argv: Argv) -> str:
     """Returns a command for a message: quoted as for a shell, and shortened."""
-    return _cut(shlex.join(argv))
+    return shorten(shlex.join(argv), _LONGEST_COMMAND)
 
 
-def find_programs(target: Target[Any], commands: Iterable[Argv]) -> None:
-    """Checks that the programs of an engine are installed.
-
-    Raises:
-      EngineError: one is missing; the message names where to get it.
-    """
-    for program in dict.fromkeys(argv[0] for argv in commands):
-        if shutil.which(program) is None:
-            raise EngineError(f"{program} is not on the PATH, and `{target.name}` needs it: {target.needs}")
-
-
-def run(argv: Argv, folder: str, *, keep: bool = False) -> tuple[int, str]:
-    """Runs a program of the engine in a job's folder; its stderr is shown.
+def run(target: Target[Any], argv: Argv, folder: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a program of an engine in a job's folder.
 
     Args:
-      argv: its words.
-      folder: where it runs.
-      keep: whether to return its stdout instead of showing it.
+      target: the engine.
+      argv: the program and its words.
+      folder: of the job.
+      **options: of `subprocess.run`; without any, the output is shown.
 
-    Returns:
-      Its exit code, and its stdout if that is kept.
+    Raises:
+      EngineError: the program is missing; the message names where to get it.
     """
-    done = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE if keep else None, text=True, check=False)
-    return done.returncode, done.stdout or ""
+    if shutil.which(argv[0]) is None:
+        raise EngineError(f"{argv[0]} is not on the PATH, and `{target.name}` needs it: {target.needs}")
+    return subprocess.run(argv, cwd=folder, text=True, check=False, **options)
 
 
-def run_detached(argv: Argv, *, folder: str) -> Ran:
-    """Runs a program of the engine in a job's folder, without its output and without Ctrl-C reaching it."""
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, start_new_session=True, check=False)
-    return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
+def run_detached(target: Target[Any], argv: Argv, folder: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program as `run` does, keeps its output, and lets no Ctrl-C reach it."""
+    return run(target, argv, folder, capture_output=True, start_new_session=True)
 
 
 def is_running(folder: str, target: Target[Any], record: Record) -> bool:
     """Returns whether a job has not ended, by the engine's status; a job that the engine does not know has ended."""
-    argv = target.status(submitted(target, record))
-    find_programs(target, [argv])
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_detached(target, target.status(submitted(target, record)), folder)
     return target.is_running(done.returncode, done.stdout)
 
 
@@ -192,16 +178,9 @@ def submitted(target: Target[Any], record: Record) -> Submitted[Any]:
     Raises:
       ConfigError: its profile is that of another version of this package.
     """
-    resolved = config.resolve(target.profile(), params_overrides=[json.dumps(record.profile)])
-    profile = resolved.config
-    assert isinstance(profile, Profile)
-    return Submitted(name=record.name, id=record.id, profile=profile)
-
-
-def rendered_before(folder: str, record: Record) -> Rendered:
-    """Returns the files and commands with which a job was submitted."""
-    texts = {name: files.read_text(os.path.join(folder, name)) for name in record.files}
-    return Rendered(files=texts, submit=tuple(map(tuple, record.submit)))
+    profile = config.resolve(target.profile(), params_overrides=[json.dumps(record.profile)]).config
+    submit = tuple(tuple(argv) for argv in record.submit)
+    return Submitted(name=record.name, id=record.id, profile=profile, model_dir=record.model_dir, submit=submit)
 
 
 def read(folder: str) -> Record | None:
@@ -231,14 +210,10 @@ def now() -> str:
 
 
 def _without_id(target: Target[Any], output: str) -> str:
-    printed = repr(_cut(output.strip())) if output.strip() else "nothing"
+    printed = repr(shorten(output, _LONGEST_COMMAND)) if output else "nothing"
     return (
         f"printed {printed} and no job id; check in {target.name} itself whether a job was started, and cancel it there"
     )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
 
 
 def _content(folder: str, name: str) -> bytes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, Generic, TypeVar
 
@@ -43,26 +44,15 @@ class Submitted(Generic[P]):
       name: of the job.
       id: the engine's name for it, which may be the same.
       profile: with which it was submitted.
+      model_dir: its run directory.
+      submit: the engine's commands that submitted it.
     """
 
     name: str
     id: str
     profile: P
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ran:
-    """The result of an engine's command.
-
-    Attributes:
-      code: its exit code.
-      out: its stdout.
-      err: its stderr.
-    """
-
-    code: int
-    out: str
-    err: str
+    model_dir: str = ""
+    submit: tuple[Argv, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,12 +60,12 @@ class Host:
     """What a supervisor can do on the machine where it runs.
 
     Attributes:
-      run: runs a command in the folder of the job.
+      run: runs a command in the folder of the job, and keeps its output.
       say: prints a message for the user.
       wait: waits for that many seconds; returns whether the user wants to stop.
     """
 
-    run: Callable[[Argv], Ran]
+    run: Callable[[Argv], subprocess.CompletedProcess[str]]
     say: Callable[[str], object]
     wait: Callable[[float], bool]
 
@@ -144,12 +134,11 @@ class Target(abc.ABC, Generic[P]):
     def cancel(self, job: Submitted[P]) -> tuple[Argv, ...]:
         """Returns the commands that end the job for good."""
 
-    def resume(self, job: Submitted[P], rendered: Rendered) -> tuple[Argv, ...]:
+    def resume(self, job: Submitted[P]) -> tuple[Argv, ...]:
         """Returns the commands that start the job again; training continues from its newest checkpoint."""
-        del job
-        return rendered.submit
+        return job.submit
 
-    def supervise(self, job: Submitted[P], rendered: Rendered, model_dir: str, host: Host) -> Outcome:
+    def supervise(self, job: Submitted[P], host: Host) -> Outcome:
         """Restarts the job until it has ended or the user stops; only where `is_supervised`.
 
         Returns:

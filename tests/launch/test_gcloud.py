@@ -136,8 +136,8 @@ def test_a_tpu_vm(google, tmp_path):
     files = rendered("tpu", text)
     for name, content in files.files.items():
         (tmp_path / name).write_text(content)
-    job = Submitted(name=NAME, id=NAME, profile=profile_of("tpu", text))
-    for argv in target.resume(job, files):  # there is nothing to clear away
+    job = Submitted(name=NAME, id=NAME, profile=profile_of("tpu", text), submit=files.submit)
+    for argv in target.resume(job):  # there is nothing to clear away
         run(argv, tmp_path)
     ((_, path, body),) = google.asked
     assert path.startswith("/v2/projects/my-project/locations/us-central2-b/nodes?") and f"nodeId={NAME}" in path
@@ -148,7 +148,7 @@ def test_a_tpu_vm(google, tmp_path):
     assert body["metadata"]["startup-script"] == files.files["startup.sh"]
     google.set_state(f"nodes/{NAME}", "PREEMPTED")
     assert not target.is_running(0, run(target.status(job), tmp_path))
-    for argv in target.resume(job, files):
+    for argv in target.resume(job):
         run(argv, tmp_path)
     assert target.is_running(0, run(target.status(job), tmp_path))
     run(*target.cancel(job), tmp_path)

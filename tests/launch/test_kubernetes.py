@@ -4,6 +4,7 @@ No control plane runs here. What one would say of an object is asked of the sche
 """
 
 import copy
+import dataclasses
 import functools
 import itertools
 import json
@@ -438,7 +439,8 @@ def test_words_for_a_job_that_runs():
 def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
     target, job = Kubernetes(), submitted("kind: tfjob")
     done = target.render(job_for(job.profile, name="digits"), job.profile)
-    assert target.resume(job, done) == (*target.cancel(job), *done.submit)
+    job = dataclasses.replace(job, submit=done.submit)
+    assert target.resume(job) == (*target.cancel(job), *done.submit)
     assert target.cancel(job)[0][2] == "tfjobs.kubeflow.org"
 
 

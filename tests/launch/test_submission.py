@@ -268,7 +268,7 @@ def test_an_id_is_said_once(workspace, capfd):
 
 def test_a_long_command_is_cut_in_messages():
     assert submission.shown(("kubectl", "a b")) == "kubectl 'a b'"
-    assert submission.shown(("kubectl", "x" * 500)) == "kubectl " + "x" * 111 + "…"
+    assert submission.shown(("kubectl", "x" * 500)) == "kubectl " + "x" * 100 + "…" + "x" * 10
 
 
 def test_no_job_was_submitted(workspace, capfd):

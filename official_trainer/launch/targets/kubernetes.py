@@ -76,8 +76,8 @@ class Kubernetes(Target[KubernetesProfile]):
         words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and ended
         return (_kubectl(profile, "delete", _RESOURCE[profile.kind], job.name, *words),)
 
-    def resume(self, job: Submitted[KubernetesProfile], rendered: Rendered) -> tuple[Argv, ...]:
-        return (*self.cancel(job), *rendered.submit)  # an ended object never starts again
+    def resume(self, job: Submitted[KubernetesProfile]) -> tuple[Argv, ...]:
+        return (*self.cancel(job), *job.submit)  # an ended object never starts again
 
     def _kubectl(self, job: Submitted[KubernetesProfile], verb: str, *words: str) -> Argv:
         """Returns a command about a job and its pods."""

@@ -84,11 +84,11 @@ class TpuTarget(Target[TpuProfile]):
         is_queued = job.profile.queued
         return (_gcloud(job, "delete", "--quiet", *(("--force",) if is_queued else ())),)
 
-    def resume(self, job: Submitted[TpuProfile], rendered: Rendered) -> tuple[Argv, ...]:
-        return (("bash", _CLEAR), *rendered.submit)
+    def resume(self, job: Submitted[TpuProfile]) -> tuple[Argv, ...]:
+        return (("bash", _CLEAR), *job.submit)
 
-    def supervise(self, job: Submitted[TpuProfile], rendered: Rendered, model_dir: str, host: Host) -> Outcome:
-        return SliceSupervisor(self, job, rendered, model_dir, host).supervise()
+    def supervise(self, job: Submitted[TpuProfile], host: Host) -> Outcome:
+        return SliceSupervisor(self, job, host).supervise()
 
 
 def _role_problems(job: JobSpec) -> Iterator[str]:

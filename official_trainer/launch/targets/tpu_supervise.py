@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from subprocess import CompletedProcess
 from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode
-from official_trainer.launch.target import Host, Ran, Rendered, Submitted, Target
+from official_trainer.launch.target import Host, Submitted, Target
 from official_trainer.launch.targets import tpu_startup
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.verdict import Outcome, Restarts
@@ -80,21 +81,11 @@ class SliceSupervisor:
     Args:
       target: gcloud's commands.
       job: the job as it was submitted.
-      rendered: the files and commands from which the slice is created again.
-      model_dir: the run directory.
       host: runs commands, prints and waits.
     """
 
-    def __init__(
-        self,
-        target: Target[TpuProfile],
-        job: Submitted[TpuProfile],
-        rendered: Rendered,
-        model_dir: str,
-        host: Host,
-    ) -> None:
-        self._target, self._job, self._model_dir, self._host = target, job, model_dir, host
-        self._create = target.resume(job, rendered)
+    def __init__(self, target: Target[TpuProfile], job: Submitted[TpuProfile], host: Host) -> None:
+        self._target, self._job, self._host = target, job, host
         limit = job.profile.max_restarts
         self._restarts = Restarts(
             limit=None if limit else 0,
@@ -117,14 +108,14 @@ class SliceSupervisor:
     def _look(self) -> Outcome | None:
         """Handles the slice's current state; returns the outcome if the job has ended."""
         ran = self._host.run(self._target.status(self._job))
-        if ran.code:
+        if ran.returncode:
             return self._handle_failed_status(ran)
         self._failures = 0
-        state = state_of(ran.out)
+        state = state_of(ran.stdout)
         self._report(f"the slice is {state.name}")
         if state.name not in (*_UP, *LOST):
             return None
-        ended = self._read(tpu_startup.exit_path(self._model_dir))
+        ended = self._read(tpu_startup.exit_path(self._job.model_dir))
         if ended is not None and ended["ended"][:19] > state.created[:19]:  # else an earlier slice wrote it
             return self._end(ended["exit_code"])
         if state.name in _UP:
@@ -135,8 +126,8 @@ class SliceSupervisor:
             return self._give_up(ExitCode.FAILED, f"the slice has failed with {state.error}")
         return self._replace(f"{state.name}{f' ({state.error})' if state.error else ''}")
 
-    def _handle_failed_status(self, ran: Ran) -> Outcome | None:
-        if "NOT_FOUND" in ran.err:
+    def _handle_failed_status(self, ran: CompletedProcess[str]) -> Outcome | None:
+        if "NOT_FOUND" in ran.stderr:
             return self._give_up(ExitCode.PREEMPTED, "the slice does not exist; a user has deleted it")
         self._failures += 1
         self._report(f"cannot see the slice: {_last_error(ran)}")
@@ -148,7 +139,7 @@ class SliceSupervisor:
     def _replace(self, why: str) -> Outcome | None:
         """Deletes the rest of the slice and requests another one until it exists; returns an outcome on failure."""
         while True:
-            status = self._read(files.join(self._model_dir, _STATUS)) or {}
+            status = self._read(files.join(self._job.model_dir, _STATUS)) or {}
             step = status.get("last_checkpoint_step")
             seconds = self._restarts.next(step)
             if isinstance(seconds, str):
@@ -158,22 +149,22 @@ class SliceSupervisor:
             if self._host.wait(seconds):
                 note = f"{why}; `official-trainer job resume {self._job.name}` creates another slice"
                 return Outcome(code=ExitCode.PREEMPTED, was_asked=True, note=note)
-            failed = next((ran for ran in map(self._host.run, self._create) if ran.code), None)
+            failed = next((ran for ran in map(self._host.run, self._target.resume(self._job)) if ran.returncode), None)
             if failed is None:
                 return None
-            if not any(sign in failed.err for sign in _TRANSIENT):
+            if not any(sign in failed.stderr for sign in _TRANSIENT):
                 return self._give_up(ExitCode.FAILED, f"{why}, and no other slice: {_last_error(failed)}")
             why = _last_error(failed)
 
     def _end(self, code: int) -> Outcome:
         """Deletes the slice of a job that has ended, unless the profile keeps it."""
-        log = tpu_startup.log_path(self._model_dir)
+        log = tpu_startup.log_path(self._job.model_dir)
         self._host.say(f"training has ended with exit code {code}; its log is {log}")
         if not self._job.profile.keep:
             for argv in self._target.cancel(self._job):
                 ran = self._host.run(argv)
                 failure = f"the slice cannot be deleted: {_last_error(ran)}. {self._how_to_delete}"
-                self._host.say(failure if ran.code else "slice deleted")
+                self._host.say(failure if ran.returncode else "slice deleted")
         return Outcome(code=code, note=f"training has ended with exit code {code}" if code else "")
 
     def _give_up(self, code: ExitCode, why: str) -> Outcome:
@@ -197,13 +188,13 @@ class SliceSupervisor:
     def _read(self, url: str) -> dict[str, Any] | None:
         """Returns the content of a JSON file of the run directory; None if it cannot be read now."""
         ran = self._host.run(("gcloud", "storage", "cat", url))
-        if ran.code:
+        if ran.returncode:
             return None
-        values = json.loads(ran.out)
+        values = json.loads(ran.stdout)
         assert isinstance(values, dict)
         return values
 
 
-def _last_error(ran: Ran) -> str:
+def _last_error(ran: CompletedProcess[str]) -> str:
     """Returns the last line that a command has written to stderr."""
-    return next((line for line in reversed(ran.err.splitlines()) if line.strip()), f"exit code {ran.code}")
+    return next((line for line in reversed(ran.stderr.splitlines()) if line.strip()), f"exit code {ran.returncode}")
