@@ -10,6 +10,7 @@ from pathlib import Path
 from official_trainer import config
 from official_trainer.launch import targets
 from official_trainer.launch.spec import training_job
+from official_trainer.launch.targets import vertex
 
 FOLDER = Path(__file__).parent / "golden" / "google"
 NAME = "digits-1a2b3c4d"
@@ -27,6 +28,18 @@ region: us-central1
 image_uri: us-docker.pkg.dev/my-project/images/trainer:1
 machine_type: n1-standard-8
 """
+FIELDS = {
+    "": vertex.FIELDS,
+    "baseOutputDirectory": ("outputUriPrefix",),
+    "scheduling": ("disableRetries", "maxWaitDuration", "restartJobOnWorkerRestart", "strategy", "timeout"),
+    "workerPoolSpecs": ("containerSpec", "diskSpec", "machineSpec", "nfsMounts", "pythonPackageSpec", "replicaCount"),
+    "containerSpec": ("args", "command", "env", "imageUri"),
+    "env": ("name", "value"),
+    "machineSpec": ("acceleratorCount", "acceleratorType", "machineType", "reservationAffinity", "tpuTopology"),
+    "diskSpec": ("bootDiskSizeGb", "bootDiskType"),
+}
+"""The names of the API's fields in a job of Vertex AI, by the field that contains them; those of the job first."""
+
 PROFILES = {
     "tpu-queued": ("tpu", f"{TPU}spot: true\n"),
     "tpu-pod": (

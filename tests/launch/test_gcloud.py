@@ -16,9 +16,9 @@ from official_trainer.cli import job as verb
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
 from official_trainer.launch.target import Submitted
-from official_trainer.launch.targets import tpu_startup, vertex
+from official_trainer.launch.targets import tpu_startup
 from tests.launch import fake_google
-from tests.launch.rendered_google import NAME, PROFILES, TPU, VERTEX, profile_of, rendered
+from tests.launch.rendered_google import FIELDS, NAME, PROFILES, TPU, VERTEX, profile_of, rendered
 
 ROOT = Path(__file__).parents[2]
 GCLOUD = shutil.which("gcloud")
@@ -271,7 +271,7 @@ def test_the_names_of_fields_are_those_that_gcloud_knows():
     names = {"": "CustomJobSpec", "baseOutputDirectory": "GcsDestination", "scheduling": "Scheduling"}
     names |= {"workerPoolSpecs": "WorkerPoolSpec", "containerSpec": "ContainerSpec", "env": "EnvVar"}
     names |= {"machineSpec": "MachineSpec", "diskSpec": "DiskSpec"}
-    assert names.keys() == vertex.FIELDS.keys()
+    assert names.keys() == FIELDS.keys()
     for place, name in names.items():
         message = re.search(rf"^class GoogleCloudAiplatformV1{name}\(.*?(?=^class )", text, re.MULTILINE | re.DOTALL)[0]
-        assert tuple(re.findall(r"^  (\w+) = _messages\.", message, re.MULTILINE)) == vertex.FIELDS[place]
+        assert tuple(re.findall(r"^  (\w+) = _messages\.", message, re.MULTILINE)) == FIELDS[place]

@@ -11,7 +11,6 @@ from official_trainer.config import ConfigError
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import spec, targets
 from official_trainer.launch.target import Submitted
-from official_trainer.launch.targets import vertex
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.targets.tpu_supervise import state_of
 from tests.launch import rendered_google as samples
@@ -261,7 +260,7 @@ def test_every_key_is_the_apis(name):
     """N20: gcloud would pass on a misspelt one, and Vertex AI drop it."""
     job = yaml.safe_load(rendered(*samples.PROFILES[name]).files["job.yaml"])
     for place, key in keys(job):
-        assert key in vertex.FIELDS[place], f"{place}.{key}"
+        assert key in samples.FIELDS[place], f"{place}.{key}"
 
 
 def test_values_that_vertex_ai_would_expand():

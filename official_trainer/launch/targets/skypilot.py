@@ -19,7 +19,7 @@ from official_trainer.errors import START_AGAIN
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets.rendering import dump_yaml
+from official_trainer.launch.targets.rendering import dump_yaml, filled
 
 FILE = "skypilot.yaml"
 _PORT = 2222
@@ -138,38 +138,33 @@ class SkyPilot(Target[SkyPilotProfile]):
 def _task(job: JobSpec, profile: SkyPilotProfile) -> dict[str, Any]:
     (role,) = job.roles
     assert role.name == WORKER
-    workdir = os.path.normpath(os.path.join(job.cwd, os.path.expanduser(profile.workdir)))
-    command = f"exec python3 -m {shlex.join(role.argv)}\n"
-    task: dict[str, Any] = {"name": job.name, "resources": _resources(profile), "num_nodes": role.count}
-    task["workdir"] = workdir
-    if profile.file_mounts:
-        task["file_mounts"] = dict(profile.file_mounts)
-    task["envs"] = {"PYTHONUNBUFFERED": "1", **role.environ, **profile.environ}
-    if profile.secrets:
-        task["secrets"] = dict.fromkeys(profile.secrets)
-    if profile.setup.strip():
-        task["setup"] = profile.setup.strip() + "\n"
-    task["run"] = (_SET_TF_CONFIG if role.count > 1 else "") + command
-    return {key: value for key, value in task.items() if value != {}}
+    setup = profile.setup.strip()
+    return filled(
+        {
+            "name": job.name,
+            "resources": _resources(profile),
+            "num_nodes": role.count,
+            "workdir": os.path.normpath(os.path.join(job.cwd, os.path.expanduser(profile.workdir))),
+            "file_mounts": dict(profile.file_mounts),
+            "envs": {"PYTHONUNBUFFERED": "1", **role.environ, **profile.environ},
+            "secrets": dict.fromkeys(profile.secrets),
+            "setup": f"{setup}\n" if setup else None,
+            "run": (_SET_TF_CONFIG if role.count > 1 else "") + f"exec python3 -m {shlex.join(role.argv)}\n",
+        }
+    )
 
 
 def _resources(profile: SkyPilotProfile) -> dict[str, Any]:
     wanted = profile.resources
-    found: dict[str, Any] = {}
-    if profile.infra:
-        found["infra"] = profile.infra
-    if wanted.gpus:
-        found["accelerators"] = f"{profile.accelerator}:{wanted.gpus}"
-    if wanted.cpus is not None:
-        found["cpus"] = f"{wanted.cpus}+"
-    if wanted.memory_gib is not None:
-        found["memory"] = f"{wanted.memory_gib:g}+"
-    if profile.spot:
-        found["use_spot"] = True
-    if profile.disk_gib is not None:
-        found["disk_size"] = profile.disk_gib
-    if profile.image:
-        found["image_id"] = f"docker:{profile.image}"
-    if profile.max_restarts:
-        found["job_recovery"] = {"recover_on_exit_codes": list(map(int, START_AGAIN))}
-    return found
+    return filled(
+        {
+            "infra": profile.infra,
+            "accelerators": f"{profile.accelerator}:{wanted.gpus}" if wanted.gpus else None,
+            "cpus": f"{wanted.cpus}+" if wanted.cpus else None,
+            "memory": f"{wanted.memory_gib:g}+" if wanted.memory_gib else None,
+            "use_spot": profile.spot or None,
+            "disk_size": profile.disk_gib,
+            "image_id": f"docker:{profile.image}" if profile.image else None,
+            "job_recovery": {"recover_on_exit_codes": list(map(int, START_AGAIN))} if profile.max_restarts else None,
+        }
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from official_trainer.config import FrozenDict, Positive
@@ -21,27 +21,19 @@ from official_trainer.launch import rerun
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets.rendering import dump_yaml
+from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.launch.targets.tpu_profile import NEEDS, label_problems, missing_fields, unseen_files
 
 JOB = "job.yaml"
 
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "": ("baseOutputDirectory", "enableDashboardAccess", "enableWebAccess", "experiment", "experimentRun", "models",
-         "network", "persistentResourceId", "protectedArtifactLocationId", "reservedIpRanges", "scheduling",
-         "serviceAccount", "tensorboard", "workerPoolSpecs"),
-    "baseOutputDirectory": ("outputUriPrefix",),
-    "scheduling": ("disableRetries", "maxWaitDuration", "restartJobOnWorkerRestart", "strategy", "timeout"),
-    "workerPoolSpecs": ("containerSpec", "diskSpec", "machineSpec", "nfsMounts", "pythonPackageSpec", "replicaCount"),
-    "containerSpec": ("args", "command", "env", "imageUri"),
-    "env": ("name", "value"),
-    "machineSpec": ("acceleratorCount", "acceleratorType", "machineType", "reservationAffinity", "tpuTopology"),
-    "diskSpec": ("bootDiskSizeGb", "bootDiskType"),
-}  # fmt: skip
-"""The names of the API's fields, by the field that contains them; those of the job itself first."""
+FIELDS = (
+    "baseOutputDirectory", "enableDashboardAccess", "enableWebAccess", "experiment", "experimentRun", "models",
+    "network", "persistentResourceId", "protectedArtifactLocationId", "reservedIpRanges", "scheduling",
+    "serviceAccount", "tensorboard", "workerPoolSpecs",
+)  # fmt: skip
+"""The names of the fields of the API's CustomJobSpec."""
 
 _OURS = ("baseOutputDirectory", "network", "scheduling", "serviceAccount", "workerPoolSpecs")
-_POOLS = (CHIEF, WORKER, PS, EVALUATOR)
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
 
@@ -99,8 +91,8 @@ class VertexProfile(Profile):
         for key in self.spec:
             if key in _OURS:
                 yield "spec", f"{key} is set from other fields of the profile; set those"
-            elif key not in FIELDS[""]:
-                near = nearest(key, FIELDS[""])
+            elif key not in FIELDS:
+                near = nearest(key, FIELDS)
                 yield "spec", f"{key} is not a field of CustomJobSpec{f'; did you mean {near[0]}?' if near else ''}"
         yield from label_problems(self.labels)
 
@@ -173,51 +165,48 @@ def _gcloud(profile: VertexProfile, verb: str, *words: str) -> Argv:
 
 def _job_spec(job: JobSpec, vertex: VertexProfile) -> dict[str, Any]:
     """Returns the job as the API's CustomJobSpec."""
-    pools = [_pool(role, count, vertex) for role, count in _counts(job)]
-    while pools[-1] == {}:
-        pools.pop()
-    scheduling: dict[str, Any] = {
+    scheduling = {
         "strategy": vertex.strategy,
         "timeout": vertex.timeout_hours and f"{vertex.timeout_hours * 3600}s",
         "restartJobOnWorkerRestart": vertex.restart_job_on_worker_restart or None,
         "disableRetries": vertex.max_restarts == 0 or None,
     }
-    output = vertex.base_output_directory
     spec = {
-        "workerPoolSpecs": pools,
-        "scheduling": _without_empty(scheduling),
+        "workerPoolSpecs": _pools(job, vertex),
+        "scheduling": filled(scheduling),
         "serviceAccount": vertex.service_account,
         "network": vertex.network,
-        "baseOutputDirectory": {"outputUriPrefix": output} if output else None,
+        "baseOutputDirectory": filled({"outputUriPrefix": vertex.base_output_directory}),
         **vertex.spec,
     }
-    return _without_empty(spec)
+    return filled(spec)
 
 
-def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value not in (None, "", {})}
-
-
-def _counts(job: JobSpec) -> Iterator[tuple[Role | None, int]]:
-    """Yields the role and the number of machines of each pool: the first is one process, which leads the others.
+def _pools(job: JobSpec, vertex: VertexProfile) -> list[dict[str, Any]]:
+    """Returns the machines of each role in the API's order; the first pool is one process, which leads the others.
 
     Without a chief, that is worker 0, which Vertex AI calls chief.
     """
     roles = {role.name: role for role in job.roles}
-    leads = CHIEF if CHIEF in roles else WORKER
-    for name in _POOLS:
-        role = roles.get(leads if name == CHIEF else name)
-        count = 1 if name == CHIEF else role.count - (name == leads) if role else 0
-        yield (role, count) if count else (None, 0)
+    leader = roles.get(CHIEF) or roles[WORKER]
+    pools = [_pool(leader, 1, vertex)]
+    for name in (WORKER, PS, EVALUATOR):
+        role = roles.get(name)
+        count = role.count - (role is leader) if role else 0
+        pools.append(_pool(role, count, vertex) if role and count else {})
+    while not pools[-1]:
+        pools.pop()
+    return pools
 
 
-def _pool(role: Role | None, count: int, vertex: VertexProfile) -> dict[str, Any]:
-    if role is None:
-        return {}
+def _pool(role: Role, count: int, vertex: VertexProfile) -> dict[str, Any]:
     is_server = role.name == PS
-    machine: dict[str, Any] = {"machineType": (is_server and vertex.ps_machine_type) or vertex.machine_type}
-    if vertex.resources.gpus and not is_server:
-        machine |= {"acceleratorType": vertex.accelerator_type, "acceleratorCount": vertex.resources.gpus}
+    gpus = 0 if is_server else vertex.resources.gpus
+    machine = {
+        "machineType": (is_server and vertex.ps_machine_type) or vertex.machine_type,
+        "acceleratorType": vertex.accelerator_type if gpus else None,
+        "acceleratorCount": gpus or None,
+    }
     environ = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1", **role.environ, **vertex.environ}
     container = {
         "imageUri": vertex.image_uri,
@@ -225,5 +214,10 @@ def _pool(role: Role | None, count: int, vertex: VertexProfile) -> dict[str, Any
         "args": list(role.argv),
         "env": [{"name": name, "value": literal(value)} for name, value in environ.items()],
     }
-    disk = {"diskSpec": {"bootDiskSizeGb": vertex.boot_disk_gb}} if vertex.boot_disk_gb else {}
-    return {"machineSpec": machine, "replicaCount": count, **disk, "containerSpec": container}
+    pool = {
+        "machineSpec": filled(machine),
+        "replicaCount": count,
+        "diskSpec": filled({"bootDiskSizeGb": vertex.boot_disk_gb}),
+        "containerSpec": container,
+    }
+    return filled(pool)
