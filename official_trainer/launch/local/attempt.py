@@ -18,7 +18,6 @@ from official_trainer.errors import ExitCode
 from official_trainer.launch.local.children import PRELOAD, Process, Processes
 from official_trainer.launch.local.output import Printer
 from official_trainer.launch.local.signals import Signals
-from official_trainer.launch.local.starter import Ended
 from official_trainer.launch.spec import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobSpec, Member
 from official_trainer.launch.verdict import End, Outcome, Restarts, judge, may_run_again
 
@@ -79,11 +78,11 @@ class Attempt:
         while self._processes.running or (self._waiting and not self._is_ending):
             found = self._processes.wait(self._timers.run(blocking=False))
             if found is not None:
-                process, event = found
-                if isinstance(event, Ended):
-                    self._on_end(process, event.code)
-                else:
+                process, code = found
+                if code is None:
                     self._on_start(process)
+                else:
+                    self._on_end(process, code)
             self._read_signals()
         return judge(self._ends, was_asked=self._signals.asked is not None)
 

@@ -21,7 +21,7 @@ from multiprocessing import Pipe, reduction
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
-from official_trainer.launch.local.starter import Ended, Signal, Start, Started
+from official_trainer.launch.local.starter import Event, Signal, Start
 from official_trainer.launch.spec import ALL_ROLES, Member
 from official_trainer.launch.verdict import Restarts
 
@@ -103,7 +103,7 @@ class Starter:
         number = next(self._numbers)
         reading, writing = os.pipe()
         try:
-            self._send(Start(number, list(argv), dict(environ), fork=bool(self._preload)), writing)
+            self._send(Start(number, list(argv), dict(environ)), writing)
         finally:
             os.close(writing)
         os.set_blocking(reading, False)
@@ -113,14 +113,14 @@ class Starter:
         """Sends a signal to a process; nothing happens if it has ended."""
         self._send(Signal(number, int(which)))
 
-    def read(self) -> Started | Ended:
+    def read(self) -> Event:
         """Waits for the next event of a process.
 
         Raises:
           StarterError: the starter is gone, and its processes with it.
         """
         try:
-            event: Started | Ended = self._control.recv()
+            event: Event = self._control.recv()
         except (EOFError, OSError) as error:
             raise self._lost() from error
         return event
@@ -202,14 +202,14 @@ class Processes:
         self.running[number] = process
         self._selector.register(process.output, selectors.EVENT_READ, process)
 
-    def wait(self, seconds: float | None) -> tuple[Process, Started | Ended] | None:
+    def wait(self, seconds: float | None) -> tuple[Process, int | None] | None:
         """Waits for output, an event or a signal, and reads output.
 
         Args:
           seconds: the longest wait; None waits as long as it takes.
 
         Returns:
-          The process that has started or ended, and the event; None if there was no event.
+          The process that has started, with None, or ended, with its exit code; None if no process has.
         """
         keys = [key for key, _ in self._selector.select(seconds)]
         for key in keys:
@@ -219,12 +219,11 @@ class Processes:
             return None
         event = self._starter.read()
         process = self.running[event.number]
-        if isinstance(event, Started):
-            process.pid = event.pid
-        else:
+        process.pid = event.pid
+        if event.code is not None:
             del self.running[event.number]
             self._drain(process)
-        return process, event
+        return process, event.code
 
     def names(self, *roles: str) -> list[str]:
         """Returns the names of the running processes, of these roles or of all."""
