@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from official_trainer.cli import flags, submit, terminal
-from official_trainer.cli.spelling import UsageError, did_you_mean
+from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode
 from official_trainer.launch import submission, targets
 from official_trainer.launch.local.signals import Signals

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal, train
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 
@@ -64,19 +64,11 @@ def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
 def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     """Yields flag, field and value of the flags that override a profile."""
     for name, least in _LEAST.items():
-        if (number := _number(name, getattr(arguments, name), least=least)) is not None:
+        if (number := flags.read_number(arguments, name, least=least)) is not None:
             yield f"--{name}", name, str(number)
     for name in ("chief", "evaluator"):
         if (on := getattr(arguments, name)) is not None:
             yield f"--{'' if on else 'no'}{name}", name, str(on).lower()
-
-
-def _number(name: str, text: str | None, *, least: int) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal()) or int(text) < least:
-        raise UsageError(f"--{name}={text}: expected a number from {least}")
-    return int(text)
 
 
 def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
@@ -154,7 +146,7 @@ def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -
     Raises:
       UsageError: a flag names another service, or there are parameter servers.
     """
-    count = _number("data_workers", arguments.data_workers, least=0)
+    count = flags.read_number(arguments, "data_workers", least=0)
     if not count:
         return []
     if arguments.tf_data_service:

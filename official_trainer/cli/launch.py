@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from official_trainer.cli import flags, job_spec, terminal, train
-from official_trainer.cli.spelling import UsageError, did_you_mean
+from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:

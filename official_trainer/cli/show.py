@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.cli import flags, target
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved

@@ -16,7 +16,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.cli import job_spec, target, terminal
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch import submission

@@ -1,19 +1,22 @@
-"""The spellings of flags: those that absl accepts, converted to one that argparse reads.
+"""The parser with which each verb declares its flags, and the spellings that it accepts, which are those of absl.
 
 Owns: `-flag`, `--flag value`, `--noflag`, `--flag=false`, dashes for underscores, `--flagfile`, `--undefok`, and the
 two short forms of `--set`: `path=value` and `--path.to.field=value`.
-Does not own: declaring flags (`flags.py` and each verb).
+Does not own: the flags (`flags.py` and each verb).
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
 import os
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, nearest
 
+_HELP_COLUMN = 32  # wide enough for the longest flag
 _FLAG = re.compile(r"--?[A-Za-z]")
 _OVERRIDE = re.compile(r"~|[^-/=][^/=]*=")
 _SWITCH_VALUES = {
@@ -33,7 +36,97 @@ class UsageError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-class Words:
+class Parser(argparse.ArgumentParser):
+    """An argparse parser with absl's spellings, which reports all problems of a command line at once."""
+
+    def __init__(self, prog: str, *, usage: str, description: str) -> None:
+        super().__init__(
+            prog,
+            usage=f"{prog} {usage}",
+            description=description,
+            formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=_HELP_COLUMN),
+            add_help=False,
+            allow_abbrev=False,
+        )
+        self.epilog = ""
+        self._takes_overrides = False
+        self._takes_command = False
+        self._value_names: list[str] = []
+        self._switch_names: list[str] = []
+        self._position_names: list[str] = []
+        self.switch("help", "show this text and exit")
+
+    def value(self, name: str, metavar: str, help: str, *, repeat: bool = False) -> None:
+        """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`."""
+        self._value_names.append(name)
+        self.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
+
+    def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
+        """Declares `--name` and `--noname`; the help shows the one that changes the default."""
+        self._switch_names.append(name)
+        flag = f"--no{name}" if default else f"--{name}"
+        self.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
+
+    def note(self, text: str) -> None:
+        """Adds a sentence below the flags of the help."""
+        self.epilog = f"{self.epilog} {text}".strip()
+
+    def accept_overrides(self) -> None:
+        """Accepts `PATH=VALUE` and `--PATH=VALUE` as values of `--set`."""
+        self._takes_overrides = True
+
+    def accept_command(self) -> None:
+        """Accepts a `--` before the flags of the command that the verb starts."""
+        self._takes_command = True
+
+    def positional(self, name: str, metavar: str, help: str) -> None:
+        """Declares a positional argument, None by default."""
+        self._position_names.append(name)
+        self.add_argument(name, metavar=metavar, nargs="?", help=help)
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Reads `argv`.
+
+        Raises:
+          UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
+        """
+        if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
+            argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
+        words = _Words(self._value_names, self._switch_names, overrides=self._takes_overrides)
+        words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
+        arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
+        for name, on in words.switches.items():
+            setattr(arguments, name, on)
+        for name, word in zip(self._position_names, words.positionals, strict=False):
+            setattr(arguments, name, word)
+        late = [word for word in words.positionals if self._takes_command and word.startswith("--")]
+        extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
+        problems = words.problems + [self._unexpected(word) for word in extra]
+        if late:
+            problems.append(f"{late[0]}: flags after a second `--` are not read; leave one `--` out")
+        if problems and not arguments.help:
+            raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
+        return arguments
+
+    def words(self, arguments: argparse.Namespace) -> list[str]:
+        """Returns the command line that gives this parser's flags the values of `arguments`."""
+        words = [getattr(arguments, name) for name in self._position_names if getattr(arguments, name) is not None]
+        for name in self._value_names:
+            value = getattr(arguments, name)
+            values = value if isinstance(value, list) else [] if value is None else [value]
+            words += [f"--{name}={each}" for each in values]
+        for name in self._switch_names:
+            if (on := getattr(arguments, name)) != self.get_default(name):
+                words.append(f"--{name}" if on else f"--no{name}")
+        return words
+
+    def _unexpected(self, word: str) -> str:
+        name, equals, _ = word.partition("=")
+        flags = [*self._value_names, *self._switch_names]
+        return f"unexpected argument {word!r}{did_you_mean(name, flags, prefix='--') if equals else ''}"
+
+
+class _Words:
     """The words of one command line, by kind.
 
     Attributes:
@@ -116,8 +209,6 @@ class Words:
 
 def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> str:
     """Returns `; did you mean …?` with the options nearest to `word`, or an empty text without one."""
-    from official_trainer.errors import nearest
-
     near = [prefix + option for option in nearest(word, options)]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
