@@ -16,7 +16,7 @@ from official_trainer.cli import job as verb
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
 from official_trainer.launch.target import Submitted
-from official_trainer.launch.targets import tpu_startup
+from official_trainer.launch.targets import tpu_supervise
 from tests.launch import fake_google
 from tests.launch.rendered_google import FIELDS, NAME, PROFILES, TPU, VERTEX, profile_of, rendered
 
@@ -197,7 +197,14 @@ def test_what_a_machine_leaves_in_its_bucket(google, tmp_path):
     ended = json.loads(google.objects["my-bucket/run/.launch/exit.json"])
     assert ended["exit_code"] == 5 and ended["ended"].endswith("Z")
     assert google.objects["my-bucket/run/.launch/train.log"] == b"a line\n"
-    assert json.loads(run(("gcloud", "storage", "cat", tpu_startup.exit_path("gs://my-bucket/run")), tmp_path)) == ended
+    assert (
+        json.loads(
+            run(
+                ("gcloud", "storage", "cat", f"gs://my-bucket/run/{tpu_supervise.PLACE}/{tpu_supervise.EXIT}"), tmp_path
+            )
+        )
+        == ended
+    )
 
 
 @pytest.mark.full

@@ -21,8 +21,7 @@ from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
 from official_trainer.launch.target import Submitted
-from official_trainer.launch.targets.kubernetes import Kubernetes
-from official_trainer.launch.targets.kubernetes_objects import FINAL_CODES
+from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
 from tests.launch import admission, rendered
 from tests.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of

@@ -1,7 +1,7 @@
 """The profile of a job on Kubernetes, and what the API server accepts in it.
 
 Owns: `KubernetesProfile` with its sections; the syntax of names and labels, as the API server checks it.
-Does not own: what a job needs of a profile, and commands (`kubernetes.py`), objects (`kubernetes_objects.py`).
+Does not own: what a job needs of a profile, and commands and objects (`kubernetes.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A Cloud TPU slice that trains one job: gcloud's commands for it.
+"""A Cloud TPU slice that trains one job: gcloud's commands for it, and what its machines do at every boot.
 
-Owns: those commands, and the jobs that Google's API would refuse or would not run as intended.
-Does not own: the profile (`tpu_profile.py`), what the machines do (`tpu_startup.py`), replacing a slice that Google has
-taken away (`tpu_supervise.py`).
+Owns: those commands; the jobs that Google's API would refuse or would not run as intended; the start-up script, filled
+from `tpu_startup.sh`: it gets the code, installs it once, trains, and records how that ended.
+Does not own: the profile (`tpu_profile.py`), replacing a slice that Google has taken away (`tpu_supervise.py`),
+restarts on one machine (`launch/rerun.py`).
 
 This has never run on a TPU. gcloud itself has run, against a server that answers as the API does.
 """
@@ -10,16 +11,22 @@ This has never run on a TPU. gcloud itself has run, against a server that answer
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
+from official_trainer import files
 from official_trainer.distributed.cluster import WORKER
+from official_trainer.launch import rerun
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, idle_tpu
 from official_trainer.launch.target import Argv, Host, Rendered, Submitted, Target
-from official_trainer.launch.targets import tpu_startup
-from official_trainer.launch.targets.tpu_profile import NEEDS, TpuProfile, missing_fields, unseen_files
-from official_trainer.launch.targets.tpu_supervise import LOST, SliceSupervisor, state_of
+from official_trainer.launch.targets.rendering import script
+from official_trainer.launch.targets.tpu_profile import NEEDS, TpuProfile, missing_fields, split_git, unseen_files
+from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, PLACE, SliceSupervisor, state_of
 from official_trainer.launch.verdict import Outcome
+
+FOLDER = "/var/lib/official-trainer"
+"""Where a VM keeps the code, its installation and its log."""
 
 _STARTUP = "startup.sh"
 _CLEAR = "clear.sh"
@@ -62,10 +69,8 @@ class TpuTarget(Target[TpuProfile]):
     def render(self, job: JobSpec, profile: TpuProfile) -> Rendered:
         slice_ = Submitted(name=job.name, id=job.name, profile=profile)
         (delete,) = self.cancel(slice_)
-        clear = tpu_startup.clear_script(self.status(slice_), delete)
-        return Rendered(
-            files={_STARTUP: tpu_startup.startup_script(job, profile), _CLEAR: clear}, submit=(_create(slice_),)
-        )
+        clear = script("tpu_clear.sh", describe=shlex.join(self.status(slice_)), delete=shlex.join(delete))
+        return Rendered(files={_STARTUP: startup_script(job, profile), _CLEAR: clear}, submit=(_create(slice_),))
 
     def status(self, job: Submitted[TpuProfile]) -> Argv:
         return _gcloud(job, "describe", "--format=json(name,createTime,state)")
@@ -74,7 +79,7 @@ class TpuTarget(Target[TpuProfile]):
         return code == 0 and state_of(output).name not in (*LOST, *_ENDING)
 
     def logs(self, job: Submitted[TpuProfile], *, follow: bool) -> Argv:
-        path = f"{tpu_startup.FOLDER}/{tpu_startup.LOG}"
+        path = f"{FOLDER}/{LOG}"
         command = f"sudo tail --lines=+1 --follow=name --retry {path}" if follow else f"sudo cat {path}"
         address = ("--internal-ip",) if job.profile.internal_ips else ()
         place = (*_place(job.profile), "--worker=0", *address)
@@ -128,3 +133,50 @@ def _create(job: Submitted[TpuProfile]) -> Argv:
     flags += [f"--{flag}={value}" for flag, value in values.items() if value]
     flags += [f"--metadata-from-file=startup-script={_STARTUP}"]
     return _gcloud(job, "create", *flags, "--quiet")
+
+
+def startup_script(job: JobSpec, profile: TpuProfile) -> str:
+    """Returns the script of a job with one process."""
+    (role,) = job.roles
+    environ = {**_tpu_environ(job, profile), **role.environ, **profile.environ}
+    restarting = rerun.words(profile.max_restarts, finish="../startup.sh")
+    return script(
+        "tpu_startup.sh",
+        blocks=[*(["setup"] if profile.setup else []), *(["pod"] if profile.is_pod else [])],
+        name=job.name,
+        folder=shlex.quote(FOLDER),
+        place=shlex.quote(files.join(job.model_dir, PLACE)),
+        grace=f"{job.grace_seconds:.0f}",
+        commands="\n".join(f"  {shlex.join(words)}" for words in profile.setup),
+        fetch=_fetch(profile.source),
+        python=shlex.quote(profile.python),
+        words=shlex.join(profile.install),
+        tensorflow_tpu=shlex.quote(profile.tensorflow_tpu),
+        libtpu=shlex.quote(profile.libtpu),
+        log=LOG,
+        exit=EXIT,
+        environ="\n".join(f"export {name}={shlex.quote(value)}" for name, value in environ.items()),
+        argv=shlex.join((*restarting, "../venv/bin/python", "-m", *role.argv)),
+    )
+
+
+def _fetch(source: str) -> str:
+    git = split_git(source)
+    if git is None:
+        return f"  gcloud storage cp {shlex.quote(source)} source.tar.gz\n  tar -xzf source.tar.gz -C source"
+    address, revision = map(shlex.quote, git)
+    return f"  git clone --quiet {address} source\n  git -C source checkout --quiet {revision}"
+
+
+def _tpu_environ(job: JobSpec, profile: TpuProfile) -> dict[str, str]:
+    """Returns the variables with which TensorFlow finds the TPU."""
+    always = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1"}
+    if profile.is_pod:
+        return {**always, "TPU_NAME": job.name, "TPU_LOAD_LIBRARY": "0"}
+    version = ".".join(profile.python.split(".")[:2])
+    return {
+        **always,
+        "TPU_NAME": "local",
+        "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
+        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": f"{FOLDER}/venv/lib/python{version}/site-packages/libtpu/libtpu.so",
+    }

@@ -1,7 +1,7 @@
 """A Cloud TPU slice that is replaced when Google takes it away, until its job has ended.
 
 Owns: the states of a slice, and what is done in each of them.
-Does not own: gcloud's commands (`tpu.py`), what the slice does (`tpu_startup.py`), the wait before a restart
+Does not own: gcloud's commands (`tpu.py`), what the slice does (`tpu_startup.sh`), the wait before a restart
 (`launch/verdict.py`).
 
 Training does not depend on this: the slice trains by itself, and the supervisor may stop and start at any time. All it
@@ -18,13 +18,21 @@ from typing import Any
 from official_trainer import files
 from official_trainer.errors import ExitCode
 from official_trainer.launch.target import Host, Submitted, Target
-from official_trainer.launch.targets import tpu_startup
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.verdict import Outcome, Restarts
 
 POLL_SECONDS = 30.0
 _FIRST_SECONDS, _LONGEST_SECONDS = 30.0, 900.0  # capacity does not come back within seconds
 _FAILURES_IN_A_ROW = 20  # of gcloud: ten minutes without a network
+
+PLACE = ".launch"  # with the dot, the run directory still counts as one in which nothing has run
+"""The folder of the run directory in which a slice leaves files."""
+
+LOG = "train.log"
+"""The output of training, copied there once training has ended."""
+
+EXIT = "exit.json"
+"""How training has ended; not written after a signal to stop."""
 
 LOST = ("FAILED", "SUSPENDED", "PREEMPTED", "TERMINATED", "STOPPED")
 """States from which a slice does not come back by itself."""
@@ -115,7 +123,7 @@ class SliceSupervisor:
         self._report(f"the slice is {state.name}")
         if state.name not in (*_UP, *LOST):
             return None
-        ended = self._read(tpu_startup.exit_path(self._job.model_dir))
+        ended = self._read(files.join(self._job.model_dir, PLACE, EXIT))
         if ended is not None and ended["ended"][:19] > state.created[:19]:  # else an earlier slice wrote it
             return self._end(ended["exit_code"])
         if state.name in _UP:
@@ -158,7 +166,7 @@ class SliceSupervisor:
 
     def _end(self, code: int) -> Outcome:
         """Deletes the slice of a job that has ended, unless the profile keeps it."""
-        log = tpu_startup.log_path(self._job.model_dir)
+        log = files.join(self._job.model_dir, PLACE, LOG)
         self._host.say(f"training has ended with exit code {code}; its log is {log}")
         if not self._job.profile.keep:
             for argv in self._target.cancel(self._job):
