@@ -105,7 +105,7 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
       mode: of the processes that train or predict.
       check: refuses a job that cannot be trained.
     """
-    from official_trainer.launch.spec import training_job, with_gpus
+    from official_trainer.launch.spec import training_job
     from official_trainer.runs.job import Job
 
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
@@ -127,8 +127,8 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
     parser = flags.Parser("train", usage="", description="")
     train.add_flags(parser, MODES)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
-    job = training_job(counts, parser.words(arguments), grace_seconds=grace)
-    job = with_gpus(job, lambda role: profile.resources_of(role).gpus)
+    gpus = {role: profile.resources_of(role).gpus for role in counts}
+    job = training_job(counts, parser.words(arguments), grace_seconds=grace, gpus=gpus)
     strategy = resolved.config.runtime.distribution_strategy
     return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
 

@@ -70,10 +70,8 @@ class Profile(Config):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.name and not _NAME.fullmatch(self.name):
-            yield (
-                "name",
-                "is not a valid job name; use up to 30 lower-case letters, digits and dashes, starting with a letter",
-            )
+            what = "is not a valid job name; use up to 30 lower-case letters, digits and dashes, starting with a letter"
+            yield "name", what
         for name, value in self.environ.items():
             if not _VARIABLE.fullmatch(name):
                 yield "environ", f"{name!r} is not a valid variable name; use letters, digits and underscores"
@@ -83,10 +81,8 @@ class Profile(Config):
                 what = f"{name} looks like a secret, and the files of a job must not contain one"
                 yield "environ", f"{what}; {self.secrets_go}"
             elif "\0" in value:
-                yield (
-                    "environ",
-                    f"the value of {name} contains a NUL character, which a variable cannot have; remove it",
-                )
+                what = f"the value of {name} contains a NUL character, which a variable cannot have; remove it"
+                yield "environ", what
 
     @property
     def counts(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, GIVEN_GPUS, PS, ROLES, WORKER, Cluster, process_name
 
@@ -100,31 +100,27 @@ class Member:
         return self.role if self.role == DISPATCHER else process_name(self.role, self.index).replace("_", " ")
 
 
-def training_job(counts: Mapping[str, int], argv: Sequence[str], *, grace_seconds: float) -> JobSpec:
+def training_job(
+    counts: Mapping[str, int], argv: Sequence[str], *, grace_seconds: float, gpus: Mapping[str, int] | None = None
+) -> JobSpec:
     """Returns the job that trains one experiment.
 
     Args:
       counts: the number of processes of each role.
       argv: the flags of `train`, with the mode as `--mode=MODE`; the evaluator gets its own mode.
       grace_seconds: see `JobSpec`.
+      gpus: of a process of each role, which finds its number in a variable; None for none.
     """
     command = ("official_trainer", "train")
     evaluating = [word for word in argv if not word.startswith("--mode=")] + [f"--mode={_EVALUATOR_MODE}"]
     words = {role: tuple(evaluating if role == EVALUATOR else argv) for role in ROLES}
-    roles = [Role(name=role, count=counts[role], argv=command + words[role]) for role in ROLES if counts.get(role)]
+    given = {role: {GIVEN_GPUS: str(count)} for role, count in (gpus or {}).items() if count}
+    roles = [
+        Role(name=role, count=counts[role], argv=command + words[role], environ=given.get(role, {}))
+        for role in ROLES
+        if counts.get(role)
+    ]
     return JobSpec(roles=tuple(roles), grace_seconds=grace_seconds)
-
-
-def with_gpus(job: JobSpec, gpus_of: Callable[[str], int]) -> JobSpec:
-    """Returns the job with a variable for each process that gets GPUs: how many.
-
-    Args:
-      job: its processes.
-      gpus_of: returns the number of GPUs for a process of a role.
-    """
-    added = {role.name: {GIVEN_GPUS: str(gpus)} if (gpus := gpus_of(role.name)) else {} for role in job.roles}
-    roles = [dataclasses.replace(role, environ={**role.environ, **added[role.name]}) for role in job.roles]
-    return dataclasses.replace(job, roles=tuple(roles))
 
 
 def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobSpec:
@@ -150,20 +146,19 @@ def dispatcher_address(port: int) -> str:
     return f"grpc://localhost:{port}"
 
 
-def members(job: JobSpec, addresses: Mapping[str, Sequence[str]]) -> tuple[Member, ...]:
+def members(job: JobSpec, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Member, ...]:
     """Returns the processes of a job, each with the addresses of the others in its `TF_CONFIG`.
 
     Args:
       job: its roles.
       addresses: `host:port` of every process in the cluster, by role.
     """
-    found = {role: tuple(addresses[role]) for role in addresses}
     return tuple(
         Member(
             role=role.name,
             index=index,
             argv=(*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv,
-            environ={**role.environ, **({} if role.name in DATA_ROLES else _tf_config(found, role.name, index))},
+            environ={**role.environ, **({} if role.name in DATA_ROLES else _tf_config(addresses, role.name, index))},
         )
         for role in job.roles
         for index in range(role.count)

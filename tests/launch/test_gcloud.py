@@ -197,14 +197,8 @@ def test_what_a_machine_leaves_in_its_bucket(google, tmp_path):
     ended = json.loads(google.objects["my-bucket/run/.launch/exit.json"])
     assert ended["exit_code"] == 5 and ended["ended"].endswith("Z")
     assert google.objects["my-bucket/run/.launch/train.log"] == b"a line\n"
-    assert (
-        json.loads(
-            run(
-                ("gcloud", "storage", "cat", f"gs://my-bucket/run/{tpu_supervise.PLACE}/{tpu_supervise.EXIT}"), tmp_path
-            )
-        )
-        == ended
-    )
+    path = f"gs://my-bucket/run/{tpu_supervise.PLACE}/{tpu_supervise.EXIT}"
+    assert json.loads(run(("gcloud", "storage", "cat", path), tmp_path)) == ended
 
 
 @pytest.mark.full

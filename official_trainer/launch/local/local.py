@@ -68,7 +68,9 @@ def newest_step(model_dir: str) -> int | None:
 def place(job: JobSpec) -> tuple[Member, ...]:
     """Returns the processes of a job, each at a free port of this machine."""
     ports = iter(free_ports(sum(role.count for role in job.in_cluster)))
-    return members(job, {role.name: [f"{HOST}:{next(ports)}" for _ in range(role.count)] for role in job.in_cluster})
+    return members(
+        job, {role.name: tuple(f"{HOST}:{next(ports)}" for _ in range(role.count)) for role in job.in_cluster}
+    )
 
 
 def free_ports(count: int) -> list[int]:

@@ -48,22 +48,16 @@ class Kubernetes(Target[KubernetesProfile]):
 
     def problems(self, job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
         if not is_label(job.name):
-            yield (
-                f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters, "
-                "digits and dashes, starting with a letter; set `name` in the profile"
-            )
+            what = f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters"
+            yield f"{what}, digits and dashes, starting with a letter; set `name` in the profile"
         longest = max(_pod_names(job, profile), key=len)
         if len(longest) > LONGEST_LABEL:
-            yield (
-                f"name: a pod would have the name {longest}, of {len(longest)} characters, and {LONGEST_LABEL} are "
-                "allowed; set a shorter `name` in the profile"
-            )
+            what = f"name: a pod would have the name {longest}, of {len(longest)} characters"
+            yield f"{what}, and {LONGEST_LABEL} are allowed; set a shorter `name` in the profile"
         yield from _unseen_files(job, profile)
         if profile.kind == "tfjob" and any(role.name == EVALUATOR for role in job.roles):
-            yield (
-                "evaluator: a TFJob ends it together with training, before it has evaluated the last checkpoint; "
-                "use kind: jobset, or leave the evaluator out"
-            )
+            what = "evaluator: a TFJob ends it together with training, before it has evaluated the last checkpoint"
+            yield f"{what}; use kind: jobset, or leave the evaluator out"
         if profile.tpu is not None:
             yield from idle_tpu(job)
 
@@ -121,10 +115,8 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
             yield f"--model_dir={job.model_dir} is in volume {volume.path}, which is read_only; set that to false"
     for word, path in files_of_this_machine(job).items():
         if not any(is_in(path, volume.path) for volume in profile.volumes):
-            yield (
-                f"{word} is a file of this machine; use its path relative to the image's working directory, "
-                "which has a copy of the workspace, or put it on a volume"
-            )
+            what = f"{word} is a file of this machine; use its path relative to the image's working directory"
+            yield f"{what}, which has a copy of the workspace, or put it on a volume"
 
 
 def _jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:

@@ -246,7 +246,5 @@ def label_problems(field: str, labels: Mapping[str, str]) -> Iterator[tuple[str,
         elif len(name) > LONGEST_LABEL or not _QUALIFIED.fullmatch(name):
             yield field, f"{key!r} is not a valid label name; use at most 63 letters, digits, `-`, `_` and `.`"
         if not is_label_value(value):
-            yield (
-                field,
-                f"{key}: {value!r} is not a valid label value; use at most 63 letters, digits, `-`, `_` and `.`",
-            )
+            what = f"{key}: {value!r} is not a valid label value; use at most 63 letters, digits, `-`, `_` and `.`"
+            yield field, what

@@ -69,22 +69,14 @@ class SkyPilotProfile(Profile):
             what = f"resources.gpus is {self.resources.gpus}, and accelerator {self.accelerator or 'is not set'}"
             yield "accelerator", f"{what}; SkyPilot needs a type, such as A100, and a number: set both, or neither"
         if not self.image and not self.setup.strip():
-            yield (
-                "setup",
-                "is not set, nor is image, so nothing would be installed; set one, such as "
-                "setup: python3 -m pip install --constraint requirements.lock .",
-            )
+            what = "is not set, nor is image, so nothing would be installed"
+            yield "setup", f"{what}; set one, such as setup: python3 -m pip install --constraint requirements.lock ."
         if sum(self.counts.values()) > self.workers:
-            yield (
-                "workers",
-                "are the only processes that SkyPilot starts, one on each machine; leave out chief, ps and evaluator",
-            )
+            what = "are the only processes that SkyPilot starts, one on each machine; leave out chief, ps and evaluator"
+            yield "workers", what
         if self.max_restarts not in (0, Profile().max_restarts):
-            yield (
-                "max_restarts",
-                "is not supported by SkyPilot, which restarts a job after exit code 75 or 143 without a limit; use 0 "
-                "for no restarts, or leave it out",
-            )
+            what = "is not supported by SkyPilot, which restarts a job after exit code 75 or 143 without a limit"
+            yield "max_restarts", f"{what}; use 0 for no restarts, or leave it out"
         for name in self.secrets:
             if not _VARIABLE.fullmatch(name) or name in self.environ:
                 yield "secrets", f"{name!r} is not a valid variable name, or is in environ too; name each once"
@@ -102,10 +94,8 @@ class SkyPilot(Target[SkyPilotProfile]):
 
     def problems(self, job: JobSpec, profile: SkyPilotProfile) -> Iterator[str]:
         if not files.is_url(job.model_dir):
-            yield (
-                f"--model_dir={job.model_dir} would be lost with its machine after the job; use a URL, such as "
-                "gs://BUCKET/RUN"
-            )
+            what = f"--model_dir={job.model_dir} would be lost with its machine after the job"
+            yield f"{what}; use a URL, such as gs://BUCKET/RUN"
         for word, path in files_of_this_machine(job).items():
             if not any(is_in(path, place) for place in profile.file_mounts):
                 yield f"{word} is a file of this machine; use its path relative to workdir, or add it to file_mounts"

@@ -108,19 +108,15 @@ class SlurmProfile(Profile):
                 yield name, f"{value!r} cannot be on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
         for option in self.sbatch:
             if not (option.startswith("--") and _WORD.fullmatch(option)):
-                yield (
-                    "sbatch",
-                    f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes",
-                )
+                what = f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes"
+                yield "sbatch", what
             elif (name := option[2:].partition("=")[0]) in _OURS:
                 yield "sbatch", f"--{name} is set from other fields of the profile; {_OURS[name]}"
         if self.time_limit and not _TIME.fullmatch(self.time_limit):
             yield "time_limit", f"{self.time_limit!r} is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
         if self.ps_resources not in (Resources(), self.resources):
-            yield (
-                "ps_resources",
-                "has no effect: all processes of an allocation get `resources`; leave it out",
-            )
+            what = "has no effect: all processes of an allocation get `resources`; leave it out"
+            yield "ps_resources", what
         if self.sweep_at_once and not self.sweep:
             yield "sweep_at_once", "has no effect without sweep; leave it out"
         yield from command_problems("setup", self.setup)

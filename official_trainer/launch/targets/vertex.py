@@ -111,10 +111,8 @@ class VertexTarget(Target[VertexProfile]):
                 yield f"{role.name}: Vertex AI runs chief, worker, ps and evaluator; start a tf.data service elsewhere"
         counts = {role.name: role.count for role in job.roles}
         if EVALUATOR in counts and PS not in counts:
-            yield (
-                "evaluator: gcloud refuses a job in which only the pool of parameter servers is empty; leave it out, "
-                "and evaluate with --mode=train_and_eval"
-            )
+            what = "evaluator: gcloud refuses a job in which only the pool of parameter servers is empty"
+            yield f"{what}; leave it out, and evaluate with --mode=train_and_eval"
         if not job.model_dir.startswith(("gs://", "/gcs/")):
             yield f"--model_dir={job.model_dir}: the machines cannot see it; use a gs:// URL"
         yield from unseen_files(job)
