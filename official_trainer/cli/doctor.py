@@ -102,18 +102,11 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if arguments.devices and versions.get("tensorflow"):
         yield check_devices(devices(), has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
     if arguments.warm:
-        yield _read_garden()
+        yield read_garden()
 
 
-def check_garden(num_listed: int, num_read: int) -> Finding:
-    """Counts the experiments of Model Garden that were read; that some cannot be imported is no problem here."""
-    detail = f"{num_listed} experiments, all read"
-    if num_read < num_listed:
-        detail = f"{num_listed} experiments, {num_read} read; `list` shows why the others cannot be"
-    return Finding("Model Garden", True, detail)
-
-
-def _read_garden() -> Finding:
+def read_garden() -> Finding:
+    """Reads all experiments of Model Garden; that some cannot be imported is no problem here."""
     import contextlib
 
     from official_trainer.config import ConfigError
@@ -124,7 +117,9 @@ def _read_garden() -> Finding:
         with contextlib.suppress(ConfigError):
             snapshot.description(name)
             num_read += 1
-    return check_garden(len(index.entries()), num_read)
+    num_listed = len(index.entries())
+    read = "all read" if num_read == num_listed else f"{num_read} read; `list` shows why the others cannot be"
+    return Finding("Model Garden", True, f"{num_listed} experiments, {read}")
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
@@ -141,8 +136,9 @@ def check_package(requirement: str, version: str | None) -> Finding:
     wanted = requirement.removeprefix(name)
     if version and _satisfies(version, wanted):
         return Finding(name, True, version)
-    found = f"{version}, needs {wanted}" if version else f"not installed, needs {wanted}"
-    return Finding(name, False, found, f"python -m pip install '{requirement}'")
+    return Finding(
+        name, False, f"{version or 'not installed'}, needs {wanted}", f"python -m pip install '{requirement}'"
+    )
 
 
 def check_orbit(importable: bool) -> Finding:

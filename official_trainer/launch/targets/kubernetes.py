@@ -19,7 +19,7 @@ from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, Role, files_of_this_machine, idle_tpu, is_in, literal
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets.kubernetes_profile import LONGEST_LABEL, KubernetesProfile, is_label
+from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 
 _INSTANCE_LABEL = "app.kubernetes.io/instance"
@@ -47,7 +47,7 @@ class Kubernetes(Target[KubernetesProfile]):
     needs = "kubectl, with a context for the cluster"
 
     def problems(self, job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
-        if not is_label(job.name):
+        if not LABEL.fullmatch(job.name):
             what = f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters"
             yield f"{what}, digits and dashes, starting with a letter; set `name` in the profile"
         longest = max(_pod_names(job, profile), key=len)

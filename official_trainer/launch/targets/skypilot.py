@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -16,14 +15,13 @@ from official_trainer import files
 from official_trainer.config import FrozenDict, Positive
 from official_trainer.distributed.cluster import WORKER
 from official_trainer.errors import START_AGAIN
-from official_trainer.launch.profile import Profile
+from official_trainer.launch.profile import VARIABLE, Profile
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
 from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 
 FILE = "skypilot.yaml"
 _PORT = 2222
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SET_TF_CONFIG = f"""\
 export TF_CONFIG="$(python3 - <<'END'
 import json, os
@@ -78,7 +76,7 @@ class SkyPilotProfile(Profile):
             what = "is not supported by SkyPilot, which restarts a job after exit code 75 or 143 without a limit"
             yield "max_restarts", f"{what}; use 0 for no restarts, or leave it out"
         for name in self.secrets:
-            if not _VARIABLE.fullmatch(name) or name in self.environ:
+            if not VARIABLE.fullmatch(name) or name in self.environ:
                 yield "secrets", f"{name!r} is not a valid variable name, or is in environ too; name each once"
 
 
