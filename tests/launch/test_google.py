@@ -26,16 +26,6 @@ def submitted(target, text, id=samples.NAME):
     return Submitted(name=samples.NAME, id=id, profile=profile_of(target, text))
 
 
-@pytest.mark.parametrize("name", samples.texts())
-def test_what_is_rendered(name):
-    """N20: letter by letter; `python -m tests.launch.rendered_google` after a change that is meant."""
-    assert samples.texts()[name] == (samples.FOLDER / name).read_text()
-
-
-def test_no_golden_file_is_left_over():
-    assert {path.name for path in samples.FOLDER.iterdir()} == samples.texts().keys()
-
-
 @pytest.mark.parametrize(("target", "text"), samples.PROFILES.values(), ids=samples.PROFILES)
 def test_the_samples_are_fine(target, text):
     assert not problems(target, text)

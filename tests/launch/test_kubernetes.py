@@ -23,7 +23,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.launch.target import Submitted
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
-from tests.launch import admission, rendered
+from tests.launch import admission
 from tests.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 
 RELEASES = ("1.34", "1.37")
@@ -90,13 +90,6 @@ def problems_of(text, *words, **changes):
 
 
 # What is rendered.
-
-
-@pytest.mark.parametrize("name", rendered.texts())
-def test_files_are_as_people_have_read_them(name):
-    """N20: `python -m tests.launch.rendered` writes them anew."""
-    assert rendered.texts()[name] == (rendered.FOLDER / name).read_text()
-    assert {path.name for path in rendered.FOLDER.glob("*.yaml")} == set(rendered.texts())
 
 
 @pytest.mark.parametrize("name", KUBERNETES)
