@@ -75,11 +75,6 @@ def read_mode(arguments: argparse.Namespace) -> str:
     return mode
 
 
-def add_config_change_flag(parser: Parser) -> None:
-    """Declares `--allow_config_change`."""
-    parser.switch("allow_config_change", "continue a run with another config than that of its checkpoint")
-
-
 def add_checkpoint_flag(parser: Parser) -> None:
     """Declares `--checkpoint`."""
     parser.value("checkpoint", "WHICH", "`latest`, `best` or a step (default: latest)")

@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.launch.local import local, output
     from official_trainer.launch.local.attempt import Options
+    from official_trainer.launch.local.children import PRELOAD
     from official_trainer.launch.profile import Profile
     from official_trainer.runs import run as engine
     from official_trainer.runs.job import check_ready
@@ -88,12 +89,11 @@ def _run_here(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_plan(job)
         return int(ExitCode.DONE)
-    options = Options(supervise=arguments.supervise, max_restarts=limit)
-    if arguments.spawn:
-        options = dataclasses.replace(options, preload=())
+    preload = () if arguments.spawn else PRELOAD
+    options = Options(supervise=arguments.supervise, max_restarts=limit, preload=preload)
     log_dir = os.path.expanduser(arguments.log_dir) if arguments.log_dir else None
     printer = output.Printer(sys.stdout, paint=paint_label, log_dir=log_dir, quiet=arguments.quiet)
-    outcome = local.launch(job, options, printer, newest=lambda: local.newest_step(job.model_dir))
+    outcome = local.launch(job, options, printer)
     if job.journal is not None:
         shutil.rmtree(job.journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
     report(outcome)

@@ -131,11 +131,6 @@ def params_path(run_dir: str) -> str:
     return files.join(run_dir, "params.yaml")
 
 
-def is_run_dir(path: str) -> bool:
-    """Returns whether `path` has the configuration of a run."""
-    return bool(path) and files.exists(params_path(path))
-
-
 def recorded_experiment(run_dir: str) -> str:
     """Returns the name of the experiment that ran in `run_dir`.
 

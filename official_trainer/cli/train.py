@@ -36,7 +36,7 @@ def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) 
     """Declares the flags of Model Garden's train.py."""
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser, offered_modes)
-    flags.add_config_change_flag(parser)
+    parser.switch("allow_config_change", "continue a run with another config than that of its checkpoint")
     if "predict" in offered_modes:
         flags.add_checkpoint_flag(parser)
         flags.add_prediction_flags(parser)

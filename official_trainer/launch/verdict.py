@@ -101,19 +101,17 @@ def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
         trained = chief  # only the chief saves; the others serve until they are ended
     if any(end.code for end in trained):  # after success, the end of a data service does not matter
         trained += [end for end in ends if end.role in DATA_ROLES and not end.was_told]
-    failed = [_as_asked(end) if was_asked else end for end in trained if was_asked or not end.was_told]
-    failed = [end for end in failed if end.code]
+    if was_asked:
+        # A process that SIGTERM killed before it had a handler counts as stopped: it has lost nothing.
+        lost = -signal.SIGTERM
+        trained = [dataclasses.replace(end, code=ExitCode.PREEMPTED) if end.code == lost else end for end in trained]
+    failed = [end for end in trained if end.code and (was_asked or not end.was_told)]
     if not failed:
         failed = [end for end in ends if end.role == EVALUATOR and end.code and not end.was_told]
     if not failed:
         return Outcome(code=ExitCode.DONE, was_asked=was_asked)
     cause = min(failed, key=_how_far_from_the_cause)  # of equals, the one that ended first
     return Outcome(code=exit_code(cause.code), cause=cause, was_asked=was_asked)
-
-
-def _as_asked(end: End) -> End:
-    """Counts a process that SIGTERM killed before it had a handler as stopped: it has lost nothing."""
-    return dataclasses.replace(end, code=int(ExitCode.PREEMPTED)) if end.code == -signal.SIGTERM else end
 
 
 def _how_far_from_the_cause(end: End) -> int:

@@ -28,7 +28,6 @@ from official_trainer.launch.target import Argv, Rendered, Submitted, Target
 from official_trainer.launch.targets.rendering import script
 
 _SCRIPT = "job.sbatch"
-_BATCH_LOG = "slurm-%a.out"
 _SERVER_SECONDS = 30  # for workers and parameter servers to notice that their chief has ended
 _WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a line of #SBATCH without quotes
 _LONGEST_LEAD = 65535  # seconds; sbatch takes no more
@@ -186,24 +185,12 @@ class Slurm(Target[SlurmProfile]):
         return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files(job))
 
     def log_files(self, job: Submitted[SlurmProfile]) -> tuple[str, ...]:
-        own = job.profile
-        roles = [role for role, count in own.counts.items() if count]
-        runs: list[int | None] = [*range(len(own.sweep))] if own.sweep else [None]
-        return tuple(_log_name(role, roles[0], run) for run in runs for role in roles)
+        _, *others = [role for role, count in job.profile.counts.items() if count]  # the first shares the script's log
+        runs = [f"-{number}" for number in range(len(job.profile.sweep))] or [""]
+        return tuple(f"{name}{run}.out" for run in runs for name in ("slurm", *others))
 
     def cancel(self, job: Submitted[SlurmProfile]) -> tuple[Argv, ...]:
         return (("scancel", job.id),)
-
-
-def _log_name(role: str, leader: str, run: int | None) -> str:
-    """Returns the file for the output of a role; the role that leads shares that of the script.
-
-    Args:
-      role: whose output.
-      leader: the role that leads.
-      run: its number in an array; None for a job without one.
-    """
-    return ("slurm" if role == leader else role) + ("" if run is None else f"-{run}") + ".out"
 
 
 def _script(job: JobSpec, own: SlurmProfile) -> str:
@@ -297,5 +284,5 @@ def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
         yield f"--array=0-{len(own.sweep) - 1}" + (f"%{own.sweep_at_once}" if own.sweep_at_once else "")
     yield "--requeue" if own.requeue else "--no-requeue"
     yield "--open-mode=append"
-    yield f"--output={_BATCH_LOG if own.sweep else _log_name('', '', None)}"
+    yield f"--output=slurm{'-%a' if own.sweep else ''}.out"
     yield from own.sbatch
