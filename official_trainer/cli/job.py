@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         near = did_you_mean(record.target, targets.names())
         raise submission.RecordError(f"{record.name}: no such target: {record.target}{near}; was it removed?")
     folder = submit.folder_of(arguments, record.name)
-    engine = targets.get(record.target)
+    engine = submission.target_of(record)
     if arguments.follow:
         return _logs(folder, engine, record, follow=True)
     return _ACTIONS[arguments.action](folder, engine, record)
@@ -89,27 +89,26 @@ def _list(records: list[Record], root: str) -> int:
 
 def _status(folder: str, target: Target[Any], record: Record) -> int:
     print(f"{record.name}: {record.target} {record.id}, submitted {record.submitted_at}, in {record.model_dir}")
-    code = submission.run(target, target.status(submission.submitted(target, record)), folder).returncode
+    code = submission.run(target, target.status(record.id), folder).returncode
     if code:
         terminal.report_error(f"{record.target} knows no status; the run's own is in {record.model_dir}", "note", "dim")
     return code
 
 
 def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = False) -> int:
-    job = submission.submitted(target, record)
-    names = target.log_files(job)
+    names = target.log_files()
     if names and not follow and not any(os.path.exists(os.path.join(folder, name)) for name in names):
         how = f"`official-trainer job status {record.name}` shows its state"
         terminal.report_error(f"{record.name} has printed nothing yet; {how}", "note", "dim")
         return int(ExitCode.DONE)
     try:
-        return submission.run(target, target.logs(job, follow=follow), folder).returncode
+        return submission.run(target, target.logs(record.id, follow=follow), folder).returncode
     except KeyboardInterrupt:  # the usual way to leave; the program has got the signal too
         return _INTERRUPTED
 
 
 def _cancel(folder: str, target: Target[Any], record: Record) -> int:
-    commands = target.cancel(submission.submitted(target, record))
+    commands = target.cancel(record.id)
     failed = [argv for argv in commands if submission.run(target, argv, folder).returncode]  # all, also after a failure
     if failed:
         raise EngineError(f"{record.name}: {submission.shown(failed[0])} failed; its error is above")
@@ -120,7 +119,7 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
 def _resume(folder: str, target: Target[Any], record: Record) -> int:
     if submission.is_running(folder, target, record):
         raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` shows its state")
-    commands = target.resume(submission.submitted(target, record))
+    commands = target.resume(record.id, record.submit)
     again = dataclasses.replace(record, submitted_at=submission.now())
     submit.report_submitted(submission.start(folder, target, commands, again, print), folder, target)
     return int(ExitCode.DONE)
@@ -132,7 +131,7 @@ def _supervise(folder: str, target: Target[Any], record: Record) -> int:
     with Signals() as signals:
         run = functools.partial(submission.run_detached, target, folder=folder)
         host = Host(run=run, say=_say, wait=signals.wait)
-        outcome = target.supervise(submission.submitted(target, record), host)
+        outcome = target.supervise(record.id, record.submit, record.model_dir, host)
     if outcome.note:
         terminal.report_error(outcome.note, "stopped" if outcome.was_asked else "error")
     return outcome.code

@@ -22,7 +22,8 @@ from typing import Any
 
 from official_trainer import config, files
 from official_trainer.errors import ExitCode, UserError, shorten
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch import targets
+from official_trainer.launch.target import Argv, Rendered, Target
 
 FOLDER = "launches"
 RECORD = "launch.json"
@@ -63,7 +64,7 @@ class Record:
     model_dir: str
     submitted_at: str
     argv: Sequence[str]
-    submit: Sequence[Sequence[str]]
+    submit: tuple[Argv, ...]
     files: Sequence[str]
     profile: dict[str, Any]
 
@@ -124,7 +125,7 @@ def start(
         output = done.stdout.strip()
         what = f"ended with exit code {done.returncode}; its error is above" if done.returncode else ""
         if not done.returncode and number == len(commands) - 1:
-            found = target.id_of(submitted(target, record), done.stdout)
+            found = target.id_of(record.name, done.stdout)
             what = "" if found else _without_id(target, output)
         is_bare_id = len(output.split()) == 1 and found in output  # which is printed in a sentence later
         if output and not is_bare_id:
@@ -168,19 +169,18 @@ def run_detached(target: Target[Any], argv: Argv, folder: str) -> subprocess.Com
 
 def is_running(folder: str, target: Target[Any], record: Record) -> bool:
     """Returns whether a job has not ended, by the engine's status; a job that the engine does not know has ended."""
-    done = run_detached(target, target.status(submitted(target, record)), folder)
+    done = run_detached(target, target.status(record.id), folder)
     return target.is_running(done.returncode, done.stdout)
 
 
-def submitted(target: Target[Any], record: Record) -> Submitted[Any]:
-    """Returns a job as its target knows it.
+def target_of(record: Record) -> Target[Any]:
+    """Returns the target of a job, with the profile of the job.
 
     Raises:
-      ConfigError: its profile is that of another version of this package.
+      ConfigError: the profile is that of another version of this package.
     """
-    profile = config.resolve(target.profile(), params_overrides=[json.dumps(record.profile)]).config
-    submit = tuple(tuple(argv) for argv in record.submit)
-    return Submitted(name=record.name, id=record.id, profile=profile, model_dir=record.model_dir, submit=submit)
+    target = targets.get(record.target)
+    return target(config.resolve(target.profile_class(), params_overrides=[json.dumps(record.profile)]).config)
 
 
 def read(folder: str) -> Record | None:
@@ -191,10 +191,11 @@ def read(folder: str) -> Record | None:
     """
     path = os.path.join(folder, RECORD)
     try:
-        return Record(**json.loads(files.read_text(path)))
+        values = json.loads(files.read_text(path))
+        return Record(**values | {"submit": tuple(map(tuple, values["submit"]))})
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise RecordError(f"{path} cannot be read ({error}); restore the file, or remove the folder") from error
 
 

@@ -28,11 +28,10 @@ def rendered(words):
     launch.add_flags(parser)
     arguments = parser.read(words)
     arguments.home = None
-    engine = targets.get(arguments.target)
-    profile, job = submit.checked(arguments, engine)
+    engine, job = submit.checked(arguments, targets.get(arguments.target))
     job = dataclasses.replace(job, cwd=WORKSPACE)
-    assert not [*engine.problems(job, profile)]
-    return Path(arguments.profile).stem, engine.render(job, profile).files
+    assert not [*engine.problems(job)]
+    return Path(arguments.profile).stem, engine.render(job).files
 
 
 def texts():

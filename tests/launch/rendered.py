@@ -89,17 +89,17 @@ def job_for(profile, *words, model_dir=RUN, name="digits-1a2b3c4d", strategy="au
 def manifest_of(text, *words, **changes):
     """Returns the object that kubectl gets, as plain values."""
     profile = profile_of(text)
-    (file,) = Kubernetes().render(job_for(profile, *words, **changes), profile).files.values()
+    (file,) = Kubernetes(profile).render(job_for(profile, *words, **changes)).files.values()
     return yaml.safe_load(file)
 
 
 def texts():
     """Returns the files for Kubernetes and SkyPilot by name, without what `launch/examples/gke.yaml` shows too."""
-    asked = {name: (Kubernetes(), profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"}
-    asked |= {name: (SkyPilot(), profile_of(text, SkyPilotProfile)) for name, text in SKYPILOT.items()}
+    asked = {name: Kubernetes(profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"}
+    asked |= {name: SkyPilot(profile_of(text, SkyPilotProfile)) for name, text in SKYPILOT.items()}
     found = {}
-    for name, (target, profile) in asked.items():
-        (found[f"{name}.yaml"],) = target.render(job_for(profile), profile).files.values()
+    for name, target in asked.items():
+        (found[f"{name}.yaml"],) = target.render(job_for(target.profile)).files.values()
     return found
 
 

@@ -86,7 +86,7 @@ max_restarts: 0
 
 
 def profile_of(target, text):
-    return config.resolve(targets.get(target).profile(), params_overrides=[text]).config
+    return config.resolve(targets.get(target).profile_class(), params_overrides=[text]).config
 
 
 def job_for(profile, *words, model_dir="gs://my-bucket/digits", name=NAME, strategy="auto"):
@@ -97,7 +97,7 @@ def job_for(profile, *words, model_dir="gs://my-bucket/digits", name=NAME, strat
 
 def rendered(target, text, *words, **changes):
     profile = profile_of(target, text)
-    return targets.get(target).render(job_for(profile, *words, **changes), profile)
+    return targets.get(target)(profile).render(job_for(profile, *words, **changes))
 
 
 def texts():

@@ -14,7 +14,7 @@ import pytest
 from official_trainer import cli
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
-from official_trainer.launch.target import Host, Submitted
+from official_trainer.launch.target import Host
 from official_trainer.launch.targets import tpu_supervise
 from tests.launch.rendered_google import NAME, TPU, profile_of, rendered
 
@@ -67,10 +67,8 @@ class Slice:
 
     def supervise(self, text=""):
         text = f"{TPU}{text}"
-        submit = rendered("tpu", text).submit
-        job = Submitted(name=NAME, id=NAME, profile=profile_of("tpu", text), model_dir=RUN, submit=submit)
         host = Host(run=self.run, say=self.said.append, wait=self.wait)
-        return targets.get("tpu").supervise(job, host)
+        return targets.get("tpu")(profile_of("tpu", text)).supervise(NAME, rendered("tpu", text).submit, RUN, host)
 
 
 def loses(name, **data):

@@ -23,8 +23,8 @@ def names() -> tuple[str, ...]:
     return tuple(path.stem for path in paths if path.stem in _NAMED.findall(path.read_text(encoding="utf-8")))
 
 
-def get(name: str) -> Target[Any]:
+def get(name: str) -> type[Target[Any]]:
     """Returns a target by its name, one of `names`."""
     module = importlib.import_module(f"{__package__}.{name}")
-    (found,) = (each for each in vars(module).values() if getattr(each, "name", None) == name)
-    return found()
+    found: list[type[Target[Any]]] = [each for each in vars(module).values() if getattr(each, "name", None) == name]
+    return found[0]

@@ -18,7 +18,7 @@ from official_trainer.distributed.tpu import LOCAL
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, Role, files_of_this_machine, idle_tpu, is_in, literal
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.target import Argv, Rendered, Target
 from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 
@@ -43,10 +43,11 @@ class Kubernetes(Target[KubernetesProfile]):
     """A JobSet, or a TFJob."""
 
     name = "kubernetes"
-    profile = KubernetesProfile
+    profile_class = KubernetesProfile
     needs = "kubectl, with a context for the cluster"
 
-    def problems(self, job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
+    def problems(self, job: JobSpec) -> Iterator[str]:
+        profile = self.profile
         if not LABEL.fullmatch(job.name):
             what = f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters"
             yield f"{what}, digits and dashes, starting with a letter; set `name` in the profile"
@@ -61,44 +62,44 @@ class Kubernetes(Target[KubernetesProfile]):
         if profile.tpu is not None:
             yield from idle_tpu(job)
 
-    def render(self, job: JobSpec, profile: KubernetesProfile) -> Rendered:
-        built = (_jobset if profile.kind == "jobset" else _tfjob)(job, profile)
-        file = f"{profile.kind}.yaml"
+    def render(self, job: JobSpec) -> Rendered:
+        kind = self.profile.kind
+        built = (_jobset if kind == "jobset" else _tfjob)(job, self.profile)
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
-        return Rendered(files={file: dump_yaml(built)}, submit=(_kubectl(profile, "create", f"--filename={file}"),))
+        create = self._kubectl("create", f"--filename={kind}.yaml")
+        return Rendered(files={f"{kind}.yaml": dump_yaml(built)}, submit=(create,))
 
-    def status(self, job: Submitted[KubernetesProfile]) -> Argv:
-        kind = job.profile.kind
+    def status(self, job_id: str) -> Argv:
+        kind = self.profile.kind
         columns = ("KIND:.kind", "NAME:.metadata.name", f"STATE:{_STATE[kind]}", "POD:.status.phase",
                    "NODE:.spec.nodeName", "STARTED:.metadata.creationTimestamp")  # fmt: skip
-        return self._kubectl(job, "get", f"{_RESOURCE[kind]},pods", f"--output=custom-columns={','.join(columns)}")
+        words = (f"{_RESOURCE[kind]},pods", f"--output=custom-columns={','.join(columns)}")
+        return self._kubectl("get", *words, _selector(job_id))
 
     def is_running(self, code: int, output: str) -> bool:
         rows = [line.split() for line in output.splitlines()]
         states = [row[2] for row in rows if row[0] in ("JobSet", "TFJob")]
         return code == 0 and any(state not in _ENDED for state in states)
 
-    def logs(self, job: Submitted[KubernetesProfile], *, follow: bool) -> Argv:
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
         words = ("--all-containers", "--prefix", "--tail=-1", f"--max-log-requests={_MOST_LOGS}")
-        return self._kubectl(job, "logs", *words, *(["--follow"] if follow else []))
+        return self._kubectl("logs", *words, *(["--follow"] if follow else []), _selector(job_id))
 
-    def cancel(self, job: Submitted[KubernetesProfile]) -> tuple[Argv, ...]:
-        profile = job.profile
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
         words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and ended
-        return (_kubectl(profile, "delete", _RESOURCE[profile.kind], job.name, *words),)
+        return (self._kubectl("delete", _RESOURCE[self.profile.kind], job_id, *words),)
 
-    def resume(self, job: Submitted[KubernetesProfile]) -> tuple[Argv, ...]:
-        return (*self.cancel(job), *job.submit)  # an ended object never starts again
+    def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
+        return (*self.cancel(job_id), *submit)  # an ended object never starts again
 
-    def _kubectl(self, job: Submitted[KubernetesProfile], verb: str, *words: str) -> Argv:
-        """Returns a command about a job and its pods."""
-        selector = f"--selector={_INSTANCE_LABEL}={job.name}"
-        return _kubectl(job.profile, verb, *words, selector)
+    def _kubectl(self, verb: str, *words: str) -> Argv:
+        places = (("context", self.profile.context), ("namespace", self.profile.namespace))
+        return ("kubectl", *(f"--{name}={value}" for name, value in places if value), verb, *words)
 
 
-def _kubectl(profile: KubernetesProfile, verb: str, *words: str) -> Argv:
-    places = (("context", profile.context), ("namespace", profile.namespace))
-    return ("kubectl", *(f"--{name}={value}" for name, value in places if value), verb, *words)
+def _selector(job_id: str) -> str:
+    """Returns the option that selects a job and its pods."""
+    return f"--selector={_INSTANCE_LABEL}={job_id}"
 
 
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:

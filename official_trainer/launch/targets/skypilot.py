@@ -17,7 +17,7 @@ from official_trainer.distributed.cluster import WORKER
 from official_trainer.errors import START_AGAIN
 from official_trainer.launch.profile import VARIABLE, Profile
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.target import Argv, Rendered, Target
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 
 FILE = "skypilot.yaml"
@@ -84,43 +84,42 @@ class SkyPilot(Target[SkyPilotProfile]):
     """One task for as many machines as there are workers."""
 
     name = "skypilot"
-    profile = SkyPilotProfile
+    profile_class = SkyPilotProfile
     needs = (
         "this command only writes the YAML; save it with `launch skypilot … > job.yaml`, and start it with "
         "`sky jobs launch job.yaml`"
     )
 
-    def problems(self, job: JobSpec, profile: SkyPilotProfile) -> Iterator[str]:
+    def problems(self, job: JobSpec) -> Iterator[str]:
         if not files.is_url(job.model_dir):
             what = f"--model_dir={job.model_dir} would be lost with its machine after the job"
             yield f"{what}; use a URL, such as gs://BUCKET/RUN"
         for word, path in files_of_this_machine(job).items():
-            if not any(is_in(path, place) for place in profile.file_mounts):
+            if not any(is_in(path, place) for place in self.profile.file_mounts):
                 yield f"{word} is a file of this machine; use its path relative to workdir, or add it to file_mounts"
 
-    def render(self, job: JobSpec, profile: SkyPilotProfile) -> Rendered:
-        submitted = Submitted(name=job.name, id=job.name, profile=profile)
-        secrets = [f"--secret={name}" for name in profile.secrets]
+    def render(self, job: JobSpec) -> Rendered:
+        secrets = [f"--secret={name}" for name in self.profile.secrets]
         commands = (
             ("sky", "jobs", "launch", *secrets, "FILE"),
-            self.status(submitted),
-            self.logs(submitted, follow=True),
-            *self.cancel(submitted),
+            self.status(job.name),
+            self.logs(job.name, follow=True),
+            *self.cancel(job.name),
         )
         head = "".join(f"# {' '.join(command)}\n" for command in commands)
-        return Rendered(files={FILE: head + dump_yaml(_task(job, profile))}, submit=())
+        return Rendered(files={FILE: head + dump_yaml(_task(job, self.profile))}, submit=())
 
-    def restarts(self, profile: SkyPilotProfile) -> int | None:
-        return None if profile.max_restarts else 0
+    def restarts(self) -> int | None:
+        return None if self.profile.max_restarts else 0
 
-    def status(self, job: Submitted[SkyPilotProfile]) -> Argv:
+    def status(self, job_id: str) -> Argv:
         return ("sky", "jobs", "queue")
 
-    def logs(self, job: Submitted[SkyPilotProfile], *, follow: bool) -> Argv:
-        return ("sky", "jobs", "logs", f"--name={job.name}", *(() if follow else ("--no-follow",)))
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
+        return ("sky", "jobs", "logs", f"--name={job_id}", *(() if follow else ("--no-follow",)))
 
-    def cancel(self, job: Submitted[SkyPilotProfile]) -> tuple[Argv, ...]:
-        return (("sky", "jobs", "cancel", f"--name={job.name}"),)
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
+        return (("sky", "jobs", "cancel", f"--name={job_id}"),)
 
 
 def _task(job: JobSpec, profile: SkyPilotProfile) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from official_trainer.distributed.slurm import HOSTS, ROLE
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Profile, Resources, command_problems
 from official_trainer.launch.spec import JobSpec, is_in
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.target import Argv, Rendered, Target
 from official_trainer.launch.targets.rendering import script
 
 _SCRIPT = "job.sbatch"
@@ -134,13 +134,14 @@ class Slurm(Target[SlurmProfile]):
     """Slurm, through sbatch, squeue and scancel."""
 
     name = "slurm"
-    profile = SlurmProfile
+    profile_class = SlurmProfile
     needs = "run this on a machine from which jobs are submitted, or install Slurm's client there (slurm-client)"
 
-    def variants(self, profile: SlurmProfile) -> tuple[tuple[str, ...], ...]:
-        return profile.sweep
+    def variants(self) -> tuple[tuple[str, ...], ...]:
+        return self.profile.sweep
 
-    def problems(self, job: JobSpec, profile: SlurmProfile) -> Iterator[str]:
+    def problems(self, job: JobSpec) -> Iterator[str]:
+        profile = self.profile
         for what, path in (("--model_dir", job.model_dir), ("the current directory", job.cwd)):
             if path.startswith("ram://"):
                 yield f"{what}={path} is in the memory of one process; use a directory that all nodes see"
@@ -165,32 +166,32 @@ class Slurm(Target[SlurmProfile]):
                 f"the same number of processes; set nodes and tasks_per_node so that their product is {tasks}"
             )
 
-    def render(self, job: JobSpec, profile: SlurmProfile) -> Rendered:
-        return Rendered(files={_SCRIPT: _script(job, profile)}, submit=(("sbatch", "--parsable", _SCRIPT),))
+    def render(self, job: JobSpec) -> Rendered:
+        return Rendered(files={_SCRIPT: _script(job, self.profile)}, submit=(("sbatch", "--parsable", _SCRIPT),))
 
-    def id_of(self, job: Submitted[SlurmProfile], output: str) -> str:
+    def id_of(self, name: str, output: str) -> str:
         found = _ID.fullmatch(output)
         return found[1] if found else ""
 
-    def restarts(self, profile: SlurmProfile) -> int:
-        return profile.max_restarts if profile.requeue else 0
+    def restarts(self) -> int:
+        return self.profile.max_restarts if self.profile.requeue else 0
 
-    def status(self, job: Submitted[SlurmProfile]) -> Argv:
-        return ("squeue", "--states=all", f"--jobs={job.id}", f"--Format={_COLUMNS}")
+    def status(self, job_id: str) -> Argv:
+        return ("squeue", "--states=all", f"--jobs={job_id}", f"--Format={_COLUMNS}")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and _RUNNING.search(output) is not None
 
-    def logs(self, job: Submitted[SlurmProfile], *, follow: bool) -> Argv:
-        return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files(job))
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
+        return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files())
 
-    def log_files(self, job: Submitted[SlurmProfile]) -> tuple[str, ...]:
-        _, *others = [role for role, count in job.profile.counts.items() if count]  # the first shares the script's log
-        runs = [f"-{number}" for number in range(len(job.profile.sweep))] or [""]
+    def log_files(self) -> tuple[str, ...]:
+        _, *others = [role for role, count in self.profile.counts.items() if count]  # the first shares the script's log
+        runs = [f"-{number}" for number in range(len(self.profile.sweep))] or [""]
         return tuple(f"{name}{run}.out" for run in runs for name in ("slurm", *others))
 
-    def cancel(self, job: Submitted[SlurmProfile]) -> tuple[Argv, ...]:
-        return (("scancel", job.id),)
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
+        return (("scancel", job_id),)
 
 
 def _script(job: JobSpec, own: SlurmProfile) -> str:
@@ -205,7 +206,7 @@ def _script(job: JobSpec, own: SlurmProfile) -> str:
         steps="\n".join(_steps(job, own)),
         waits="\n".join(f"ended {name}" for name in trained),
         trained=" ".join(trained),
-        max_restarts=Slurm().restarts(own),
+        max_restarts=Slurm(own).restarts(),
         config=int(ExitCode.CONFIG),
         retry=int(ExitCode.RETRY),
         again="|".join(str(int(code)) for code in START_AGAIN),

@@ -19,7 +19,7 @@ from official_trainer.distributed.cluster import WORKER
 from official_trainer.launch import rerun
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, idle_tpu
-from official_trainer.launch.target import Argv, Host, Rendered, Submitted, Target
+from official_trainer.launch.target import Argv, Host, Rendered, Target
 from official_trainer.launch.targets.rendering import script
 from official_trainer.launch.targets.tpu_profile import NEEDS, TpuProfile, missing_fields, split_git, unseen_files
 from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, PLACE, SliceSupervisor, state_of
@@ -45,11 +45,12 @@ class TpuTarget(Target[TpuProfile]):
     """Cloud TPU, by gcloud."""
 
     name = "tpu"
-    profile = TpuProfile
+    profile_class = TpuProfile
     needs = NEEDS
     is_supervised = True
 
-    def problems(self, job: JobSpec, profile: TpuProfile) -> Iterator[str]:
+    def problems(self, job: JobSpec) -> Iterator[str]:
+        profile = self.profile
         yield from missing_fields(profile, _NEEDED)
         if profile.is_pod is None and profile.accelerator_type:
             yield f"pod: {profile.accelerator_type} may have one host or several; set pod to true or false"
@@ -66,34 +67,61 @@ class TpuTarget(Target[TpuProfile]):
             )
         yield from unseen_files(job)
 
-    def render(self, job: JobSpec, profile: TpuProfile) -> Rendered:
-        slice_ = Submitted(name=job.name, id=job.name, profile=profile)
-        (delete,) = self.cancel(slice_)
-        clear = script("tpu_clear.sh", describe=shlex.join(self.status(slice_)), delete=shlex.join(delete))
-        return Rendered(files={_STARTUP: startup_script(job, profile), _CLEAR: clear}, submit=(_create(slice_),))
+    def render(self, job: JobSpec) -> Rendered:
+        (delete,) = self.cancel(job.name)
+        clear = script("tpu_clear.sh", describe=shlex.join(self.status(job.name)), delete=shlex.join(delete))
+        texts = {_STARTUP: startup_script(job, self.profile), _CLEAR: clear}
+        return Rendered(files=texts, submit=(self._create(job.name),))
 
-    def status(self, job: Submitted[TpuProfile]) -> Argv:
-        return _gcloud(job, "describe", "--format=json(name,createTime,state)")
+    def status(self, job_id: str) -> Argv:
+        return self._gcloud("describe", job_id, "--format=json(name,createTime,state)")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and state_of(output).name not in (*LOST, *_ENDING)
 
-    def logs(self, job: Submitted[TpuProfile], *, follow: bool) -> Argv:
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
         path = f"{FOLDER}/{LOG}"
         command = f"sudo tail --lines=+1 --follow=name --retry {path}" if follow else f"sudo cat {path}"
-        address = ("--internal-ip",) if job.profile.internal_ips else ()
-        place = (*_place(job.profile), "--worker=0", *address)
-        return ("gcloud", "compute", "tpus", "tpu-vm", "ssh", job.id, *place, f"--command={command}")
+        address = ("--internal-ip",) if self.profile.internal_ips else ()
+        place = (*self._place, "--worker=0", *address)
+        return ("gcloud", "compute", "tpus", "tpu-vm", "ssh", job_id, *place, f"--command={command}")
 
-    def cancel(self, job: Submitted[TpuProfile]) -> tuple[Argv, ...]:
-        is_queued = job.profile.queued
-        return (_gcloud(job, "delete", "--quiet", *(("--force",) if is_queued else ())),)
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
+        return (self._gcloud("delete", job_id, "--quiet", *(("--force",) if self.profile.queued else ())),)
 
-    def resume(self, job: Submitted[TpuProfile]) -> tuple[Argv, ...]:
-        return (("bash", _CLEAR), *job.submit)
+    def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
+        return (("bash", _CLEAR), *submit)
 
-    def supervise(self, job: Submitted[TpuProfile], host: Host) -> Outcome:
-        return SliceSupervisor(self, job, host).supervise()
+    def supervise(self, job_id: str, submit: tuple[Argv, ...], model_dir: str, host: Host) -> Outcome:
+        return SliceSupervisor(self, job_id, submit, model_dir, host).supervise()
+
+    @property
+    def _place(self) -> Argv:
+        return (f"--project={self.profile.project}", f"--zone={self.profile.zone}")
+
+    def _gcloud(self, verb: str, name: str, *flags: str) -> Argv:
+        kind = "queued-resources" if self.profile.queued else "tpu-vm"
+        return ("gcloud", "compute", "tpus", kind, verb, name, *self._place, *flags)
+
+    def _create(self, name: str) -> Argv:
+        tpu = self.profile
+        flags = [f"--accelerator-type={tpu.accelerator_type}"]
+        if tpu.queued:
+            flags += [f"--node-id={name}", f"--runtime-version={tpu.runtime_version}"]
+        else:
+            flags += [f"--version={tpu.runtime_version}"]
+        flags += [f"--{word}" for word in ("spot", "reserved") if getattr(tpu, word)]
+        flags += ["--internal-ips"] if tpu.internal_ips else []
+        values = {
+            "valid-until-duration": tpu.valid_until,
+            "network": tpu.network,
+            "subnetwork": tpu.subnetwork,
+            "service-account": tpu.service_account,
+            "labels": ",".join(f"{key}={value}" for key, value in tpu.labels.items()),
+        }
+        flags += [f"--{flag}={value}" for flag, value in values.items() if value]
+        flags += [f"--metadata-from-file=startup-script={_STARTUP}"]
+        return self._gcloud("create", name, *flags, "--quiet")
 
 
 def _role_problems(job: JobSpec) -> Iterator[str]:
@@ -103,36 +131,6 @@ def _role_problems(job: JobSpec) -> Iterator[str]:
             yield f"workers={role.count}: one process drives a whole slice; leave workers at 1, and use a larger slice"
         elif role.name != WORKER:
             yield f"{role.name}: a slice runs one process, which trains; leave it out"
-
-
-def _gcloud(job: Submitted[TpuProfile], verb: str, *flags: str) -> Argv:
-    kind = "queued-resources" if job.profile.queued else "tpu-vm"
-    return ("gcloud", "compute", "tpus", kind, verb, job.id, *_place(job.profile), *flags)
-
-
-def _place(tpu: TpuProfile) -> Argv:
-    return (f"--project={tpu.project}", f"--zone={tpu.zone}")
-
-
-def _create(job: Submitted[TpuProfile]) -> Argv:
-    tpu = job.profile
-    flags = [f"--accelerator-type={tpu.accelerator_type}"]
-    if tpu.queued:
-        flags += [f"--node-id={job.name}", f"--runtime-version={tpu.runtime_version}"]
-    else:
-        flags += [f"--version={tpu.runtime_version}"]
-    flags += [f"--{word}" for word in ("spot", "reserved") if getattr(tpu, word)]
-    flags += ["--internal-ips"] if tpu.internal_ips else []
-    values = {
-        "valid-until-duration": tpu.valid_until,
-        "network": tpu.network,
-        "subnetwork": tpu.subnetwork,
-        "service-account": tpu.service_account,
-        "labels": ",".join(f"{key}={value}" for key, value in tpu.labels.items()),
-    }
-    flags += [f"--{flag}={value}" for flag, value in values.items() if value]
-    flags += [f"--metadata-from-file=startup-script={_STARTUP}"]
-    return _gcloud(job, "create", *flags, "--quiet")
 
 
 def startup_script(job: JobSpec, profile: TpuProfile) -> str:

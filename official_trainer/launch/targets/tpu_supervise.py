@@ -17,7 +17,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode
-from official_trainer.launch.target import Host, Submitted, Target
+from official_trainer.launch.target import Argv, Host, Target
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.verdict import Outcome, Restarts
 
@@ -88,13 +88,18 @@ class SliceSupervisor:
 
     Args:
       target: gcloud's commands.
-      job: the job as it was submitted.
+      name: of the slice, which is that of its job.
+      submit: the commands that created it.
+      model_dir: the run directory.
       host: runs commands, prints and waits.
     """
 
-    def __init__(self, target: Target[TpuProfile], job: Submitted[TpuProfile], host: Host) -> None:
-        self._target, self._job, self._host = target, job, host
-        limit = job.profile.max_restarts
+    def __init__(
+        self, target: Target[TpuProfile], name: str, submit: tuple[Argv, ...], model_dir: str, host: Host
+    ) -> None:
+        self._target, self._name, self._model_dir, self._host = target, name, model_dir, host
+        self._create = target.resume(name, submit)
+        limit = target.profile.max_restarts
         self._restarts = Restarts(
             limit=None if limit else 0,
             first_seconds=_FIRST_SECONDS,
@@ -115,7 +120,7 @@ class SliceSupervisor:
 
     def _look(self) -> Outcome | None:
         """Handles the slice's current state; returns the outcome if the job has ended."""
-        ran = self._host.run(self._target.status(self._job))
+        ran = self._host.run(self._target.status(self._name))
         if ran.returncode:
             return self._handle_failed_status(ran)
         self._failures = 0
@@ -123,7 +128,7 @@ class SliceSupervisor:
         self._report(f"the slice is {state.name}")
         if state.name not in (*_UP, *LOST):
             return None
-        ended = self._read(files.join(self._job.model_dir, PLACE, EXIT))
+        ended = self._read(files.join(self._model_dir, PLACE, EXIT))
         if ended is not None and ended["ended"][:19] > state.created[:19]:  # else an earlier slice wrote it
             return self._end(ended["exit_code"])
         if state.name in _UP:
@@ -147,7 +152,7 @@ class SliceSupervisor:
     def _replace(self, why: str) -> Outcome | None:
         """Deletes the rest of the slice and requests another one until it exists; returns an outcome on failure."""
         while True:
-            status = self._read(files.join(self._job.model_dir, _STATUS)) or {}
+            status = self._read(files.join(self._model_dir, _STATUS)) or {}
             step = status.get("last_checkpoint_step")
             seconds = self._restarts.next(step)
             if isinstance(seconds, str):
@@ -155,9 +160,9 @@ class SliceSupervisor:
             from_step = "from the start" if step is None else f"from step {step}"
             self._host.say(f"{why}: slice {self._restarts.count + 1}, {from_step}, in {seconds:g} s")
             if self._host.wait(seconds):
-                note = f"{why}; `official-trainer job resume {self._job.name}` creates another slice"
+                note = f"{why}; `official-trainer job resume {self._name}` creates another slice"
                 return Outcome(code=ExitCode.PREEMPTED, was_asked=True, note=note)
-            failed = next((ran for ran in map(self._host.run, self._target.resume(self._job)) if ran.returncode), None)
+            failed = next((ran for ran in map(self._host.run, self._create) if ran.returncode), None)
             if failed is None:
                 return None
             if not any(sign in failed.stderr for sign in _TRANSIENT):
@@ -166,17 +171,17 @@ class SliceSupervisor:
 
     def _end(self, code: int) -> Outcome:
         """Deletes the slice of a job that has ended, unless the profile keeps it."""
-        log = files.join(self._job.model_dir, PLACE, LOG)
+        log = files.join(self._model_dir, PLACE, LOG)
         self._host.say(f"training has ended with exit code {code}; its log is {log}")
-        if not self._job.profile.keep:
-            for argv in self._target.cancel(self._job):
+        if not self._target.profile.keep:
+            for argv in self._target.cancel(self._name):
                 ran = self._host.run(argv)
                 failure = f"the slice cannot be deleted: {_last_error(ran)}. {self._how_to_delete}"
                 self._host.say(failure if ran.returncode else "slice deleted")
         return Outcome(code=code, note=f"training has ended with exit code {code}" if code else "")
 
     def _give_up(self, code: ExitCode, why: str) -> Outcome:
-        again = f"`official-trainer job resume {self._job.name}` tries again"
+        again = f"`official-trainer job resume {self._name}` tries again"
         return Outcome(code=code, note=f"{why}; no other slice is created. {again}")
 
     @property
@@ -185,7 +190,7 @@ class SliceSupervisor:
 
     @property
     def _how_to_delete(self) -> str:
-        return f"`official-trainer job cancel {self._job.name}` deletes it"
+        return f"`official-trainer job cancel {self._name}` deletes it"
 
     def _report(self, text: str) -> None:
         """Prints a text unless it is the same as the last one."""

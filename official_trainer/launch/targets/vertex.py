@@ -20,7 +20,7 @@ from official_trainer.errors import nearest
 from official_trainer.launch import rerun
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.target import Argv, Rendered, Target
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.launch.targets.tpu_profile import NEEDS, label_problems, missing_fields, unseen_files
 
@@ -101,11 +101,11 @@ class VertexTarget(Target[VertexProfile]):
     """Vertex AI, by gcloud."""
 
     name = "vertex"
-    profile = VertexProfile
+    profile_class = VertexProfile
     needs = NEEDS
 
-    def problems(self, job: JobSpec, profile: VertexProfile) -> Iterator[str]:
-        yield from missing_fields(profile, _NEEDED)
+    def problems(self, job: JobSpec) -> Iterator[str]:
+        yield from missing_fields(self.profile, _NEEDED)
         for role in job.roles:
             if role.name in DATA_ROLES:
                 yield f"{role.name}: Vertex AI runs chief, worker, ps and evaluator; start a tf.data service elsewhere"
@@ -117,35 +117,47 @@ class VertexTarget(Target[VertexProfile]):
             yield f"--model_dir={job.model_dir}: the machines cannot see it; use a gs:// URL"
         yield from unseen_files(job)
 
-    def render(self, job: JobSpec, profile: VertexProfile) -> Rendered:
-        labels = ",".join(f"{key}={value}" for key, value in profile.labels.items())
+    def render(self, job: JobSpec) -> Rendered:
+        labels = ",".join(f"{key}={value}" for key, value in self.profile.labels.items())
         words = (f"--display-name={job.name}", f"--config={JOB}", *((f"--labels={labels}",) if labels else ()))
         return Rendered(
-            files={JOB: dump_yaml(_job_spec(job, profile))},
-            submit=(_gcloud(profile, "create", *words, "--format=value(name)"),),
+            files={JOB: dump_yaml(_job_spec(job, self.profile))},
+            submit=(self._gcloud("create", *words, "--format=value(name)"),),
         )
 
-    def id_of(self, job: Submitted[VertexProfile], output: str) -> str:
-        del job
+    def id_of(self, name: str, output: str) -> str:
+        del name
         return (output.split() or [""])[-1]
 
-    def status(self, job: Submitted[VertexProfile]) -> Argv:
-        return _gcloud(job.profile, "describe", job.id, "--format=json(state,createTime,startTime,endTime,error)")
+    def status(self, job_id: str) -> Argv:
+        return self._gcloud("describe", job_id, "--format=json(state,createTime,startTime,endTime,error)")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and json.loads(output).get("state") not in _ENDED
 
-    def logs(self, job: Submitted[VertexProfile], *, follow: bool) -> Argv:
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
         if follow:
-            return _gcloud(job.profile, "stream-logs", job.id)
-        number = job.id.rpartition("/")[2]
-        project = job.profile.project
+            return self._gcloud("stream-logs", job_id)
+        number = job_id.rpartition("/")[2]
         found = f'resource.type="ml_job" AND resource.labels.job_id="{number}"'
         shown = "--format=value(timestamp,resource.labels.task_name,jsonPayload.message,textPayload)"
-        return ("gcloud", "logging", "read", found, f"--project={project}", "--freshness=30d", "--order=asc", shown)
+        return (
+            "gcloud",
+            "logging",
+            "read",
+            found,
+            f"--project={self.profile.project}",
+            "--freshness=30d",
+            "--order=asc",
+            shown,
+        )
 
-    def cancel(self, job: Submitted[VertexProfile]) -> tuple[Argv, ...]:
-        return (_gcloud(job.profile, "cancel", job.id),)
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
+        return (self._gcloud("cancel", job_id),)
+
+    def _gcloud(self, verb: str, *words: str) -> Argv:
+        place = (f"--project={self.profile.project}", f"--region={self.profile.region}")
+        return ("gcloud", "ai", "custom-jobs", verb, *words, *place)
 
 
 _NEEDED = {
@@ -154,11 +166,6 @@ _NEEDED = {
     "image_uri": "us-docker.pkg.dev/my-project/images/trainer:1",
     "machine_type": "n1-standard-8",
 }
-
-
-def _gcloud(profile: VertexProfile, verb: str, *words: str) -> Argv:
-    place = (f"--project={profile.project}", f"--region={profile.region}")
-    return ("gcloud", "ai", "custom-jobs", verb, *words, *place)
 
 
 def _job_spec(job: JobSpec, vertex: VertexProfile) -> dict[str, Any]:
