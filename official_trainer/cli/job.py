@@ -121,7 +121,7 @@ def _resume(folder: str, target: Target[Any], record: Record) -> int:
         raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` shows its state")
     commands = target.resume(record.id, record.submit)
     again = dataclasses.replace(record, submitted_at=submission.now())
-    submit.report_submitted(submission.start(folder, target, commands, again, print), folder, target)
+    submit.report_submitted(submission.start(folder, target, commands, again), folder, target)
     return int(ExitCode.DONE)
 
 

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer import files
 from official_trainer.cli import flags, target, terminal, train
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
@@ -165,17 +164,6 @@ def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -
     if counts[CHIEF] + counts[WORKER] > 1:  # first, so that a name from the user overrides it
         arguments.set = [f"{_JOB_NAME_FIELD}=launch", *(arguments.set or ())]
     return ports
-
-
-def with_data_service(job: JobSpec, ports: list[int]) -> JobSpec:
-    """Returns the job with a tf.data service, if there are ports for one."""
-    if not ports:
-        return job
-    from official_trainer.inputs.data_service import WORK_DIR
-    from official_trainer.launch.spec import with_data_service
-
-    # A new folder: the journal of an earlier service has addresses that other processes may use now.
-    return with_data_service(job, ports, files.join(job.model_dir, WORK_DIR, str(ports[0])))
 
 
 def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:

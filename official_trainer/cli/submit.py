@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         files=tuple(rendered.files),
         profile=engine.profile.as_dict(),
     )
-    report_submitted(submission.submit(folder, engine, rendered, record, print), folder, engine)
+    report_submitted(submission.submit(folder, engine, rendered, record), folder, engine)
     return int(ExitCode.DONE)
 
 

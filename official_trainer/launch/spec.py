@@ -56,7 +56,6 @@ class JobSpec:
       cwd: the directory of the command; relative paths in the arguments of its roles start there.
       strategy: its `runtime.distribution_strategy`.
       grace_seconds: how long a process may save after SIGTERM before it is killed.
-      journal: the folder of its dispatcher, which is useless once the job has ended.
     """
 
     roles: tuple[Role, ...]
@@ -65,7 +64,6 @@ class JobSpec:
     model_dir: str = ""
     cwd: str = ""
     strategy: str = ""
-    journal: str | None = None
 
     @property
     def has_servers(self) -> bool:
@@ -129,7 +127,7 @@ def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobS
     Args:
       job: the training; its processes know the dispatcher's address.
       ports: of the dispatcher, then of each data worker; they stay the same after a restart.
-      work_dir: the folder for the dispatcher's journal.
+      work_dir: the folder for the dispatcher's journal, which is useless once the job has ended.
     """
     command = ("official_trainer", "data-service")
     dispatching = (*command, f"--role={DISPATCHER}", f"--work_dir={work_dir}")
@@ -138,7 +136,7 @@ def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobS
         Role(name=DISPATCHER, count=1, argv=dispatching, ports=tuple(ports[:1])),
         Role(name=DATA_WORKER, count=len(ports) - 1, argv=working, ports=tuple(ports[1:])),
     )
-    return dataclasses.replace(job, roles=(*job.roles, *roles), journal=work_dir)
+    return dataclasses.replace(job, roles=(*job.roles, *roles))
 
 
 def dispatcher_address(port: int) -> str:

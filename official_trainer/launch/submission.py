@@ -17,7 +17,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer import config, files
@@ -82,17 +82,16 @@ def job_name(wanted: str, experiment: str, model_dir: str) -> str:
     return f"{begin[:_LONGEST_NAME].rstrip('-')}-{hashlib.sha256(os.fsencode(model_dir)).hexdigest()[:_DIGITS]}"
 
 
-def submit(
-    folder: str, target: Target[Any], rendered: Rendered, record: Record, say: Callable[[str], object]
-) -> Record:
+def submit(folder: str, target: Target[Any], rendered: Rendered, record: Record) -> Record:
     """Writes a job's files, starts it, and writes its record; returns the record, with the engine's id.
+
+    The engine's output is printed.
 
     Args:
       folder: of the job.
       target: its engine.
       rendered: the files and commands.
       record: without the engine's id.
-      say: prints the engine's output.
 
     Raises:
       EngineError: a program is missing or has failed; the folder is as it was before. If a command before it has
@@ -105,7 +104,7 @@ def submit(
         for name, text in rendered.files.items():
             assert name == os.path.basename(name) and name not in ("", RECORD), name
             files.write_text_atomically(os.path.join(folder, name), text)
-        record = start(folder, target, rendered.submit, record, say)
+        record = start(folder, target, rendered.submit, record)
     except BaseException:
         if read(folder) == last:  # `job resume` submits the recorded job, so the folder must hold its files
             _put_back(folder, before)
@@ -115,9 +114,7 @@ def submit(
     return record
 
 
-def start(
-    folder: str, target: Target[Any], commands: Sequence[Argv], record: Record, say: Callable[[str], object]
-) -> Record:
+def start(folder: str, target: Target[Any], commands: Sequence[Argv], record: Record) -> Record:
     """Runs the commands that start a job whose files exist; returns and raises as `submit`."""
     found = record.id
     for number, argv in enumerate(commands):
@@ -129,7 +126,7 @@ def start(
             what = "" if found else _without_id(target, output)
         is_bare_id = len(output.split()) == 1 and found in output  # which is printed in a sentence later
         if output and not is_bare_id:
-            say(done.stdout.rstrip())
+            print(done.stdout.rstrip())
         if what and number:
             _write(folder, record)
             what += f"; `official-trainer job cancel {record.name}` cancels what was started before it"

@@ -87,7 +87,7 @@ def test_a_job_is_shown_and_nothing_is_done(workspace, capfd):
 
 def test_several_files_are_shown_with_their_names(workspace, capfd, monkeypatch):
     two = Rendered(files={"a.sh": "a\n", "b.sh": "b\n"}, submit=(("engine", "start"),))
-    monkeypatch.setattr(scripted.Scripted, "render", lambda self, job, profile: two)
+    monkeypatch.setattr(scripted.Scripted, "render", lambda self, job: two)
     assert launch("digits_mlp") == 0
     out, err = capfd.readouterr()
     lines = out.splitlines()
