@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import operator
 import os
 import re
 import sys
@@ -34,6 +35,11 @@ REQUIREMENTS = (
 )
 """The dependencies of pyproject.toml, repeated here because a checkout may not be installed."""
 
+_COMPARE = {
+    "==": lambda version, bound: version[: len(bound)] == bound,
+    ">=": operator.ge,
+    "<": operator.lt,
+}
 _DEVICES_TIMEOUT_SECONDS = 180
 _LIST_DEVICES = """
 import json
@@ -247,15 +253,8 @@ def _requirement(name: str) -> str:
 
 def _satisfies(version: str, wanted: str) -> bool:
     """Returns whether `version` is in a range of `==1.2.*`, `>=1.2` and `<3`, separated by commas."""
-    return all(_within(_numbers(version), part.strip()) for part in wanted.split(","))
-
-
-def _within(version: tuple[int, ...], part: str) -> bool:
-    operator = part.rstrip("0123456789.*")
-    bound = _numbers(part.removeprefix(operator))
-    if operator == "==":
-        return version[: len(bound)] == bound
-    return version >= bound if operator == ">=" else version < bound
+    parts = re.findall(r"(==|>=|<)([0-9.]+)", wanted)
+    return all(_COMPARE[sign](_numbers(version), _numbers(bound)) for sign, bound in parts)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

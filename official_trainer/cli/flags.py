@@ -32,7 +32,6 @@ def add_run_flags(parser: Parser) -> None:
 
 def add_config_flags(parser: Parser) -> None:
     """Declares the flags that change a configuration, by precedence; the last one wins."""
-    parser.accept_overrides()
     parser.value("config_file", "FILE", "YAML over the experiment's values; may be repeated", repeat=True)
     parser.value("tpu", "ADDRESS", "sets runtime.tpu")
     parser.value("tf_data_service", "ADDRESS", "training data comes through the tf.data service at grpc://HOST:PORT")

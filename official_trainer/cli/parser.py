@@ -49,7 +49,6 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.epilog = ""
-        self._takes_overrides = False
         self._takes_command = False
         self._value_names: list[str] = []
         self._switch_names: list[str] = []
@@ -71,10 +70,6 @@ class Parser(argparse.ArgumentParser):
         """Adds a sentence below the flags of the help."""
         self.epilog = f"{self.epilog} {text}".strip()
 
-    def accept_overrides(self) -> None:
-        """Accepts `PATH=VALUE` and `--PATH=VALUE` as values of `--set`."""
-        self._takes_overrides = True
-
     def accept_command(self) -> None:
         """Accepts a `--` before the flags of the command that the verb starts."""
         self._takes_command = True
@@ -92,7 +87,7 @@ class Parser(argparse.ArgumentParser):
         """
         if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
             argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
-        words = _Words(self._value_names, self._switch_names, overrides=self._takes_overrides)
+        words = _Words(self._value_names, self._switch_names)
         words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
         for name, on in words.switches.items():
@@ -101,7 +96,7 @@ class Parser(argparse.ArgumentParser):
             setattr(arguments, name, word)
         late = [word for word in words.positionals if self._takes_command and word.startswith("--")]
         extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
-        problems = words.problems + [self._unexpected(word) for word in extra]
+        problems = words.problems + [words.unexpected(word) for word in extra]
         if late:
             problems.append(f"{late[0]}: flags after a second `--` are not read; leave one `--` out")
         if problems and not arguments.help:
@@ -120,14 +115,9 @@ class Parser(argparse.ArgumentParser):
                 words.append(f"--{name}" if on else f"--no{name}")
         return words
 
-    def _unexpected(self, word: str) -> str:
-        name, equals, _ = word.partition("=")
-        flags = [*self._value_names, *self._switch_names]
-        return f"unexpected argument {word!r}{did_you_mean(name, flags, prefix='--') if equals else ''}"
-
 
 class _Words:
-    """The words of one command line, by kind.
+    """The words of one command line, by kind. With a flag `--set`, `PATH=VALUE` and `--PATH=VALUE` are values of it.
 
     Attributes:
       values: `(flag, value)` in the order given; `path=value` is `("set", "path=value")`.
@@ -136,10 +126,9 @@ class _Words:
       problems: one line each.
     """
 
-    def __init__(self, values: Collection[str], switches: Collection[str], *, overrides: bool) -> None:
-        self._value_flags = values
-        self._switch_flags = switches
-        self._overrides = overrides
+    def __init__(self, value_flags: Sequence[str], switch_flags: Sequence[str]) -> None:
+        self._value_flags, self._switch_flags = value_flags, switch_flags
+        self._takes_overrides = "set" in value_flags
         self.values: list[tuple[str, str]] = []
         self.switches: dict[str, bool] = {}
         self.positionals: list[str] = []
@@ -165,7 +154,7 @@ class _Words:
         ]
 
     def _argument(self, word: str) -> None:
-        if self._overrides and _OVERRIDE.match(word):
+        if self._takes_overrides and _OVERRIDE.match(word):
             self.values.append(("set", word))
         else:
             self.positionals.append(word)
@@ -183,7 +172,7 @@ class _Words:
             self._switch(name, "true" if value is None else value)
         elif value is None and name.startswith("no") and negated in self._switch_flags:
             self.switches[negated] = False
-        elif self._overrides and "." in spelled:
+        elif self._takes_overrides and "." in spelled:
             self.values.append(("set", f"{spelled}={self._value(spelled, value, rest)}"))
         else:
             self._unknown.append((name, self._unknown_flag(spelled, name)))
@@ -202,9 +191,16 @@ class _Words:
         self.switches[name] = _SWITCH_VALUES.get(value.lower(), False)
 
     def _unknown_flag(self, spelled: str, name: str) -> str:
-        if name in _NOT_NEEDED:
-            return f"unknown flag --{spelled}: {_NOT_NEEDED[name]}"
-        return f"unknown flag --{spelled}{did_you_mean(name, [*self._value_flags, *self._switch_flags], prefix='--')}"
+        hint = f": {_NOT_NEEDED[name]}" if name in _NOT_NEEDED else self._nearest_flag(name)
+        return f"unknown flag --{spelled}{hint}"
+
+    def unexpected(self, word: str) -> str:
+        """Returns the problem of a positional argument too many, which may be a flag without its dashes."""
+        name, equals, _ = word.partition("=")
+        return f"unexpected argument {word!r}{self._nearest_flag(name) if equals else ''}"
+
+    def _nearest_flag(self, name: str) -> str:
+        return did_you_mean(name, [*self._value_flags, *self._switch_flags], prefix="--")
 
 
 def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> str:

@@ -54,7 +54,12 @@ class TpuTarget(Target[TpuProfile]):
         yield from missing_fields(profile, _NEEDED)
         if profile.is_pod is None and profile.accelerator_type:
             yield f"pod: {profile.accelerator_type} may have one host or several; set pod to true or false"
-        yield from _role_problems(job)
+        for role in job.roles:  # one process drives a slice, with any number of hosts
+            if role.name == WORKER and role.count > 1:
+                what = f"workers={role.count}: one process drives a whole slice"
+                yield f"{what}; leave workers at 1, and use a larger slice"
+            elif role.name != WORKER:
+                yield f"{role.name}: a slice runs one process, which trains; leave it out"
         if profile.resources != Resources() or profile.ps_resources != Resources():
             yield "resources: accelerator_type determines the resources; leave resources and ps_resources out"
         if not _NAME.fullmatch(job.name):
@@ -122,15 +127,6 @@ class TpuTarget(Target[TpuProfile]):
         flags += [f"--{flag}={value}" for flag, value in values.items() if value]
         flags += [f"--metadata-from-file=startup-script={_STARTUP}"]
         return self._gcloud("create", name, *flags, "--quiet")
-
-
-def _role_problems(job: JobSpec) -> Iterator[str]:
-    """Yields roles that a slice cannot have: one process drives it, with any number of hosts."""
-    for role in job.roles:
-        if role.name == WORKER and role.count > 1:
-            yield f"workers={role.count}: one process drives a whole slice; leave workers at 1, and use a larger slice"
-        elif role.name != WORKER:
-            yield f"{role.name}: a slice runs one process, which trains; leave it out"
 
 
 def startup_script(job: JobSpec, profile: TpuProfile) -> str:
