@@ -29,15 +29,13 @@ MODES = (*modes.TRAINING_MODES, "predict")
 _GRACE_MARGIN_SECONDS = 10.0  # a process ends by itself after runtime.stop_grace_seconds
 _JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
-_LEAST = {"workers": 1, "ps": 0, "max_restarts": 0}
 
 
 def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
     """Returns the profile of a job: the target's defaults, under the file, under the flags.
 
     Raises:
-      UsageError: a flag is not a number.
-      ConfigError: the file has a problem.
+      ConfigError: the file or a flag has a problem.
     """
     from official_trainer import config
 
@@ -62,9 +60,9 @@ def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
 
 def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     """Yields flag, field and value of the flags that override a profile."""
-    for name, least in _LEAST.items():
-        if (number := flags.read_number(arguments, name, least=least)) is not None:
-            yield f"--{name}", name, str(number)
+    for name in ("workers", "ps", "max_restarts"):
+        if (number := getattr(arguments, name)) is not None:
+            yield f"--{name}", name, number
     for name in ("chief", "evaluator"):
         if (on := getattr(arguments, name)) is not None:
             yield f"--{'' if on else 'no'}{name}", name, str(on).lower()

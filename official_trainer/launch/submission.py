@@ -98,19 +98,20 @@ def submit(folder: str, target: Target[Any], rendered: Rendered, record: Record)
         succeeded, the record is written, so that the job can be cancelled.
     """
     last = read(folder)
-    before = {name: _content(folder, name) for name in rendered.files}
+    paths = {name: os.path.join(folder, name) for name in rendered.files}
+    before = {path: files.read_bytes(path) if os.path.isfile(path) else None for path in paths.values()}
     os.makedirs(folder, exist_ok=True)
     try:
         for name, text in rendered.files.items():
             assert name == os.path.basename(name) and name not in ("", RECORD), name
-            files.write_text_atomically(os.path.join(folder, name), text)
+            files.write_text_atomically(paths[name], text)
         record = start(folder, target, rendered.submit, record)
     except BaseException:
         if read(folder) == last:  # `job resume` submits the recorded job, so the folder must hold its files
             _put_back(folder, before)
         raise
     for name in set(last.files if last else ()) - {*rendered.files, RECORD}:
-        _remove(folder, os.path.basename(name))
+        _remove(os.path.join(folder, os.path.basename(name)))
     return record
 
 
@@ -214,28 +215,21 @@ def _without_id(target: Target[Any], output: str) -> str:
     )
 
 
-def _content(folder: str, name: str) -> bytes | None:
-    try:
-        return files.read_bytes(os.path.join(folder, name))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
     """Restores the content of files, and removes empty folders."""
-    for name, content in before.items():
+    for path, content in before.items():
         if content is None:
-            _remove(folder, name)
+            _remove(path)
         else:
-            files.write_bytes_atomically(os.path.join(folder, name), content)
+            files.write_bytes_atomically(path, content)
     for place in (folder, os.path.dirname(folder)):
         with contextlib.suppress(OSError):  # it is not empty
             os.rmdir(place)
 
 
-def _remove(folder: str, name: str) -> None:
+def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-        os.remove(os.path.join(folder, name))
+        os.remove(path)
 
 
 def _write(folder: str, record: Record) -> None:

@@ -170,16 +170,15 @@ class Processes:
       running: those that run, by the starter's number.
     """
 
-    def __init__(self, starter: Starter, signals: Signals, environ: Mapping[str, str]) -> None:
+    def __init__(self, starter: Starter, signals: Signals) -> None:
         """Takes what starts processes and what ends a wait.
 
         Args:
           starter: starts and signals them.
           signals: of the launcher.
-          environ: the environment that all processes share.
         """
         self.running: dict[int, Process] = {}
-        self._starter, self._environ = starter, environ
+        self._starter = starter
         self._all: dict[Process, None] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(starter, selectors.EVENT_READ)
@@ -198,7 +197,7 @@ class Processes:
         """Starts a process, or starts it again."""
         self._all[process] = None
         process.pid = None
-        number, process.output = self._starter.start(process.member.argv, _environ_of(process.member, self._environ))
+        number, process.output = self._starter.start(process.member.argv, _environ_of(process.member))
         self.running[number] = process
         self._selector.register(process.output, selectors.EVENT_READ, process)
 
@@ -272,8 +271,7 @@ class Processes:
             process.output = -1
 
 
-def _environ_of(member: Member, environ: Mapping[str, str]) -> dict[str, str]:
-    direct = {
-        name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")
-    }  # gRPC would use a proxy for loopback too
-    return {**environ, **direct, "PYTHONUNBUFFERED": "1", **member.environ}
+def _environ_of(member: Member) -> dict[str, str]:
+    # gRPC would use a proxy for loopback too.
+    direct = {name: ",".join(filter(None, (os.environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")}
+    return {**os.environ, **direct, "PYTHONUNBUFFERED": "1", **member.environ}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import random
 import socket
 
@@ -38,7 +37,7 @@ def launch(job: JobSpec, options: Options, printer: Printer) -> Outcome:
         starter = stack.enter_context(Starter(preload=options.preload))
         while True:
             try:
-                with Processes(starter, signals, os.environ) as processes:
+                with Processes(starter, signals) as processes:
                     outcome = Attempt(job, options, printer, processes, signals).run(place(job))
             except StarterError as error:
                 outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
