@@ -183,7 +183,7 @@ def test_commands_can_be_given(words, place, document, workspace, monkeypatch):
 
 def _profile_of(name):
     """Returns the section that a target's profiles fill."""
-    return Profile() if name == launch.LOCAL else targets.get(name).profile()
+    return Profile() if name == launch.LOCAL else targets.get(name).profile_class()
 
 
 def check_other_program(words):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from official_trainer.cli import flags
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 
 USAGE = "--role=dispatcher|data_worker [--port=PORT] [flags]"
 

@@ -17,9 +17,9 @@ import types
 from collections.abc import Sequence
 
 from official_trainer import files
-from official_trainer.cli import log, terminal
+from official_trainer.cli import terminal
 from official_trainer.cli.flags import Parser
-from official_trainer.cli.spelling import UsageError, did_you_mean
+from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode, UserError
 
 _INTERRUPTED = 130
@@ -107,7 +107,7 @@ def _command(argv: list[str], prog: str, home: str | None) -> int:
         return int(ExitCode.DONE)
     arguments.home = home
     arguments.argv = [*called.split(), *rest]
-    with log.shown(quiet=bool(getattr(arguments, "quiet", False))):
+    with terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))):
         return int(module.run(arguments))
 
 

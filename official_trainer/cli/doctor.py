@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import operator
 import os
 import re
 import sys
@@ -34,6 +35,11 @@ REQUIREMENTS = (
 )
 """The dependencies of pyproject.toml, repeated here because a checkout may not be installed."""
 
+_COMPARE = {
+    "==": lambda version, bound: version[: len(bound)] == bound,
+    ">=": operator.ge,
+    "<": operator.lt,
+}
 _DEVICES_TIMEOUT_SECONDS = 180
 _LIST_DEVICES = """
 import json
@@ -102,18 +108,11 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if arguments.devices and versions.get("tensorflow"):
         yield check_devices(devices(), has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
     if arguments.warm:
-        yield _read_garden()
+        yield read_garden()
 
 
-def check_garden(num_listed: int, num_read: int) -> Finding:
-    """Counts the experiments of Model Garden that were read; that some cannot be imported is no problem here."""
-    detail = f"{num_listed} experiments, all read"
-    if num_read < num_listed:
-        detail = f"{num_listed} experiments, {num_read} read; `list` shows why the others cannot be"
-    return Finding("Model Garden", True, detail)
-
-
-def _read_garden() -> Finding:
+def read_garden() -> Finding:
+    """Reads all experiments of Model Garden; that some cannot be imported is no problem here."""
     import contextlib
 
     from official_trainer.config import ConfigError
@@ -124,7 +123,9 @@ def _read_garden() -> Finding:
         with contextlib.suppress(ConfigError):
             index.description(name)
             num_read += 1
-    return check_garden(len(index.entries()), num_read)
+    num_listed = len(index.entries())
+    read = "all read" if num_read == num_listed else f"{num_read} read; `list` shows why the others cannot be"
+    return Finding("Model Garden", True, f"{num_listed} experiments, {read}")
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
@@ -141,8 +142,9 @@ def check_package(requirement: str, version: str | None) -> Finding:
     wanted = requirement.removeprefix(name)
     if version and _satisfies(version, wanted):
         return Finding(name, True, version)
-    found = f"{version}, needs {wanted}" if version else f"not installed, needs {wanted}"
-    return Finding(name, False, found, f"python -m pip install '{requirement}'")
+    return Finding(
+        name, False, f"{version or 'not installed'}, needs {wanted}", f"python -m pip install '{requirement}'"
+    )
 
 
 def check_orbit(importable: bool) -> Finding:
@@ -251,15 +253,8 @@ def _requirement(name: str) -> str:
 
 def _satisfies(version: str, wanted: str) -> bool:
     """Returns whether `version` is in a range of `==1.2.*`, `>=1.2` and `<3`, separated by commas."""
-    return all(_within(_numbers(version), part.strip()) for part in wanted.split(","))
-
-
-def _within(version: tuple[int, ...], part: str) -> bool:
-    operator = part.rstrip("0123456789.*")
-    bound = _numbers(part.removeprefix(operator))
-    if operator == "==":
-        return version[: len(bound)] == bound
-    return version >= bound if operator == ">=" else version < bound
+    parts = re.findall(r"(==|>=|<)([0-9.]+)", wanted)
+    return all(_COMPARE[sign](_numbers(version), _numbers(bound)) for sign, bound in parts)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""The flags that several verbs share, and the parser with which each verb declares its flags.
+"""The flags that several verbs share.
 
 Owns: Model Garden's flags of a run, `--mode`, `--checkpoint`, the flags of predictions.
-Does not own: the spellings of a flag (`spelling.py`), the use of the values (`target.py` and each verb).
+Does not own: the spellings of a flag (`parser.py`), the use of the values (`target.py` and each verb).
 """
 
 from __future__ import annotations
@@ -9,111 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from official_trainer.cli.spelling import UsageError, Words, did_you_mean
+from official_trainer.cli.parser import Parser, UsageError, did_you_mean
 
 if TYPE_CHECKING:  # `doctor` reads its flags also where the dependencies of these packages are missing
     from official_trainer.runs.predictions.shards import PredictionSettings
 
 GIN_FLAGS = ("gin_file", "gin_params")
-
-
-class Parser(argparse.ArgumentParser):
-    """An argparse parser with absl's spellings, which reports all problems of a command line at once."""
-
-    def __init__(self, prog: str, *, usage: str, description: str) -> None:
-        super().__init__(
-            prog,
-            usage=f"{prog} {usage}",
-            description=description,
-            formatter_class=_Formatter,
-            add_help=False,
-            allow_abbrev=False,
-        )
-        self.epilog = ""
-        self._takes_overrides = False
-        self._takes_command = False
-        self._value_names: list[str] = []
-        self._switch_names: list[str] = []
-        self._position_names: list[str] = []
-        self.switch("help", "show this text and exit")
-
-    def value(self, name: str, metavar: str, help: str, *, repeat: bool = False) -> None:
-        """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`."""
-        self._value_names.append(name)
-        self.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
-
-    def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
-        """Declares `--name` and `--noname`; the help shows the one that changes the default."""
-        self._switch_names.append(name)
-        flag = f"--no{name}" if default else f"--{name}"
-        self.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
-
-    def note(self, text: str) -> None:
-        """Adds a sentence below the flags of the help."""
-        self.epilog = f"{self.epilog} {text}".strip()
-
-    def accept_overrides(self) -> None:
-        """Accepts `PATH=VALUE` and `--PATH=VALUE` as values of `--set`."""
-        self._takes_overrides = True
-
-    def accept_command(self) -> None:
-        """Accepts a `--` before the flags of the command that the verb starts."""
-        self._takes_command = True
-
-    def positional(self, name: str, metavar: str, help: str) -> None:
-        """Declares a positional argument, None by default."""
-        self._position_names.append(name)
-        self.add_argument(name, metavar=metavar, nargs="?", help=help)
-
-    def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Reads `argv`.
-
-        Raises:
-          UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
-        """
-        if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
-            argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
-        words = Words(self._value_names, self._switch_names, overrides=self._takes_overrides)
-        words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
-        arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
-        for name, on in words.switches.items():
-            setattr(arguments, name, on)
-        for name, word in zip(self._position_names, words.positionals, strict=False):
-            setattr(arguments, name, word)
-        late = [word for word in words.positionals if self._takes_command and word.startswith("--")]
-        extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
-        problems = words.problems + [self._unexpected(word) for word in extra]
-        if late:
-            problems.append(f"{late[0]}: flags after a second `--` are not read; leave one `--` out")
-        if problems and not arguments.help:
-            raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
-        return arguments
-
-    def words(self, arguments: argparse.Namespace) -> list[str]:
-        """Returns the command line that gives this parser's flags the values of `arguments`."""
-        words = [getattr(arguments, name) for name in self._position_names if getattr(arguments, name) is not None]
-        for name in self._value_names:
-            value = getattr(arguments, name)
-            values = value if isinstance(value, list) else [] if value is None else [value]
-            words += [f"--{name}={each}" for each in values]
-        for name in self._switch_names:
-            if (on := getattr(arguments, name)) != self.get_default(name):
-                words.append(f"--{name}" if on else f"--no{name}")
-        return words
-
-    def _unexpected(self, word: str) -> str:
-        name, equals, _ = word.partition("=")
-        flags = [*self._value_names, *self._switch_names]
-        return f"unexpected argument {word!r}{did_you_mean(name, flags, prefix='--') if equals else ''}"
-
-
-class _Formatter(argparse.HelpFormatter):
-    """One column for all flags, wide enough for the longest."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
 
 
 def add_run_flags(parser: Parser) -> None:
@@ -129,7 +32,6 @@ def add_run_flags(parser: Parser) -> None:
 
 def add_config_flags(parser: Parser) -> None:
     """Declares the flags that change a configuration, by precedence; the last one wins."""
-    parser.accept_overrides()
     parser.value("config_file", "FILE", "YAML over the experiment's values; may be repeated", repeat=True)
     parser.value("tpu", "ADDRESS", "sets runtime.tpu")
     parser.value("tf_data_service", "ADDRESS", "training data comes through the tf.data service at grpc://HOST:PORT")
@@ -172,11 +74,6 @@ def read_mode(arguments: argparse.Namespace) -> str:
     return mode
 
 
-def add_config_change_flag(parser: Parser) -> None:
-    """Declares `--allow_config_change`."""
-    parser.switch("allow_config_change", "continue a run with another config than that of its checkpoint")
-
-
 def add_checkpoint_flag(parser: Parser) -> None:
     """Declares `--checkpoint`."""
     parser.value("checkpoint", "WHICH", "`latest`, `best` or a step (default: latest)")
@@ -188,11 +85,34 @@ def read_checkpoint(arguments: argparse.Namespace) -> str:
     Raises:
       UsageError: it is something else.
     """
-    which = "latest" if arguments.checkpoint is None else arguments.checkpoint
+    which = "latest" if arguments.checkpoint is None else str(arguments.checkpoint)
     if which not in ("latest", "best") and not which.isdecimal():
         near = did_you_mean(which, ("latest", "best"))
         raise UsageError(f"--checkpoint={which}: expected `latest`, `best` or the number of a step{near}")
     return which
+
+
+def read_number(arguments: argparse.Namespace, name: str, *, least: int) -> int | None:
+    """Returns the number that a flag has; None if it is not given.
+
+    Raises:
+      UsageError: it is no whole number, or smaller than `least`.
+    """
+    text: str | None = getattr(arguments, name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise UsageError(f"--{name}={text}: expected a number from {least}")
+    return int(text)
+
+
+def _read_choice(arguments: argparse.Namespace, name: str, choices: Sequence[str]) -> str:
+    """Returns the choice that a flag has; the first one if it is not given."""
+    text = choices[0] if getattr(arguments, name) is None else str(getattr(arguments, name))
+    if text not in choices:
+        near = did_you_mean(text, choices)
+        raise UsageError(f"--{name}={text}: expected one of {', '.join(choices)}{near}")
+    return text
 
 
 def add_prediction_flags(parser: Parser) -> None:
@@ -213,21 +133,14 @@ def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:
     """
     from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS, PredictionSettings
 
-    given: dict[str, Any] = {}
-    for name, choices in (("format", FORMATS), ("data", DATA_SECTIONS)):
-        if (value := getattr(arguments, name)) is None:
-            continue
-        if value not in choices:
-            near = did_you_mean(value, choices)
-            raise UsageError(f"--{name}={value}: expected one of {', '.join(choices)}{near}")
-        given[name] = value
-    if (size := arguments.shard_size) is not None:
-        if not size.isdecimal() or not int(size):
-            raise UsageError(f"--shard_size={size}: expected a number of predictions, at least 1")
-        given["shard_size"] = int(size)
     if arguments.output == "":
         raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")
-    return PredictionSettings(output_dir=os.path.expanduser(arguments.output or ""), **given)
+    return PredictionSettings(
+        output_dir=os.path.expanduser(arguments.output or ""),
+        format=_read_choice(arguments, "format", FORMATS),
+        data=_read_choice(arguments, "data", DATA_SECTIONS),
+        shard_size=read_number(arguments, "shard_size", least=1),
+    )
 
 
 def refuse_idle_prediction(arguments: argparse.Namespace, mode: str) -> None:

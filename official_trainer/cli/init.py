@@ -12,7 +12,7 @@ import os
 import shlex
 
 from official_trainer.cli import flags, terminal
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 
 USAGE = "DIR"
 

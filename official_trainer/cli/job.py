@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from official_trainer.cli import flags, submit, terminal
-from official_trainer.cli.spelling import UsageError, did_you_mean
+from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode
 from official_trainer.launch import submission, targets
 from official_trainer.launch.local.signals import Signals
@@ -56,7 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         near = did_you_mean(record.target, targets.names())
         raise submission.RecordError(f"{record.name}: no such target: {record.target}{near}; was it removed?")
     folder = submit.folder_of(arguments, record.name)
-    return _ACTIONS[arguments.action](folder, targets.get(record.target), record, arguments.follow)
+    engine = submission.target_of(record)
+    if arguments.follow:
+        return _logs(folder, engine, record, follow=True)
+    return _ACTIONS[arguments.action](folder, engine, record)
 
 
 def _find(name: str | None, records: list[Record]) -> Record:
@@ -84,63 +87,51 @@ def _list(records: list[Record], root: str) -> int:
     return int(ExitCode.DONE)
 
 
-def _status(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
-    del follow
+def _status(folder: str, target: Target[Any], record: Record) -> int:
     print(f"{record.name}: {record.target} {record.id}, submitted {record.submitted_at}, in {record.model_dir}")
-    argv = target.status(submission.submitted(target, record))
-    submission.find_programs(target, [argv])
-    code = submission.run(argv, folder)[0]
+    code = submission.run(target, target.status(record.id), folder).returncode
     if code:
         terminal.report_error(f"{record.target} knows no status; the run's own is in {record.model_dir}", "note", "dim")
     return code
 
 
-def _logs(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
-    job = submission.submitted(target, record)
-    names = target.log_files(job)
+def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = False) -> int:
+    names = target.log_files()
     if names and not follow and not any(os.path.exists(os.path.join(folder, name)) for name in names):
         how = f"`official-trainer job status {record.name}` shows its state"
         terminal.report_error(f"{record.name} has printed nothing yet; {how}", "note", "dim")
         return int(ExitCode.DONE)
-    argv = target.logs(job, follow=follow)
-    submission.find_programs(target, [argv])
     try:
-        return submission.run(argv, folder)[0]
+        return submission.run(target, target.logs(record.id, follow=follow), folder).returncode
     except KeyboardInterrupt:  # the usual way to leave; the program has got the signal too
         return _INTERRUPTED
 
 
-def _cancel(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
-    del follow
-    commands = target.cancel(submission.submitted(target, record))
-    submission.find_programs(target, commands)
-    failed = [argv for argv in commands if submission.run(argv, folder)[0]]  # all of them, also after a failure
+def _cancel(folder: str, target: Target[Any], record: Record) -> int:
+    commands = target.cancel(record.id)
+    failed = [argv for argv in commands if submission.run(target, argv, folder).returncode]  # all, also after a failure
     if failed:
         raise EngineError(f"{record.name}: {submission.shown(failed[0])} failed; its error is above")
     print(f"{record.name} was cancelled; `official-trainer job resume {record.name}` continues from its checkpoint")
     return int(ExitCode.DONE)
 
 
-def _resume(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
-    del follow
+def _resume(folder: str, target: Target[Any], record: Record) -> int:
     if submission.is_running(folder, target, record):
         raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` shows its state")
-    commands = target.resume(submission.submitted(target, record), submission.rendered_before(folder, record))
+    commands = target.resume(record.id, record.submit)
     again = dataclasses.replace(record, submitted_at=submission.now())
-    submit.report_submitted(submission.start(folder, target, commands, again, print), folder, target)
+    submit.report_submitted(submission.start(folder, target, commands, again), folder, target)
     return int(ExitCode.DONE)
 
 
-def _supervise(folder: str, target: Target[Any], record: Record, follow: bool) -> int:
-    del follow
+def _supervise(folder: str, target: Target[Any], record: Record) -> int:
     if not target.is_supervised:
         raise UsageError(f"{record.name}: {record.target} itself restarts a job; `job supervise` is not needed")
-    job, rendered = submission.submitted(target, record), submission.rendered_before(folder, record)
-    submission.find_programs(target, [target.status(job)])
     with Signals() as signals:
-        run = functools.partial(submission.run_detached, folder=folder)
+        run = functools.partial(submission.run_detached, target, folder=folder)
         host = Host(run=run, say=_say, wait=signals.wait)
-        outcome = target.supervise(job, rendered, record.model_dir, host)
+        outcome = target.supervise(record.id, record.submit, record.model_dir, host)
     if outcome.note:
         terminal.report_error(outcome.note, "stopped" if outcome.was_asked else "error")
     return outcome.code

@@ -12,9 +12,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer import files
 from official_trainer.cli import flags, target, terminal, train
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 
@@ -30,15 +29,13 @@ MODES = (*modes.TRAINING_MODES, "predict")
 _GRACE_MARGIN_SECONDS = 10.0  # a process ends by itself after runtime.stop_grace_seconds
 _JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
-_LEAST = {"workers": 1, "ps": 0, "max_restarts": 0}
 
 
 def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
     """Returns the profile of a job: the target's defaults, under the file, under the flags.
 
     Raises:
-      UsageError: a flag is not a number.
-      ConfigError: the file has a problem.
+      ConfigError: the file or a flag has a problem.
     """
     from official_trainer import config
 
@@ -63,20 +60,12 @@ def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
 
 def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     """Yields flag, field and value of the flags that override a profile."""
-    for name, least in _LEAST.items():
-        if (number := _number(name, getattr(arguments, name), least=least)) is not None:
-            yield f"--{name}", name, str(number)
+    for name in ("workers", "ps", "max_restarts"):
+        if (number := getattr(arguments, name)) is not None:
+            yield f"--{name}", name, number
     for name in ("chief", "evaluator"):
         if (on := getattr(arguments, name)) is not None:
             yield f"--{'' if on else 'no'}{name}", name, str(on).lower()
-
-
-def _number(name: str, text: str | None, *, least: int) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal()) or int(text) < least:
-        raise UsageError(f"--{name}={text}: expected a number from {least}")
-    return int(text)
 
 
 def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
@@ -113,7 +102,7 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
       mode: of the processes that train or predict.
       check: refuses a job that cannot be trained.
     """
-    from official_trainer.launch.spec import training_job, with_gpus
+    from official_trainer.launch.spec import training_job
     from official_trainer.runs.job import Job
 
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
@@ -135,8 +124,8 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
     parser = flags.Parser("train", usage="", description="")
     train.add_flags(parser, MODES)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
-    job = training_job(counts, parser.words(arguments), grace_seconds=grace)
-    job = with_gpus(job, lambda role: profile.resources_of(role).gpus)
+    gpus = {role: profile.resources_of(role).gpus for role in counts}
+    job = training_job(counts, parser.words(arguments), grace_seconds=grace, gpus=gpus)
     strategy = resolved.config.runtime.distribution_strategy
     return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
 
@@ -154,7 +143,7 @@ def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -
     Raises:
       UsageError: a flag names another service, or there are parameter servers.
     """
-    count = _number("data_workers", arguments.data_workers, least=0)
+    count = flags.read_number(arguments, "data_workers", least=0)
     if not count:
         return []
     if arguments.tf_data_service:
@@ -173,17 +162,6 @@ def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -
     if counts[CHIEF] + counts[WORKER] > 1:  # first, so that a name from the user overrides it
         arguments.set = [f"{_JOB_NAME_FIELD}=launch", *(arguments.set or ())]
     return ports
-
-
-def with_data_service(job: JobSpec, ports: list[int]) -> JobSpec:
-    """Returns the job with a tf.data service, if there are ports for one."""
-    if not ports:
-        return job
-    from official_trainer.inputs.data_service import WORK_DIR
-    from official_trainer.launch.spec import with_data_service
-
-    # A new folder: the journal of an earlier service has addresses that other processes may use now.
-    return with_data_service(job, ports, files.join(job.model_dir, WORK_DIR, str(ports[0])))
 
 
 def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:

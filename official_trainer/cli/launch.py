@@ -15,8 +15,9 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from official_trainer import files
 from official_trainer.cli import flags, job_spec, terminal, train
-from official_trainer.cli.spelling import UsageError, did_you_mean
+from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -69,9 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
+    from official_trainer.inputs import data_service
     from official_trainer.launch.local import local, output
     from official_trainer.launch.local.attempt import Options
+    from official_trainer.launch.local.children import PRELOAD
     from official_trainer.launch.profile import Profile
+    from official_trainer.launch.spec import with_data_service
     from official_trainer.runs import run as engine
     from official_trainer.runs.job import check_ready
 
@@ -84,18 +88,21 @@ def _run_here(arguments: argparse.Namespace) -> int:
     check = check_ready if arguments.dry_run else starting  # the latter makes the directory
     job = job_spec.check_job(arguments, profile, mode, check)
     roles = [dataclasses.replace(role, environ=profile.environ) for role in job.roles]
-    job = job_spec.with_data_service(dataclasses.replace(job, roles=tuple(roles)), ports)
+    job = dataclasses.replace(job, roles=tuple(roles))
+    # A new folder: the journal of an earlier service has addresses that other processes may use now.
+    journal = files.join(job.model_dir, data_service.WORK_DIR, str(ports[0])) if ports else ""
+    if ports:
+        job = with_data_service(job, ports, journal)
     if arguments.dry_run:
         _print_plan(job)
         return int(ExitCode.DONE)
-    options = Options(supervise=arguments.supervise, max_restarts=limit)
-    if arguments.spawn:
-        options = dataclasses.replace(options, preload=())
-    log_dir = os.path.expanduser(arguments.log_dir) if arguments.log_dir else None
+    preload = () if arguments.spawn else PRELOAD
+    options = Options(supervise=arguments.supervise, max_restarts=limit, preload=preload)
+    log_dir = os.path.expanduser(arguments.log_dir or "")
     printer = output.Printer(sys.stdout, paint=paint_label, log_dir=log_dir, quiet=arguments.quiet)
-    outcome = local.launch(job, options, printer, newest=lambda: local.newest_step(job.model_dir))
-    if job.journal is not None:
-        shutil.rmtree(job.journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
+    outcome = local.launch(job, options, printer)
+    if journal:
+        shutil.rmtree(journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
     report(outcome)
     return outcome.code
 

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from official_trainer.garden.index import Entry

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from official_trainer.cli import flags, target
-from official_trainer.stopping import StopRequest
+from official_trainer.cli import flags, target, train
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output=DIR] [flags] [PATH=VALUE …]"
 
@@ -24,21 +23,4 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Predicts; only the log is printed."""
-    checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
-    with StopRequest() as stop:
-        with stop.interruptible():
-            experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
-            from official_trainer.runs import run as engine
-        engine.run(
-            experiment,
-            resolved,
-            mode="predict",
-            model_dir=model_dir,
-            quiet=arguments.quiet,
-            checkpoint=checkpoint,
-            argv=arguments.argv,
-            gin=gin,
-            stop=stop,
-            prediction=prediction,
-        )
-    return 0
+    return train.run_until_stopped(arguments, "predict", target.from_flags_or_run)

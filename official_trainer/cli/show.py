@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.cli import flags, target
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_dir(arguments: argparse.Namespace) -> str | None:
     """Returns the run directory that the argument names, or None if it names an experiment."""
     name = arguments.name or ""
-    if target.is_run_dir(name):
+    if name and files.exists(target.params_path(name)):
         return name
     if name in (os.curdir, os.pardir) or (os.sep in name and not _is_experiment(name, arguments)):
         raise UsageError(f"{name} is not the directory of a run: there is no {target.params_path(name)}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.cli import job_spec, target, terminal
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch import submission
@@ -31,24 +31,24 @@ _ONLY_HERE = ("supervise", "spawn", "data_workers", "log_dir")
 _CALLED = {PS: "parameter server"}
 
 
-def run(arguments: argparse.Namespace, engine: Target[Any]) -> int:
+def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     """Shows the job's files and commands, or submits it.
 
     Raises:
       UsageError: a flag has no effect, or the engine would not run the job as intended.
       EngineError: the engine's program is missing, or fails.
     """
-    _refuse_idle(arguments, engine)
-    profile, job = checked(arguments, engine)
-    if problems := [*_unwritable(job), *engine.problems(job, profile)]:
+    _refuse_idle(arguments, target_class)
+    engine, job = checked(arguments, target_class)
+    if problems := [*_unwritable(job), *engine.problems(job)]:
         raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
-    rendered = engine.render(job, profile)
+    rendered = engine.render(job)
     folder = folder_of(arguments, job.name)
     if not rendered.submit and arguments.submit:
         raise UsageError(f"--submit with `launch {engine.name}`: {engine.needs}")
     if not arguments.submit:
         _show(rendered, folder)
-        _summarise(engine, profile, job, rendered, folder)
+        _summarise(engine, job, rendered, folder)
         return int(ExitCode.DONE)
     _refuse_running(folder)
     record = Record(
@@ -60,9 +60,9 @@ def run(arguments: argparse.Namespace, engine: Target[Any]) -> int:
         argv=arguments.argv,
         submit=rendered.submit,
         files=tuple(rendered.files),
-        profile=profile.as_dict(),
+        profile=engine.profile.as_dict(),
     )
-    report_submitted(submission.submit(folder, engine, rendered, record, print), folder, engine)
+    report_submitted(submission.submit(folder, engine, rendered, record), folder, engine)
     return int(ExitCode.DONE)
 
 
@@ -88,21 +88,22 @@ def report_submitted(record: Record, folder: str, engine: Target[Any]) -> None:
         print("  official-trainer job " + " ".join(filter(None, (verb, record.name, flag))))
 
 
-def _refuse_idle(arguments: argparse.Namespace, engine: Target[Any]) -> None:
+def _refuse_idle(arguments: argparse.Namespace, engine: type[Target[Any]]) -> None:
     if given := [f"--{name}" for name in _ONLY_HERE if getattr(arguments, name)]:
         raise UsageError(f"{' and '.join(given)} would have no effect with `launch {engine.name}`; leave it out")
     if arguments.submit and arguments.dry_run:
         raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
 
 
-def checked(arguments: argparse.Namespace, engine: Target[Any]) -> tuple[Profile, JobSpec]:
-    """Returns the profile and the job, once they have passed the checks of its processes; of each run of a sweep too.
+def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> tuple[Target[Any], JobSpec]:
+    """Returns the target and the job, once it has passed the checks of its processes; of each run of a sweep too.
 
     Raises:
       UsageError: a flag has no effect here, or a run of a sweep is refused.
       ConfigError: the profile or the experiment's configuration has a problem.
     """
-    profile = job_spec.read_profile(arguments, engine.profile())
+    profile = job_spec.read_profile(arguments, target_class.profile_class())
+    engine = target_class(profile)
     experiment = target.named_experiment(arguments)
     model_dir = target.model_dir_of(experiment, arguments)
     arguments.model_dir = model_dir if files.is_url(model_dir) else os.path.abspath(model_dir)
@@ -110,7 +111,7 @@ def checked(arguments: argparse.Namespace, engine: Target[Any]) -> tuple[Profile
     if mode == "predict":
         fix = "start `official-trainer predict` as the tasks of a job of your own, or use `launch local`"
         raise UsageError(f"--mode=predict: `launch {engine.name}` starts what trains; {fix}")
-    variants = engine.variants(profile)
+    variants = engine.variants()
     check = check_ready if variants else _check_in(arguments.model_dir)
     job = job_spec.check_job(arguments, profile, mode, check)
     for number, overrides in enumerate(variants):
@@ -122,7 +123,7 @@ def checked(arguments: argparse.Namespace, engine: Target[Any]) -> tuple[Profile
         except UserError as error:
             raise UsageError(f"run {number} of the profile ({', '.join(overrides)}): {error}") from error
     name = submission.job_name(profile.name, experiment, job.model_dir)
-    return profile, dataclasses.replace(job, name=name)
+    return engine, dataclasses.replace(job, name=name)
 
 
 def _unwritable(job: JobSpec) -> Iterator[str]:
@@ -150,7 +151,7 @@ def _refuse_running(folder: str) -> None:
     record = submission.read(folder)
     if record is None or record.target not in targets.names():
         return
-    if submission.is_running(folder, targets.get(record.target), record):
+    if submission.is_running(folder, submission.target_of(record), record):
         raise UsageError(
             f"{record.name} was submitted to {record.target} as {record.id} at {record.submitted_at}, and has not "
             f"ended; `official-trainer job cancel {record.name}` ends it, another --model_dir makes another job"
@@ -167,13 +168,13 @@ def _show(rendered: Rendered, folder: str) -> None:
     sys.stdout.flush()  # before the summary on stderr
 
 
-def _summarise(engine: Target[Any], profile: Profile, job: JobSpec, rendered: Rendered, folder: str) -> None:
+def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:
     """Prints the summary of a job to stderr, and the commands that --submit would run."""
-    runs = len(engine.variants(profile))
-    restarts = engine.restarts(profile)
+    runs = len(engine.variants())
+    restarts = engine.restarts()
     does = f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"
     rows = [
-        ("processes", _processes(profile, job)),
+        ("processes", _processes(engine.profile, job)),
         ("run directory", _places(job.model_dir, runs)),
         ("max_restarts", f"{engine.name} does not count them" if restarts is None else str(restarts)),
         ("--submit", does) if rendered.submit else ("to start it", engine.needs),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer import files
 from official_trainer.cli import terminal
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,11 +129,6 @@ def workspace(arguments: argparse.Namespace) -> Path | None:
 def params_path(run_dir: str) -> str:
     """Returns the file with the configuration of a run."""
     return files.join(run_dir, "params.yaml")
-
-
-def is_run_dir(path: str) -> bool:
-    """Returns whether `path` has the configuration of a run."""
-    return bool(path) and files.exists(params_path(path))
 
 
 def recorded_experiment(run_dir: str) -> str:

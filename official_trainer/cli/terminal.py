@@ -1,14 +1,16 @@
-"""The look of the command line's own output: aligned columns, and colour on terminals.
+"""The look of the command line's own output: aligned columns, colour on terminals, and the package's log.
 
-Owns: tables, the `error:` prefix, when colour is used.
-Does not own: the progress of a run (`tracking/`).
+Owns: tables, the `error:` prefix, when colour is used; the handler of the log, for as long as a command runs.
+Does not own: the progress of a run (`tracking/`), the records of the log.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, TextIO
 
 _COLOURS = {
@@ -42,3 +44,34 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns one line per row, the cells of each column starting at the same place."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+class _Handler(logging.Handler):
+    """Writes to the current `sys.stderr`, which a progress bar replaces to keep its line below the others."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record)
+            if record.levelno >= logging.WARNING:
+                report_error(text, record.levelname.lower(), "yellow")
+            else:
+                print(text, file=sys.stderr, flush=True)
+        except OSError:
+            pass  # stderr is closed; the run continues without its log
+
+
+@contextlib.contextmanager
+def log_shown(*, quiet: bool) -> Iterator[None]:
+    """Shows the package's log inside the block; if `quiet`, only warnings and errors."""
+    logger, handler = logging.getLogger("official_trainer"), _Handler()
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logger.propagate = (
+        False  # TensorFlow's libraries may add a handler to the root logger, which would print each line twice
+    )
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before

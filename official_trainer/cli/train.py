@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from official_trainer.cli import flags, target
 from official_trainer.config import modes
@@ -36,7 +36,7 @@ def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) 
     """Declares the flags of Model Garden's train.py."""
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser, offered_modes)
-    flags.add_config_change_flag(parser)
+    parser.switch("allow_config_change", "continue a run with another config than that of its checkpoint")
     if "predict" in offered_modes:
         flags.add_checkpoint_flag(parser)
         flags.add_prediction_flags(parser)
@@ -48,20 +48,38 @@ def run(arguments: argparse.Namespace) -> int:
     mode = flags.read_mode(arguments)
     if mode != "predict":
         flags.refuse_idle_prediction(arguments, mode)
+    return run_until_stopped(arguments, mode, target.from_flags, allow_config_change=arguments.allow_config_change)
+
+
+def run_until_stopped(
+    arguments: argparse.Namespace,
+    mode: str,
+    find: Callable[[argparse.Namespace], target.Target],
+    *,
+    allow_config_change: bool = False,
+) -> int:
+    """Runs what the flags name in a mode; a signal ends it in order from here on.
+
+    Args:
+      arguments: the flags of `train`, or of `predict`.
+      mode: one of `modes.MODES`.
+      find: returns what the flags name.
+      allow_config_change: whether a run may continue with another config than its checkpoint's.
+    """
     checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
     with StopRequest() as stop:
         with stop.interruptible():
-            experiment, resolved, model_dir, gin = target.from_flags(arguments)
+            found = find(arguments)
             from official_trainer.runs import run as engine
         engine.run(
-            experiment,
-            resolved,
+            found.experiment,
+            found.resolved,
             mode=mode,
-            model_dir=model_dir,
+            model_dir=found.model_dir,
             quiet=arguments.quiet,
             argv=arguments.argv,
-            allow_config_change=arguments.allow_config_change,
-            gin=gin,
+            allow_config_change=allow_config_change,
+            gin=found.gin,
             stop=stop,
             checkpoint=checkpoint,
             prediction=prediction,

@@ -15,10 +15,8 @@ from typing import ClassVar
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
 
-_NAME = re.compile(
-    r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?"
-)  # with the suffix of a run directory, a valid name for every engine
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with a job's suffix, a valid name for every engine
 _SECRET = re.compile(r"(?:.*_)?(?:TOKEN|SECRET|PASSW(?:OR)?D|PWD|PAT|CREDENTIALS|API_?KEY)|.*_KEY", re.IGNORECASE)
 _URL_WITH_PASSWORD = re.compile(r"\w+://[^/\s:@]*:[^/\s@]+@")
 _WITHOUT_SHELL = "write each command as its own list, with complete paths"
@@ -70,12 +68,10 @@ class Profile(Config):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.name and not _NAME.fullmatch(self.name):
-            yield (
-                "name",
-                "is not a valid job name; use up to 30 lower-case letters, digits and dashes, starting with a letter",
-            )
+            what = "is not a valid job name; use up to 30 lower-case letters, digits and dashes, starting with a letter"
+            yield "name", what
         for name, value in self.environ.items():
-            if not _VARIABLE.fullmatch(name):
+            if not VARIABLE.fullmatch(name):
                 yield "environ", f"{name!r} is not a valid variable name; use letters, digits and underscores"
             elif name == "TF_CONFIG":
                 yield "environ", "TF_CONFIG identifies a process, so each process gets its own; leave it out"
@@ -83,20 +79,14 @@ class Profile(Config):
                 what = f"{name} looks like a secret, and the files of a job must not contain one"
                 yield "environ", f"{what}; {self.secrets_go}"
             elif "\0" in value:
-                yield (
-                    "environ",
-                    f"the value of {name} contains a NUL character, which a variable cannot have; remove it",
-                )
+                what = f"the value of {name} contains a NUL character, which a variable cannot have; remove it"
+                yield "environ", what
 
     @property
     def counts(self) -> dict[str, int]:
         """The number of processes of each role."""
-        return {
-            CHIEF: int(self.chief or self.ps > 0),
-            WORKER: self.workers,
-            PS: self.ps,
-            EVALUATOR: int(self.evaluator),
-        }
+        chief = int(self.chief or self.ps > 0)
+        return {CHIEF: chief, WORKER: self.workers, PS: self.ps, EVALUATOR: int(self.evaluator)}
 
     def resources_of(self, role: str) -> Resources:
         """Returns the resources of a process of this role."""

@@ -1,7 +1,7 @@
 """Restarts a command by its exit code, on machines of an engine that does not.
 
 Owns: this loop, and the command line that starts it.
-Does not own: the scripts around it (`launch/targets/tpu_startup.py`, `launch/targets/vertex.py`), when to give up
+Does not own: the scripts around it (`launch/targets/tpu.py`, `launch/targets/vertex.py`), when to give up
 (`verdict.py`).
 
     python -m official_trainer.launch.rerun --max_restarts=N [--finish=FILE] -- COMMAND…
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from types import FrameType
 
 from official_trainer.launch.verdict import Restarts, may_run_again
 
@@ -25,36 +24,31 @@ _MODULE = ("-m", "official_trainer.launch.rerun")
 
 
 class Command:
-    """The running command, and whether this process was signalled to stop; passes the signal on once."""
+    """The running command, to which a signal to stop is passed on once.
+
+    Attributes:
+      stopped: set by that signal.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self.stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._has_passed = False
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a signal to stop has come."""
-        return self._event.is_set()
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handles SIGTERM and SIGINT."""
-        del number, frame
-        self._event.set()
-        self._pass()
 
     def run(self, command: Sequence[str]) -> int:
         """Runs a command; returns its exit code, negative for a signal."""
         self._process = subprocess.Popen(command)
-        if self.is_stopped:  # between the two lines, or before
-            self._pass()
+        if self.stopped.is_set():  # between the two lines, or before
+            self.stop()
         return self._process.wait()
 
     def wait(self, seconds: float) -> None:
         """Waits that long, or until the signal comes."""
-        self._event.wait(seconds)
+        self.stopped.wait(seconds)
 
-    def _pass(self) -> None:
+    def stop(self, *signal_and_frame: object) -> None:
+        """Handles SIGTERM and SIGINT."""
+        self.stopped.set()
         if self._process is not None and not self._has_passed:
             self._has_passed = True
             with contextlib.suppress(ProcessLookupError):
@@ -73,7 +67,7 @@ def run(argv: Sequence[str], max_restarts: int, command: Command) -> int:
     while True:
         code = command.run(argv)
         shown = code if code >= 0 else 128 - code
-        if command.is_stopped or not may_run_again(code):
+        if command.stopped.is_set() or not may_run_again(code):
             return shown
         seconds = restarts.next(None)
         if isinstance(seconds, str):
@@ -81,7 +75,7 @@ def run(argv: Sequence[str], max_restarts: int, command: Command) -> int:
         message = f"ended with exit code {shown}; restart {restarts.count} of {max_restarts} in {seconds:g} s"
         print(message, file=sys.stderr, flush=True)
         command.wait(seconds)
-        if command.is_stopped:
+        if command.stopped.is_set():
             return shown
 
 
@@ -101,9 +95,9 @@ def main(argv: Sequence[str]) -> int:
     flags = dict(word.removeprefix("--").split("=", 1) for word in argv[:place])
     command = Command()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, command.handle)
+        signal.signal(number, command.stop)
     code = run(argv[place + 1 :], int(flags["max_restarts"]), command)
-    if "finish" in flags and not command.is_stopped:
+    if "finish" in flags and not command.stopped.is_set():
         subprocess.run(["bash", flags["finish"], "finish", str(code)], check=False)
     return code
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, GIVEN_GPUS, PS, ROLES, WORKER, Cluster, process_name
 
@@ -56,7 +56,6 @@ class JobSpec:
       cwd: the directory of the command; relative paths in the arguments of its roles start there.
       strategy: its `runtime.distribution_strategy`.
       grace_seconds: how long a process may save after SIGTERM before it is killed.
-      journal: the folder of its dispatcher, which is useless once the job has ended.
     """
 
     roles: tuple[Role, ...]
@@ -65,7 +64,6 @@ class JobSpec:
     model_dir: str = ""
     cwd: str = ""
     strategy: str = ""
-    journal: str | None = None
 
     @property
     def has_servers(self) -> bool:
@@ -100,31 +98,27 @@ class Member:
         return self.role if self.role == DISPATCHER else process_name(self.role, self.index).replace("_", " ")
 
 
-def training_job(counts: Mapping[str, int], argv: Sequence[str], *, grace_seconds: float) -> JobSpec:
+def training_job(
+    counts: Mapping[str, int], argv: Sequence[str], *, grace_seconds: float, gpus: Mapping[str, int] | None = None
+) -> JobSpec:
     """Returns the job that trains one experiment.
 
     Args:
       counts: the number of processes of each role.
       argv: the flags of `train`, with the mode as `--mode=MODE`; the evaluator gets its own mode.
       grace_seconds: see `JobSpec`.
+      gpus: of a process of each role, which finds its number in a variable; None for none.
     """
     command = ("official_trainer", "train")
     evaluating = [word for word in argv if not word.startswith("--mode=")] + [f"--mode={_EVALUATOR_MODE}"]
     words = {role: tuple(evaluating if role == EVALUATOR else argv) for role in ROLES}
-    roles = [Role(name=role, count=counts[role], argv=command + words[role]) for role in ROLES if counts.get(role)]
+    given = {role: {GIVEN_GPUS: str(count)} for role, count in (gpus or {}).items() if count}
+    roles = [
+        Role(name=role, count=counts[role], argv=command + words[role], environ=given.get(role, {}))
+        for role in ROLES
+        if counts.get(role)
+    ]
     return JobSpec(roles=tuple(roles), grace_seconds=grace_seconds)
-
-
-def with_gpus(job: JobSpec, gpus_of: Callable[[str], int]) -> JobSpec:
-    """Returns the job with a variable for each process that gets GPUs: how many.
-
-    Args:
-      job: its processes.
-      gpus_of: returns the number of GPUs for a process of a role.
-    """
-    added = {role.name: {GIVEN_GPUS: str(gpus)} if (gpus := gpus_of(role.name)) else {} for role in job.roles}
-    roles = [dataclasses.replace(role, environ={**role.environ, **added[role.name]}) for role in job.roles]
-    return dataclasses.replace(job, roles=tuple(roles))
 
 
 def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobSpec:
@@ -133,7 +127,7 @@ def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobS
     Args:
       job: the training; its processes know the dispatcher's address.
       ports: of the dispatcher, then of each data worker; they stay the same after a restart.
-      work_dir: the folder for the dispatcher's journal.
+      work_dir: the folder for the dispatcher's journal, which is useless once the job has ended.
     """
     command = ("official_trainer", "data-service")
     dispatching = (*command, f"--role={DISPATCHER}", f"--work_dir={work_dir}")
@@ -142,7 +136,7 @@ def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobS
         Role(name=DISPATCHER, count=1, argv=dispatching, ports=tuple(ports[:1])),
         Role(name=DATA_WORKER, count=len(ports) - 1, argv=working, ports=tuple(ports[1:])),
     )
-    return dataclasses.replace(job, roles=(*job.roles, *roles), journal=work_dir)
+    return dataclasses.replace(job, roles=(*job.roles, *roles))
 
 
 def dispatcher_address(port: int) -> str:
@@ -150,20 +144,19 @@ def dispatcher_address(port: int) -> str:
     return f"grpc://localhost:{port}"
 
 
-def members(job: JobSpec, addresses: Mapping[str, Sequence[str]]) -> tuple[Member, ...]:
+def members(job: JobSpec, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Member, ...]:
     """Returns the processes of a job, each with the addresses of the others in its `TF_CONFIG`.
 
     Args:
       job: its roles.
       addresses: `host:port` of every process in the cluster, by role.
     """
-    found = {role: tuple(addresses[role]) for role in addresses}
     return tuple(
         Member(
             role=role.name,
             index=index,
             argv=(*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv,
-            environ={**role.environ, **({} if role.name in DATA_ROLES else _tf_config(found, role.name, index))},
+            environ={**role.environ, **({} if role.name in DATA_ROLES else _tf_config(addresses, role.name, index))},
         )
         for role in job.roles
         for index in range(role.count)

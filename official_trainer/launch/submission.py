@@ -17,13 +17,13 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer import config, files
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.launch.profile import Profile
-from official_trainer.launch.target import Argv, Ran, Rendered, Submitted, Target
+from official_trainer.errors import ExitCode, UserError, shorten
+from official_trainer.launch import targets
+from official_trainer.launch.target import Argv, Rendered, Target
 
 FOLDER = "launches"
 RECORD = "launch.json"
@@ -64,7 +64,7 @@ class Record:
     model_dir: str
     submitted_at: str
     argv: Sequence[str]
-    submit: Sequence[Sequence[str]]
+    submit: tuple[Argv, ...]
     files: Sequence[str]
     profile: dict[str, Any]
 
@@ -82,55 +82,52 @@ def job_name(wanted: str, experiment: str, model_dir: str) -> str:
     return f"{begin[:_LONGEST_NAME].rstrip('-')}-{hashlib.sha256(os.fsencode(model_dir)).hexdigest()[:_DIGITS]}"
 
 
-def submit(
-    folder: str, target: Target[Any], rendered: Rendered, record: Record, say: Callable[[str], object]
-) -> Record:
+def submit(folder: str, target: Target[Any], rendered: Rendered, record: Record) -> Record:
     """Writes a job's files, starts it, and writes its record; returns the record, with the engine's id.
+
+    The engine's output is printed.
 
     Args:
       folder: of the job.
       target: its engine.
       rendered: the files and commands.
       record: without the engine's id.
-      say: prints the engine's output.
 
     Raises:
       EngineError: a program is missing or has failed; the folder is as it was before. If a command before it has
         succeeded, the record is written, so that the job can be cancelled.
     """
-    find_programs(target, rendered.submit)
     last = read(folder)
-    before = {name: _content(folder, name) for name in rendered.files}
+    paths = {name: os.path.join(folder, name) for name in rendered.files}
+    before = {path: files.read_bytes(path) if os.path.isfile(path) else None for path in paths.values()}
     os.makedirs(folder, exist_ok=True)
     try:
         for name, text in rendered.files.items():
             assert name == os.path.basename(name) and name not in ("", RECORD), name
-            files.write_text_atomically(os.path.join(folder, name), text)
-        record = start(folder, target, rendered.submit, record, say)
+            files.write_text_atomically(paths[name], text)
+        record = start(folder, target, rendered.submit, record)
     except BaseException:
         if read(folder) == last:  # `job resume` submits the recorded job, so the folder must hold its files
             _put_back(folder, before)
         raise
     for name in set(last.files if last else ()) - {*rendered.files, RECORD}:
-        _remove(folder, os.path.basename(name))
+        _remove(os.path.join(folder, os.path.basename(name)))
     return record
 
 
-def start(
-    folder: str, target: Target[Any], commands: Sequence[Argv], record: Record, say: Callable[[str], object]
-) -> Record:
+def start(folder: str, target: Target[Any], commands: Sequence[Argv], record: Record) -> Record:
     """Runs the commands that start a job whose files exist; returns and raises as `submit`."""
-    find_programs(target, commands)
     found = record.id
     for number, argv in enumerate(commands):
-        code, output = run(argv, folder, keep=True)
-        what = f"ended with exit code {code}; its error is above" if code else ""
-        if not code and number == len(commands) - 1:
-            found = target.id_of(submitted(target, record), output)
+        done = run(target, argv, folder, stdout=subprocess.PIPE)
+        output = done.stdout.strip()
+        what = f"ended with exit code {done.returncode}; its error is above" if done.returncode else ""
+        if not done.returncode and number == len(commands) - 1:
+            found = target.id_of(record.name, done.stdout)
             what = "" if found else _without_id(target, output)
         is_bare_id = len(output.split()) == 1 and found in output  # which is printed in a sentence later
-        if output.strip() and not is_bare_id:
-            say(output.rstrip())
+        if output and not is_bare_id:
+            print(done.stdout.rstrip())
         if what and number:
             _write(folder, record)
             what += f"; `official-trainer job cancel {record.name}` cancels what was started before it"
@@ -143,65 +140,45 @@ def start(
 
 def shown(argv: Argv) -> str:
     """Returns a command for a message: quoted as for a shell, and shortened."""
-    return _cut(shlex.join(argv))
+    return shorten(shlex.join(argv), _LONGEST_COMMAND)
 
 
-def find_programs(target: Target[Any], commands: Iterable[Argv]) -> None:
-    """Checks that the programs of an engine are installed.
-
-    Raises:
-      EngineError: one is missing; the message names where to get it.
-    """
-    for program in dict.fromkeys(argv[0] for argv in commands):
-        if shutil.which(program) is None:
-            raise EngineError(f"{program} is not on the PATH, and `{target.name}` needs it: {target.needs}")
-
-
-def run(argv: Argv, folder: str, *, keep: bool = False) -> tuple[int, str]:
-    """Runs a program of the engine in a job's folder; its stderr is shown.
+def run(target: Target[Any], argv: Argv, folder: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a program of an engine in a job's folder.
 
     Args:
-      argv: its words.
-      folder: where it runs.
-      keep: whether to return its stdout instead of showing it.
+      target: the engine.
+      argv: the program and its words.
+      folder: of the job.
+      **options: of `subprocess.run`; without any, the output is shown.
 
-    Returns:
-      Its exit code, and its stdout if that is kept.
+    Raises:
+      EngineError: the program is missing; the message names where to get it.
     """
-    done = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE if keep else None, text=True, check=False)
-    return done.returncode, done.stdout or ""
+    if shutil.which(argv[0]) is None:
+        raise EngineError(f"{argv[0]} is not on the PATH, and `{target.name}` needs it: {target.needs}")
+    return subprocess.run(argv, cwd=folder, text=True, check=False, **options)
 
 
-def run_detached(argv: Argv, *, folder: str) -> Ran:
-    """Runs a program of the engine in a job's folder, without its output and without Ctrl-C reaching it."""
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, start_new_session=True, check=False)
-    return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
+def run_detached(target: Target[Any], argv: Argv, folder: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program as `run` does, keeps its output, and lets no Ctrl-C reach it."""
+    return run(target, argv, folder, capture_output=True, start_new_session=True)
 
 
 def is_running(folder: str, target: Target[Any], record: Record) -> bool:
     """Returns whether a job has not ended, by the engine's status; a job that the engine does not know has ended."""
-    argv = target.status(submitted(target, record))
-    find_programs(target, [argv])
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_detached(target, target.status(record.id), folder)
     return target.is_running(done.returncode, done.stdout)
 
 
-def submitted(target: Target[Any], record: Record) -> Submitted[Any]:
-    """Returns a job as its target knows it.
+def target_of(record: Record) -> Target[Any]:
+    """Returns the target of a job, with the profile of the job.
 
     Raises:
-      ConfigError: its profile is that of another version of this package.
+      ConfigError: the profile is that of another version of this package.
     """
-    resolved = config.resolve(target.profile(), params_overrides=[json.dumps(record.profile)])
-    profile = resolved.config
-    assert isinstance(profile, Profile)
-    return Submitted(name=record.name, id=record.id, profile=profile)
-
-
-def rendered_before(folder: str, record: Record) -> Rendered:
-    """Returns the files and commands with which a job was submitted."""
-    texts = {name: files.read_text(os.path.join(folder, name)) for name in record.files}
-    return Rendered(files=texts, submit=tuple(map(tuple, record.submit)))
+    target = targets.get(record.target)
+    return target(config.resolve(target.profile_class(), params_overrides=[json.dumps(record.profile)]).config)
 
 
 def read(folder: str) -> Record | None:
@@ -212,10 +189,11 @@ def read(folder: str) -> Record | None:
     """
     path = os.path.join(folder, RECORD)
     try:
-        return Record(**json.loads(files.read_text(path)))
+        values = json.loads(files.read_text(path))
+        return Record(**values | {"submit": tuple(map(tuple, values["submit"]))})
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise RecordError(f"{path} cannot be read ({error}); restore the file, or remove the folder") from error
 
 
@@ -231,38 +209,27 @@ def now() -> str:
 
 
 def _without_id(target: Target[Any], output: str) -> str:
-    printed = repr(_cut(output.strip())) if output.strip() else "nothing"
+    printed = repr(shorten(output, _LONGEST_COMMAND)) if output else "nothing"
     return (
         f"printed {printed} and no job id; check in {target.name} itself whether a job was started, and cancel it there"
     )
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
-
-
-def _content(folder: str, name: str) -> bytes | None:
-    try:
-        return files.read_bytes(os.path.join(folder, name))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
     """Restores the content of files, and removes empty folders."""
-    for name, content in before.items():
+    for path, content in before.items():
         if content is None:
-            _remove(folder, name)
+            _remove(path)
         else:
-            files.write_bytes_atomically(os.path.join(folder, name), content)
+            files.write_bytes_atomically(path, content)
     for place in (folder, os.path.dirname(folder)):
         with contextlib.suppress(OSError):  # it is not empty
             os.rmdir(place)
 
 
-def _remove(folder: str, name: str) -> None:
+def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-        os.remove(os.path.join(folder, name))
+        os.remove(path)
 
 
 def _write(folder: str, record: Record) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, Generic, TypeVar
 
@@ -36,95 +37,70 @@ class Rendered:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Submitted(Generic[P]):
-    """A job that was submitted.
-
-    Attributes:
-      name: of the job.
-      id: the engine's name for it, which may be the same.
-      profile: with which it was submitted.
-    """
-
-    name: str
-    id: str
-    profile: P
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ran:
-    """The result of an engine's command.
-
-    Attributes:
-      code: its exit code.
-      out: its stdout.
-      err: its stderr.
-    """
-
-    code: int
-    out: str
-    err: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
     """What a supervisor can do on the machine where it runs.
 
     Attributes:
-      run: runs a command in the folder of the job.
+      run: runs a command in the folder of the job, and keeps its output.
       say: prints a message for the user.
       wait: waits for that many seconds; returns whether the user wants to stop.
     """
 
-    run: Callable[[Argv], Ran]
+    run: Callable[[Argv], subprocess.CompletedProcess[str]]
     say: Callable[[str], object]
     wait: Callable[[float], bool]
 
 
 class Target(abc.ABC, Generic[P]):
-    """An engine that runs jobs.
+    """An engine that runs jobs, with the profile of one of them.
 
     Attributes:
       name: the word after `launch`.
-      profile: the class of its profiles.
+      profile_class: the class of its profiles.
       needs: where to get its programs, for the message that one is missing.
       is_supervised: whether `job supervise` has to restart its jobs, because the engine does not.
+      profile: of the job.
     """
 
     name: ClassVar[str]
-    profile: type[P]
+    profile_class: ClassVar[type[Profile]]
     needs: ClassVar[str]
     is_supervised: ClassVar[bool] = False
 
-    def variants(self, profile: P) -> tuple[tuple[str, ...], ...]:
+    def __init__(self, profile: P) -> None:
+        self.profile = profile
+
+    def variants(self) -> tuple[tuple[str, ...], ...]:
         """Returns the overrides (`PATH=VALUE`) of each run of a sweep; empty for a single run.
 
         Run N trains in the folder N of the run directory. Each is checked as a job of its own.
         """
-        del profile
         return ()
 
     @abc.abstractmethod
-    def problems(self, job: JobSpec, profile: P) -> Iterator[str]:
+    def problems(self, job: JobSpec) -> Iterator[str]:
         """Yields what the engine would refuse or would not run as intended, each with its fix."""
 
     @abc.abstractmethod
-    def render(self, job: JobSpec, profile: P) -> Rendered:
+    def render(self, job: JobSpec) -> Rendered:
         """Returns the files and commands of the job; pure."""
 
-    def id_of(self, job: Submitted[P], output: str) -> str:
-        """Returns the engine's name for the job, from the output of the last command of `Rendered.submit`.
+    def id_of(self, name: str, output: str) -> str:
+        """Returns the engine's name for a job, which is mostly the same; empty if there is none in the output.
 
-        Empty if there is none in the output.
+        Args:
+          name: of the job.
+          output: of the last command of `Rendered.submit`.
         """
         del output
-        return job.name
+        return name
 
-    def restarts(self, profile: P) -> int | None:
+    def restarts(self) -> int | None:
         """Returns the most restarts of the job; None if the engine does not count them."""
-        return profile.max_restarts
+        return self.profile.max_restarts
 
     @abc.abstractmethod
-    def status(self, job: Submitted[P]) -> Argv:
+    def status(self, job_id: str) -> Argv:
         """Returns the command that prints the state of the job."""
 
     def is_running(self, code: int, output: str) -> bool:
@@ -132,25 +108,30 @@ class Target(abc.ABC, Generic[P]):
         return code == 0 and bool(output.strip())
 
     @abc.abstractmethod
-    def logs(self, job: Submitted[P], *, follow: bool) -> Argv:
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
         """Returns the command that prints the output of the job; with `follow`, also the output to come."""
 
-    def log_files(self, job: Submitted[P]) -> tuple[str, ...]:
+    def log_files(self) -> tuple[str, ...]:
         """Returns the files in the job's folder that `logs` reads; empty if the engine keeps the output."""
-        del job
         return ()
 
     @abc.abstractmethod
-    def cancel(self, job: Submitted[P]) -> tuple[Argv, ...]:
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
         """Returns the commands that end the job for good."""
 
-    def resume(self, job: Submitted[P], rendered: Rendered) -> tuple[Argv, ...]:
-        """Returns the commands that start the job again; training continues from its newest checkpoint."""
-        del job
-        return rendered.submit
+    def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
+        """Returns the commands that start a job again, which `submit` started; it continues its newest checkpoint."""
+        del job_id
+        return submit
 
-    def supervise(self, job: Submitted[P], rendered: Rendered, model_dir: str, host: Host) -> Outcome:
+    def supervise(self, job_id: str, submit: tuple[Argv, ...], model_dir: str, host: Host) -> Outcome:
         """Restarts the job until it has ended or the user stops; only where `is_supervised`.
+
+        Args:
+          job_id: the engine's name for it.
+          submit: the commands that submitted it.
+          model_dir: its run directory.
+          host: runs commands, prints and waits.
 
         Returns:
           How the job has ended.

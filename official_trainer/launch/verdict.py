@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS
 from official_trainer.errors import START_AGAIN, ExitCode
@@ -96,29 +96,22 @@ def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
       was_asked: whether the launcher was asked to stop, and has passed that on.
     """
     trained = [end for end in ends if end.role not in (EVALUATOR, *DATA_ROLES)]
-    if any(end.role == PS for end in trained) and (was_asked or _chief_is_done(trained)):
-        trained = [
-            end for end in trained if end.role == CHIEF
-        ]  # only the chief saves; the others serve until they are ended
+    chief = [end for end in trained if end.role == CHIEF]
+    if any(end.role == PS for end in trained) and (was_asked or any(end.code == 0 for end in chief)):
+        trained = chief  # only the chief saves; the others serve until they are ended
     if any(end.code for end in trained):  # after success, the end of a data service does not matter
         trained += [end for end in ends if end.role in DATA_ROLES and not end.was_told]
-    failed = [_as_asked(end) if was_asked else end for end in trained if was_asked or not end.was_told]
-    failed = [end for end in failed if end.code]
+    if was_asked:
+        # A process that SIGTERM killed before it had a handler counts as stopped: it has lost nothing.
+        lost = -signal.SIGTERM
+        trained = [dataclasses.replace(end, code=ExitCode.PREEMPTED) if end.code == lost else end for end in trained]
+    failed = [end for end in trained if end.code and (was_asked or not end.was_told)]
     if not failed:
         failed = [end for end in ends if end.role == EVALUATOR and end.code and not end.was_told]
     if not failed:
         return Outcome(code=ExitCode.DONE, was_asked=was_asked)
     cause = min(failed, key=_how_far_from_the_cause)  # of equals, the one that ended first
     return Outcome(code=exit_code(cause.code), cause=cause, was_asked=was_asked)
-
-
-def _chief_is_done(ends: Iterable[End]) -> bool:
-    return any(end.role == CHIEF and end.code == 0 for end in ends)
-
-
-def _as_asked(end: End) -> End:
-    """Counts a process that SIGTERM killed before it had a handler as stopped: it has lost nothing."""
-    return dataclasses.replace(end, code=int(ExitCode.PREEMPTED)) if end.code == -signal.SIGTERM else end
 
 
 def _how_far_from_the_cause(end: End) -> int:
@@ -173,9 +166,8 @@ class Restarts:
         if self._limit is not None and self.count >= self._limit:
             return f"--max_restarts={self._limit} is used up"
         if self.is_crash_loop:
-            where = (
-                "there is no checkpoint" if newest is None else f"the newest checkpoint is still that of step {newest}"
-            )
+            is_old = f"the newest checkpoint is still that of step {newest}"
+            where = "there is no checkpoint" if newest is None else is_old
             return f"after {self._without_progress} restarts {where}: it crashes again and again"
         seconds = min(self._first_seconds * 2**self._without_progress, self._longest_seconds)
         self.count += 1

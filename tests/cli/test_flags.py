@@ -3,7 +3,7 @@
 import pytest
 
 from official_trainer.cli import flags
-from official_trainer.cli.spelling import UsageError
+from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.runs.predictions.shards import PredictionSettings
 
@@ -323,7 +323,7 @@ def test_flags_of_predictions(monkeypatch):
     [
         ("--format=json", r"--format=json: expected one of tfrecord, jsonl, npy; did you mean .*jsonl"),
         ("--data=test_data", r"--data=test_data: expected one of validation_data, train_data"),
-        ("--shard_size=0", r"--shard_size=0: expected a number of predictions, at least 1"),
+        ("--shard_size=0", r"--shard_size=0: expected a number from 1"),
         ("--shard_size=many", r"--shard_size=many: expected a number"),
         ("--output=", r"--output is empty: is a variable not set\? Name a directory"),
     ],

@@ -48,39 +48,41 @@ class ScriptedProfile(Profile):
 
 class Scripted(Target):
     name = "scripted"
-    profile = ScriptedProfile
+    profile_class = ScriptedProfile
     needs = "install it from nowhere"
     file = "job.txt"
     prints_to = ()
 
-    def problems(self, job, profile):
+    def problems(self, job):
+        profile = self.profile
         if profile.ps > 8:
             yield "too many servers"
         if profile.max_restarts > 90:
             yield "too many restarts"
 
-    def variants(self, profile):
-        return (("trainer.optimizer_confi.x=1",),) if profile.max_restarts == 99 else ()
+    def variants(self):
+        return (("trainer.optimizer_confi.x=1",),) if self.profile.max_restarts == 99 else ()
 
-    def render(self, job, profile):
+    def render(self, job):
+        profile = self.profile
         text = f"{profile.workers} workers of {job.name}\n{job.roles[0].argv}\n"
         commands = [("engine", "start", "a b", self.file), ("engine", "start2")]
         return Rendered(files={self.file: text}, submit=tuple(commands[: profile.steps]))
 
-    def id_of(self, job, output):
+    def id_of(self, name, output):
         return output.strip() if output.startswith("id-") else ""
 
-    def status(self, job):
-        return ("engine", "status", job.id)
+    def status(self, job_id):
+        return ("engine", "status", job_id)
 
     def is_running(self, code, output):
         return code == 0 and "RUNNING" in output
 
-    def logs(self, job, *, follow):
-        return ("engine", "logs", job.id, *(["-f"] if follow else []))
+    def logs(self, job_id, *, follow):
+        return ("engine", "logs", job_id, *(["-f"] if follow else []))
 
-    def log_files(self, job):
+    def log_files(self):
         return self.prints_to
 
-    def cancel(self, job):
-        return (("engine", "stop", job.id),)
+    def cancel(self, job_id):
+        return (("engine", "stop", job_id),)

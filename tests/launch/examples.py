@@ -1,8 +1,6 @@
-"""What the commands of `launch/README.md` print, kept in `launch/examples/`.
+"""What the commands of `launch/README.md` print, kept in `launch/examples/`; `rendered.py` writes them."""
 
-`python -m tests.launch.examples` renders the files again, after an intended change; review the difference.
-"""
-
+import contextlib
 import dataclasses
 import re
 import shlex
@@ -25,33 +23,25 @@ def commands():
 
 
 def rendered(words):
-    """Returns the profile's name and what the engine gets, as in a workspace at WORKSPACE; run it in ROOT."""
+    """Returns the profile's name and what the engine gets, as in a workspace at WORKSPACE."""
     parser = flags.Parser("launch", usage="", description="")
     launch.add_flags(parser)
     arguments = parser.read(words)
     arguments.home = None
-    engine = targets.get(arguments.target)
-    profile, job = submit.checked(arguments, engine)
+    engine, job = submit.checked(arguments, targets.get(arguments.target))
     job = dataclasses.replace(job, cwd=WORKSPACE)
-    assert not [*engine.problems(job, profile)]
-    return Path(arguments.profile).stem, engine.render(job, profile).files
+    assert not [*engine.problems(job)]
+    return Path(arguments.profile).stem, engine.render(job).files
 
 
 def texts():
     """Returns the text of each example by its file name: `PROFILE.suffix`, or `PROFILE.FILE` for one of several."""
     found = {}
-    for words in commands():
-        if words[0] != launch.LOCAL:
-            name, files = rendered(words)
-            for file, text in files.items():
-                end = Path(file).suffix if len(files) == 1 else f".{file}"
-                found[name + end] = text.replace(sys.executable, PYTHON)
+    with contextlib.chdir(ROOT):
+        for words in commands():
+            if words[0] != launch.LOCAL:
+                name, files = rendered(words)
+                for file, text in files.items():
+                    end = Path(file).suffix if len(files) == 1 else f".{file}"
+                    found[name + end] = text.replace(sys.executable, PYTHON)
     return found
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for path in FOLDER.iterdir():
-        path.unlink()
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from official_trainer.cli import launch as verb
-from official_trainer.launch.local import local
+from official_trainer.launch.local import attempt, local
 from official_trainer.launch.local.attempt import Options
 from official_trainer.launch.local.output import Printer
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role
@@ -32,7 +32,8 @@ def newest():
     return max(steps, default=None)
 
 
-outcome = local.launch(job, Options(**WANTED["options"]), printer, newest=newest)
+attempt.newest_step = local.newest_step = lambda model_dir: newest()
+outcome = local.launch(job, Options(**WANTED["options"]), printer)
 verb.report(outcome)
 assert "tensorflow" not in sys.modules
 sys.stdout.flush()

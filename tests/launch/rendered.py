@@ -1,4 +1,4 @@
-"""Jobs as engines get them, in files that people read: `tests/launch/golden/`.
+"""Jobs as engines get them, in files that people read: `launch/examples/`, and `tests/launch/golden/` for other cases.
 
 `python -m tests.launch.rendered` writes them anew, after a change that is meant; the difference is the review.
 """
@@ -13,6 +13,7 @@ from official_trainer.launch.spec import training_job
 from official_trainer.launch.targets.kubernetes import Kubernetes
 from official_trainer.launch.targets.kubernetes_profile import KubernetesProfile
 from official_trainer.launch.targets.skypilot import SkyPilot, SkyPilotProfile
+from tests.launch import examples, rendered_google
 
 FOLDER = Path(__file__).parent / "golden"
 IMAGE = "image: registry.example.com/trainer:1\n"
@@ -88,22 +89,34 @@ def job_for(profile, *words, model_dir=RUN, name="digits-1a2b3c4d", strategy="au
 def manifest_of(text, *words, **changes):
     """Returns the object that kubectl gets, as plain values."""
     profile = profile_of(text)
-    (file,) = Kubernetes().render(job_for(profile, *words, **changes), profile).files.values()
+    (file,) = Kubernetes(profile).render(job_for(profile, *words, **changes)).files.values()
     return yaml.safe_load(file)
 
 
 def texts():
-    """Returns all files by name."""
-    asked = {name: (Kubernetes(), profile_of(text)) for name, text in KUBERNETES.items()}
-    asked |= {name: (SkyPilot(), profile_of(text, SkyPilotProfile)) for name, text in SKYPILOT.items()}
+    """Returns the files for Kubernetes and SkyPilot by name, without what `launch/examples/gke.yaml` shows too."""
+    asked = {name: Kubernetes(profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"}
+    asked |= {name: SkyPilot(profile_of(text, SkyPilotProfile)) for name, text in SKYPILOT.items()}
     found = {}
-    for name, (target, profile) in asked.items():
-        (found[f"{name}.yaml"],) = target.render(job_for(profile), profile).files.values()
+    for name, target in asked.items():
+        (found[f"{name}.yaml"],) = target.render(job_for(target.profile)).files.values()
     return found
 
 
+def expected():
+    """Returns every file that is kept, by its path."""
+    sources = {examples.FOLDER: examples.texts(), FOLDER: texts(), rendered_google.FOLDER: rendered_google.texts()}
+    return {folder / name: text for folder, found in sources.items() for name, text in found.items()}
+
+
+def kept():
+    """Returns the paths of the files that are there."""
+    folders = (examples.FOLDER, FOLDER, rendered_google.FOLDER)
+    return {path for folder in folders for path in folder.iterdir() if path.is_file()}
+
+
 if __name__ == "__main__":
-    for path in FOLDER.glob("*.yaml"):
+    for path in kept():
         path.unlink()
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)
+    for path, text in expected().items():
+        path.write_text(text)

@@ -1,7 +1,4 @@
-"""Jobs as Google Cloud gets them, in files that people read: `tests/launch/golden/google/`.
-
-`python -m tests.launch.rendered_google` writes them anew, after a change that is meant; the difference is the review.
-"""
+"""Jobs as Google Cloud gets them: `tests/launch/golden/google/`. `rendered.py` writes them."""
 
 import dataclasses
 import shlex
@@ -10,6 +7,7 @@ from pathlib import Path
 from official_trainer import config
 from official_trainer.launch import targets
 from official_trainer.launch.spec import training_job
+from official_trainer.launch.targets import vertex
 
 FOLDER = Path(__file__).parent / "golden" / "google"
 NAME = "digits-1a2b3c4d"
@@ -27,6 +25,18 @@ region: us-central1
 image_uri: us-docker.pkg.dev/my-project/images/trainer:1
 machine_type: n1-standard-8
 """
+FIELDS = {
+    "": vertex.FIELDS,
+    "baseOutputDirectory": ("outputUriPrefix",),
+    "scheduling": ("disableRetries", "maxWaitDuration", "restartJobOnWorkerRestart", "strategy", "timeout"),
+    "workerPoolSpecs": ("containerSpec", "diskSpec", "machineSpec", "nfsMounts", "pythonPackageSpec", "replicaCount"),
+    "containerSpec": ("args", "command", "env", "imageUri"),
+    "env": ("name", "value"),
+    "machineSpec": ("acceleratorCount", "acceleratorType", "machineType", "reservationAffinity", "tpuTopology"),
+    "diskSpec": ("bootDiskSizeGb", "bootDiskType"),
+}
+"""The names of the API's fields in a job of Vertex AI, by the field that contains them; those of the job first."""
+
 PROFILES = {
     "tpu-queued": ("tpu", f"{TPU}spot: true\n"),
     "tpu-pod": (
@@ -76,7 +86,7 @@ max_restarts: 0
 
 
 def profile_of(target, text):
-    return config.resolve(targets.get(target).profile(), params_overrides=[text]).config
+    return config.resolve(targets.get(target).profile_class(), params_overrides=[text]).config
 
 
 def job_for(profile, *words, model_dir="gs://my-bucket/digits", name=NAME, strategy="auto"):
@@ -87,22 +97,14 @@ def job_for(profile, *words, model_dir="gs://my-bucket/digits", name=NAME, strat
 
 def rendered(target, text, *words, **changes):
     profile = profile_of(target, text)
-    return targets.get(target).render(job_for(profile, *words, **changes), profile)
+    return targets.get(target)(profile).render(job_for(profile, *words, **changes))
 
 
 def texts():
-    """Returns all files by name: each file of a job, and its commands."""
+    """Returns all files by name: each file of a job, unless `launch/examples/tpu.*` are the same, and its commands."""
     found = {}
     for name, (target, text) in PROFILES.items():
         job = rendered(target, text)
-        found |= {f"{name}.{file}": content for file, content in job.files.items()}
+        found |= {f"{name}.{file}": content for file, content in job.files.items() if name != "tpu-queued"}
         found[f"{name}.commands"] = "".join(" \\\n  ".join(map(shlex.quote, argv)) + "\n" for argv in job.submit)
     return found
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in FOLDER.iterdir():
-        path.unlink()
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)

@@ -43,10 +43,13 @@ def refused(capsys, *words):
         (["lcal", "digits_cnn"], "launch where? expected one of local, "),
         (["--workers=2"], ", not nothing"),
         (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
-        (["local", "--workers=0", "digits_cnn"], "--workers=0: expected a number from 1"),
-        (["local", "--workers=two", "digits_cnn"], "--workers=two: expected a number from 1"),
-        (["local", "--ps=-1", "digits_cnn"], "--ps=-1: expected a number from 0"),
-        (["local", "--supervise", "--max_restarts=x", "digits_cnn"], "--max_restarts=x: expected a number from 0"),
+        (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
+        (["local", "--workers=two", "digits_cnn"], "--workers: workers: must be an integer, got 'two'"),
+        (["local", "--ps=-1", "digits_cnn"], "--ps: ps: must be at least 0, got -1"),
+        (
+            ["local", "--supervise", "--max_restarts=x", "digits_cnn"],
+            "--max_restarts: max_restarts: must be an int",
+        ),
         (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
         (
             ["local", "digits_cnn", "--mode=eval"],

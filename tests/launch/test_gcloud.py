@@ -15,10 +15,9 @@ from official_trainer import cli
 from official_trainer.cli import job as verb
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
-from official_trainer.launch.target import Submitted
-from official_trainer.launch.targets import tpu_startup, vertex
+from official_trainer.launch.targets import tpu_supervise
 from tests.launch import fake_google
-from tests.launch.rendered_google import NAME, PROFILES, TPU, VERTEX, profile_of, rendered
+from tests.launch.rendered_google import FIELDS, NAME, PROFILES, TPU, VERTEX, profile_of, rendered
 
 ROOT = Path(__file__).parents[2]
 GCLOUD = shutil.which("gcloud")
@@ -132,12 +131,11 @@ def test_a_flag_that_there_is_not(google, tmp_path):
 @pytest.mark.full
 def test_a_tpu_vm(google, tmp_path):
     """N20: with every field of the profile; described, made anew and deleted."""
-    target, text = targets.get("tpu"), PROFILES["tpu-pod"][1]
-    files = rendered("tpu", text)
+    text = PROFILES["tpu-pod"][1]
+    target, files = targets.get("tpu")(profile_of("tpu", text)), rendered("tpu", text)
     for name, content in files.files.items():
         (tmp_path / name).write_text(content)
-    job = Submitted(name=NAME, id=NAME, profile=profile_of("tpu", text))
-    for argv in target.resume(job, files):  # there is nothing to clear away
+    for argv in target.resume(NAME, files.submit):  # there is nothing to clear away
         run(argv, tmp_path)
     ((_, path, body),) = google.asked
     assert path.startswith("/v2/projects/my-project/locations/us-central2-b/nodes?") and f"nodeId={NAME}" in path
@@ -147,14 +145,14 @@ def test_a_tpu_vm(google, tmp_path):
     assert body["serviceAccount"]["email"] == "trainer@my-project.iam.gserviceaccount.com"
     assert body["metadata"]["startup-script"] == files.files["startup.sh"]
     google.set_state(f"nodes/{NAME}", "PREEMPTED")
-    assert not target.is_running(0, run(target.status(job), tmp_path))
-    for argv in target.resume(job, files):
+    assert not target.is_running(0, run(target.status(NAME), tmp_path))
+    for argv in target.resume(NAME, files.submit):
         run(argv, tmp_path)
-    assert target.is_running(0, run(target.status(job), tmp_path))
-    run(*target.cancel(job), tmp_path)
+    assert target.is_running(0, run(target.status(NAME), tmp_path))
+    run(*target.cancel(NAME), tmp_path)
     kind = f"nodes/{NAME}"
     assert google.made() == [("POST", kind), ("DELETE", kind), ("POST", kind), ("DELETE", kind)]
-    done = subprocess.run(target.status(job), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(target.status(NAME), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode and "NOT_FOUND" in done.stderr
 
 
@@ -164,24 +162,24 @@ def test_a_tpu_vm(google, tmp_path):
 def test_the_log_of_a_machine(google, tmp_path, monkeypatch, text, host):
     """N20: by ssh to worker 0, at the address that it has; gcloud says what it would run."""
     monkeypatch.setenv("HOME", str(tmp_path))  # where gcloud makes a key
-    target, text = targets.get("tpu"), f"{TPU}queued: false\n{text}"
-    files, job = rendered("tpu", text), Submitted(name=NAME, id=NAME, profile=profile_of("tpu", text))
+    text = f"{TPU}queued: false\n{text}"
+    target, files = targets.get("tpu")(profile_of("tpu", text)), rendered("tpu", text)
     (tmp_path / "startup.sh").write_text("")
     run(*files.submit, tmp_path)
     for follow, command in ((False, "sudo cat "), (True, "sudo tail --lines=+1 --follow=name --retry ")):
-        out = run((*target.logs(job, follow=follow), "--dry-run"), tmp_path)
+        out = run((*target.logs(NAME, follow=follow), "--dry-run"), tmp_path)
         assert out.rstrip().endswith(f"@{host} -- {command}/var/lib/official-trainer/train.log")
 
 
 @pytest.mark.full
 def test_an_answer_of_no_capacity(google, tmp_path):
     """N20: has a word in it by which it is known."""
-    target, files = targets.get("tpu"), rendered("tpu", f"{TPU}queued: false")
+    target, files = targets.get("tpu")(profile_of("tpu", TPU)), rendered("tpu", f"{TPU}queued: false")
     (tmp_path / "startup.sh").write_text("")
     google.refusals.append((429, "RESOURCE_EXHAUSTED", 'There is no more capacity in the zone "us-central2-b"'))
     done = subprocess.run(*files.submit, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "no more capacity" in done.stderr
-    assert target.id_of(Submitted(name=NAME, id="", profile=profile_of("tpu", TPU)), done.stdout) == NAME
+    assert target.id_of(NAME, done.stdout) == NAME
 
 
 @pytest.mark.full
@@ -197,7 +195,8 @@ def test_what_a_machine_leaves_in_its_bucket(google, tmp_path):
     ended = json.loads(google.objects["my-bucket/run/.launch/exit.json"])
     assert ended["exit_code"] == 5 and ended["ended"].endswith("Z")
     assert google.objects["my-bucket/run/.launch/train.log"] == b"a line\n"
-    assert json.loads(run(("gcloud", "storage", "cat", tpu_startup.exit_path("gs://my-bucket/run")), tmp_path)) == ended
+    path = f"gs://my-bucket/run/{tpu_supervise.PLACE}/{tpu_supervise.EXIT}"
+    assert json.loads(run(("gcloud", "storage", "cat", path), tmp_path)) == ended
 
 
 @pytest.mark.full
@@ -271,7 +270,7 @@ def test_the_names_of_fields_are_those_that_gcloud_knows():
     names = {"": "CustomJobSpec", "baseOutputDirectory": "GcsDestination", "scheduling": "Scheduling"}
     names |= {"workerPoolSpecs": "WorkerPoolSpec", "containerSpec": "ContainerSpec", "env": "EnvVar"}
     names |= {"machineSpec": "MachineSpec", "diskSpec": "DiskSpec"}
-    assert names.keys() == vertex.FIELDS.keys()
+    assert names.keys() == FIELDS.keys()
     for place, name in names.items():
         message = re.search(rf"^class GoogleCloudAiplatformV1{name}\(.*?(?=^class )", text, re.MULTILINE | re.DOTALL)[0]
-        assert tuple(re.findall(r"^  (\w+) = _messages\.", message, re.MULTILINE)) == vertex.FIELDS[place]
+        assert tuple(re.findall(r"^  (\w+) = _messages\.", message, re.MULTILINE)) == FIELDS[place]

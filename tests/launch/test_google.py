@@ -10,31 +10,19 @@ from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import spec, targets
-from official_trainer.launch.target import Submitted
-from official_trainer.launch.targets import vertex
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.targets.tpu_supervise import state_of
 from tests.launch import rendered_google as samples
-from tests.launch.rendered_google import TPU, VERTEX, job_for, profile_of, rendered
+from tests.launch.rendered_google import NAME, TPU, VERTEX, job_for, profile_of, rendered
 
 
 def problems(target, text, *words, **changes):
     profile = profile_of(target, text)
-    return "\n".join(targets.get(target).problems(job_for(profile, *words, **changes), profile))
+    return "\n".join(targets.get(target)(profile).problems(job_for(profile, *words, **changes)))
 
 
-def submitted(target, text, id=samples.NAME):
-    return Submitted(name=samples.NAME, id=id, profile=profile_of(target, text))
-
-
-@pytest.mark.parametrize("name", samples.texts())
-def test_what_is_rendered(name):
-    """N20: letter by letter; `python -m tests.launch.rendered_google` after a change that is meant."""
-    assert samples.texts()[name] == (samples.FOLDER / name).read_text()
-
-
-def test_no_golden_file_is_left_over():
-    assert {path.name for path in samples.FOLDER.iterdir()} == samples.texts().keys()
+def target_for(target, text):
+    return targets.get(target)(profile_of(target, text))
 
 
 @pytest.mark.parametrize(("target", "text"), samples.PROFILES.values(), ids=samples.PROFILES)
@@ -204,7 +192,7 @@ def test_a_data_service_is_nowhere_on_google_cloud():
     for target, text in (("tpu", TPU), ("vertex", VERTEX)):
         profile = profile_of(target, text)
         job = spec.with_data_service(job_for(profile), [12000, 12001], "/journal")
-        said = "\n".join(targets.get(target).problems(job, profile))
+        said = "\n".join(targets.get(target)(profile).problems(job))
         assert "dispatcher: " in said and "data_worker: " in said
 
 
@@ -261,7 +249,7 @@ def test_every_key_is_the_apis(name):
     """N20: gcloud would pass on a misspelt one, and Vertex AI drop it."""
     job = yaml.safe_load(rendered(*samples.PROFILES[name]).files["job.yaml"])
     for place, key in keys(job):
-        assert key in vertex.FIELDS[place], f"{place}.{key}"
+        assert key in samples.FIELDS[place], f"{place}.{key}"
 
 
 def test_values_that_vertex_ai_would_expand():
@@ -278,20 +266,32 @@ def test_values_that_vertex_ai_would_expand():
 
 def test_commands_for_a_slice():
     """N20: of a queued resource and of a TPU VM."""
-    tpu = targets.get("tpu")
-    queued, alone = submitted("tpu", TPU), submitted("tpu", f"{TPU}queued: false\ninternal_ips: true")
+    queued, alone = target_for("tpu", TPU), target_for("tpu", f"{TPU}queued: false\ninternal_ips: true")
     place = ("--project=my-project", "--zone=us-central2-b")
-    assert tpu.status(queued)[3:] == ("queued-resources", "describe", samples.NAME, *place, tpu.status(queued)[-1])
-    assert tpu.cancel(queued)[0][3:] == ("queued-resources", "delete", samples.NAME, *place, "--quiet", "--force")
-    assert tpu.cancel(alone)[0][3:] == ("tpu-vm", "delete", samples.NAME, *place, "--quiet")
+    assert queued.status(NAME)[3:] == (
+        "queued-resources",
+        "describe",
+        NAME,
+        *place,
+        queued.status(NAME)[-1],
+    )
+    assert queued.cancel(NAME)[0][3:] == (
+        "queued-resources",
+        "delete",
+        NAME,
+        *place,
+        "--quiet",
+        "--force",
+    )
+    assert alone.cancel(NAME)[0][3:] == ("tpu-vm", "delete", NAME, *place, "--quiet")
     log = "/var/lib/official-trainer/train.log"
-    assert tpu.logs(queued, follow=False)[3:] == (
-        *("tpu-vm", "ssh", samples.NAME, *place, "--worker=0"),
+    assert queued.logs(NAME, follow=False)[3:] == (
+        *("tpu-vm", "ssh", NAME, *place, "--worker=0"),
         f"--command=sudo cat {log}",
     )
-    follow = tpu.logs(alone, follow=True)
+    follow = alone.logs(NAME, follow=True)
     assert "--internal-ip" in follow and f"--follow=name --retry {log}" in follow[-1]
-    assert tpu.id_of(queued, "anything") == samples.NAME
+    assert queued.id_of(NAME, "anything") == NAME
 
 
 @pytest.mark.parametrize(
@@ -331,18 +331,17 @@ def test_states_of_slices(answer, expected):
 )
 def test_whether_a_job_has_ended(target, code, answer, expected):
     """N20: what `job resume` asks."""
-    assert targets.get(target).is_running(code, json.dumps(answer) if answer else "") is expected
+    assert target_for(target, "").is_running(code, json.dumps(answer) if answer else "") is expected
 
 
 def test_commands_for_a_custom_job():
     """N20: by the full name that gcloud has printed."""
-    target, full = targets.get("vertex"), "projects/1/locations/us-central1/customJobs/42"
-    job = submitted("vertex", VERTEX, id=full)
-    assert target.id_of(job, f"{full}\n") == full
+    target, full = target_for("vertex", VERTEX), "projects/1/locations/us-central1/customJobs/42"
+    assert target.id_of("digits", f"{full}\n") == full
     place = ("--project=my-project", "--region=us-central1")
-    assert target.cancel(job) == (("gcloud", "ai", "custom-jobs", "cancel", full, *place),)
-    assert target.logs(job, follow=True) == ("gcloud", "ai", "custom-jobs", "stream-logs", full, *place)
-    assert 'resource.labels.job_id="42"' in target.logs(job, follow=False)[3]
+    assert target.cancel(full) == (("gcloud", "ai", "custom-jobs", "cancel", full, *place),)
+    assert target.logs(full, follow=True) == ("gcloud", "ai", "custom-jobs", "stream-logs", full, *place)
+    assert 'resource.labels.job_id="42"' in target.logs(full, follow=False)[3]
     assert not target.is_supervised
 
 

@@ -19,11 +19,9 @@ from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
-from official_trainer.launch.target import Submitted
-from official_trainer.launch.targets.kubernetes import Kubernetes
-from official_trainer.launch.targets.kubernetes_objects import FINAL_CODES
+from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
-from tests.launch import admission, rendered
+from tests.launch import admission
 from tests.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 
 RELEASES = ("1.34", "1.37")
@@ -86,17 +84,10 @@ def values_of(container):
 
 def problems_of(text, *words, **changes):
     profile = profile_of(f"{IMAGE}\n{text}")
-    return list(Kubernetes().problems(job_for(profile, *words, **changes), profile))
+    return list(Kubernetes(profile).problems(job_for(profile, *words, **changes)))
 
 
 # What is rendered.
-
-
-@pytest.mark.parametrize("name", rendered.texts())
-def test_files_are_as_people_have_read_them(name):
-    """N20: `python -m tests.launch.rendered` writes them anew."""
-    assert rendered.texts()[name] == (rendered.FOLDER / name).read_text()
-    assert {path.name for path in rendered.FOLDER.glob("*.yaml")} == set(rendered.texts())
 
 
 @pytest.mark.parametrize("name", KUBERNETES)
@@ -403,24 +394,24 @@ def test_a_strategy_that_is_not_for_a_tpu():
 # The words for kubectl.
 
 
-def submitted(text):
-    return Submitted(name="digits", id="digits", profile=profile_of(f"{IMAGE}\n{text}"))
+def target_for(text):
+    return Kubernetes(profile_of(f"{IMAGE}\n{text}"))
 
 
 def test_a_job_is_created_not_applied():
     """`apply` would say that all is well of a job that ended long ago, and start nothing."""
     profile = profile_of(f"{IMAGE}\ncontext: lab\nnamespace: team")
-    done = Kubernetes().render(job_for(profile), profile)
+    done = Kubernetes(profile).render(job_for(profile))
     assert done.submit == (("kubectl", "--context=lab", "--namespace=team", "create", "--filename=jobset.yaml"),)
     assert set(done.files) == {"jobset.yaml"}
 
 
 def test_words_for_a_job_that_runs():
-    target, job = Kubernetes(), submitted("namespace: team\nworkers: 3\nps: 4")
-    status = target.status(job)
+    target = target_for("namespace: team\nworkers: 3\nps: 4")
+    status = target.status("digits")
     assert status[:4] == ("kubectl", "--namespace=team", "get", "jobsets.jobset.x-k8s.io,pods")
     assert status[-1] == "--selector=app.kubernetes.io/instance=digits"
-    logs = target.logs(job, follow=True)
+    logs = target.logs("digits", follow=True)
     assert logs[:3] == ("kubectl", "--namespace=team", "logs")
     assert set(logs[3:]) == {
         "--all-containers",
@@ -430,16 +421,16 @@ def test_words_for_a_job_that_runs():
         "--follow",
         status[-1],
     }
-    assert "--follow" not in target.logs(job, follow=False)
-    (cancel,) = target.cancel(job)
+    assert "--follow" not in target.logs("digits", follow=False)
+    (cancel,) = target.cancel("digits")
     assert cancel[2:] == ("delete", "jobsets.jobset.x-k8s.io", "digits", "--cascade=foreground", "--ignore-not-found")
 
 
 def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
-    target, job = Kubernetes(), submitted("kind: tfjob")
-    done = target.render(job_for(job.profile, name="digits"), job.profile)
-    assert target.resume(job, done) == (*target.cancel(job), *done.submit)
-    assert target.cancel(job)[0][2] == "tfjobs.kubeflow.org"
+    target = target_for("kind: tfjob")
+    done = target.render(job_for(target.profile, name="digits"))
+    assert target.resume("digits", done.submit) == (*target.cancel("digits"), *done.submit)
+    assert target.cancel("digits")[0][2] == "tfjobs.kubeflow.org"
 
 
 @pytest.mark.parametrize(
@@ -448,9 +439,9 @@ def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
 )
 def test_whether_a_job_still_runs(state, is_running):
     table = f"KIND STATE NAME\nJobSet digits {state} <none>\nPod digits-worker-0-0-xyz <none> Succeeded\n"
-    assert Kubernetes().is_running(0, table) is is_running
+    assert target_for("").is_running(0, table) is is_running
 
 
 def test_a_job_that_is_gone_does_not_run():
-    assert not Kubernetes().is_running(0, "")
-    assert not Kubernetes().is_running(1, "")
+    assert not target_for("").is_running(0, "")
+    assert not target_for("").is_running(1, "")

@@ -11,17 +11,21 @@ import yaml
 from official_trainer import cli
 from official_trainer.launch import targets
 from tests.forked import run_command
-from tests.launch import examples
-from tests.launch.examples import FOLDER, ROOT
+from tests.launch import examples, rendered
+from tests.launch.examples import ROOT
 
 PACKAGE = ROOT / "official_trainer"
 PROFILES = sorted(path.name for path in (ROOT / "launch").glob("*.yaml"))
 
 
-def test_the_examples_are_what_the_commands_render(monkeypatch):
-    """`python -m tests.launch.examples` writes them again."""
-    monkeypatch.chdir(ROOT)
-    assert examples.texts() == {path.name: path.read_text() for path in FOLDER.iterdir()}
+@pytest.mark.parametrize(("path", "text"), rendered.expected().items(), ids=lambda value: getattr(value, "name", ""))
+def test_files_are_as_people_have_read_them(path, text):
+    """N20: the examples, and the other cases; `python -m tests.launch.rendered` writes them anew."""
+    assert text == path.read_text()
+
+
+def test_no_file_is_left_over():
+    assert rendered.kept() == rendered.expected().keys()
 
 
 def test_every_profile_has_a_command_and_every_target_a_profile():

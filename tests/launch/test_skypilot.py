@@ -21,14 +21,14 @@ IMAGE = "image: registry.example.com/trainer:1"
 
 def task_of(text, *words):
     profile = profile_of(text, SkyPilotProfile)
-    done = SkyPilot().render(job_for(profile, *words), profile)
+    done = SkyPilot(profile).render(job_for(profile, *words))
     assert done.submit == ()
     return yaml.safe_load(done.files[FILE])
 
 
 def problems_of(text, *words, **changes):
     profile = profile_of(f"{IMAGE}\n{text}", SkyPilotProfile)
-    return list(SkyPilot().problems(job_for(profile, *words, **changes), profile))
+    return list(SkyPilot(profile).problems(job_for(profile, *words, **changes)))
 
 
 def test_the_script_tells_each_machine_who_it_is(tmp_path):
@@ -65,7 +65,7 @@ def test_secrets_are_named_only():
     text = f"{IMAGE}\nsecrets: [WANDB_API_KEY]"
     assert task_of(text)["secrets"] == {"WANDB_API_KEY": None}
     profile = profile_of(text, SkyPilotProfile)
-    (file,) = SkyPilot().render(job_for(profile), profile).files.values()
+    (file,) = SkyPilot(profile).render(job_for(profile)).files.values()
     assert file.startswith("# sky jobs launch --secret=WANDB_API_KEY FILE\n")
 
 

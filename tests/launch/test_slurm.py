@@ -16,7 +16,6 @@ from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import training_job
-from official_trainer.launch.target import Submitted
 from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
 from tests.launch.stand_ins import StandIns
 
@@ -34,7 +33,7 @@ def job(profile, words=(), *, cwd="/", model_dir="/runs/x"):
 
 
 def script(profile, *arguments, **changes):
-    return Slurm().render(job(profile, *arguments, **changes), profile).files["job.sbatch"]
+    return Slurm(profile).render(job(profile, *arguments, **changes)).files["job.sbatch"]
 
 
 def header(text):
@@ -307,7 +306,7 @@ def test_each_run_of_a_sweep_is_checked_in_its_own_folder(tmp_path, monkeypatch,
 
 
 def test_a_directory_in_memory():
-    found = list(Slurm().problems(job(SlurmProfile(), model_dir="ram://run"), SlurmProfile()))
+    found = list(Slurm(SlurmProfile()).problems(job(SlurmProfile(), model_dir="ram://run")))
     assert found == ["--model_dir=ram://run is in the memory of one process; use a directory that all nodes see"]
 
 
@@ -330,18 +329,17 @@ def test_words_that_no_file_can_hold(tmp_path, monkeypatch, capfd, word, said):
 
 def test_the_commands_of_slurm():
     """N20: lists of words, in the folder of the job."""
-    target, profile = targets.get("slurm"), SlurmProfile(workers=2, evaluator=True)
-    one = Submitted(name="x-1", id="12", profile=profile)
-    assert Slurm().render(job(profile), profile).submit == (("sbatch", "--parsable", "job.sbatch"),)
-    assert [target.id_of(one, said) for said in ("12\n", "12;cluster\n", "welcome\n12\n")] == ["12"] * 3
-    assert [target.id_of(one, said) for said in ("", "Submitted batch job 12\n", "12\nbye\n")] == [""] * 3
-    assert target.status(one)[:3] == ("squeue", "--states=all", "--jobs=12")
-    assert target.logs(one, follow=True) == ("tail", "--lines=+1", "-F", "slurm.out", "evaluator.out")
-    several = Submitted(name="x-1", id="12", profile=SlurmProfile(sweep=((), ())))
-    assert target.logs(several, follow=False) == ("tail", "--lines=+1", "slurm-0.out", "slurm-1.out")
-    assert target.log_files(several) == ("slurm-0.out", "slurm-1.out")
-    assert (target.restarts(profile), target.restarts(SlurmProfile(requeue=False))) == (10, 0)
-    assert target.cancel(one) == (("scancel", "12"),)
+    profile = SlurmProfile(workers=2, evaluator=True)
+    target, several = targets.get("slurm")(profile), Slurm(SlurmProfile(sweep=((), ())))
+    assert target.render(job(profile)).submit == (("sbatch", "--parsable", "job.sbatch"),)
+    assert [target.id_of("x-1", said) for said in ("12\n", "12;cluster\n", "welcome\n12\n")] == ["12"] * 3
+    assert [target.id_of("x-1", said) for said in ("", "Submitted batch job 12\n", "12\nbye\n")] == [""] * 3
+    assert target.status("12")[:3] == ("squeue", "--states=all", "--jobs=12")
+    assert target.logs("12", follow=True) == ("tail", "--lines=+1", "-F", "slurm.out", "evaluator.out")
+    assert several.logs("12", follow=False) == ("tail", "--lines=+1", "slurm-0.out", "slurm-1.out")
+    assert several.log_files() == ("slurm-0.out", "slurm-1.out")
+    assert (target.restarts(), Slurm(SlurmProfile(requeue=False)).restarts()) == (10, 0)
+    assert target.cancel("12") == (("scancel", "12"),)
     assert target.is_running(0, "JOBID STATE\n12 PENDING") and not target.is_running(0, "JOBID STATE\n12 COMPLETED")
     assert not target.is_running(1, "")
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from official_trainer.launch import rerun
 from official_trainer.launch.spec import JobSpec, Role
-from official_trainer.launch.targets import tpu_startup
+from official_trainer.launch.targets import tpu
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from tests.launch.jobs import until
 from tests.launch.rendered_google import VERTEX, rendered
@@ -120,7 +120,7 @@ def test_a_signal_before_there_is_a_process(tmp_path, monkeypatch):
     """It is passed on once there is one."""
     monkeypatch.setenv("CODES", "wait")
     told = rerun.Command()
-    told.handle(signal.SIGTERM, None)
+    told.stop(signal.SIGTERM, None)
     assert rerun.run([str(program(tmp_path / "scripted", SCRIPTED))], 5, told) == 143
 
 
@@ -187,7 +187,7 @@ class Machine:
 
     def __init__(self, folder, monkeypatch, trainer):
         self.folder, self.home = folder, folder / "var"
-        monkeypatch.setattr(tpu_startup, "FOLDER", str(self.home))
+        monkeypatch.setattr(tpu, "FOLDER", str(self.home))
         programs = {"systemd-run": SYSTEMD, "gcloud": GCLOUD, "python3": PYTHON3, "uv": UV}
         programs["trainer"] = python_that_runs(trainer)
         programs["sleep"] = "#!/bin/bash\nexec /bin/sleep 0.01\n"
@@ -205,7 +205,7 @@ class Machine:
         roles = (Role(name="worker", count=1, argv=argv),)
         job = JobSpec(roles=roles, name="digits-1", model_dir="gs://run", grace_seconds=35.0)
         values = {"source": "gs://bucket/code.tar.gz", "pod": False, "max_restarts": 3, **changes}
-        script = program(self.folder / "script", tpu_startup.startup_script(job, TpuProfile(**values)))
+        script = program(self.folder / "script", tpu.startup_script(job, TpuProfile(**values)))
         return subprocess.Popen([str(script)], env=self.environ, cwd="/")
 
     def boot(self, **changes):

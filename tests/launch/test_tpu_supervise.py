@@ -7,25 +7,26 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
-from official_trainer.launch.target import Host, Ran, Submitted
+from official_trainer.launch.target import Host
 from official_trainer.launch.targets import tpu_supervise
 from tests.launch.rendered_google import NAME, TPU, profile_of, rendered
 
 ROOT = Path(__file__).parents[2]
 RUN = "gs://bucket/run"
 EXIT, STATUS = f"{RUN}/.launch/exit.json", f"{RUN}/status.json"
-GONE = Ran(code=1, out="", err="ERROR: (gcloud) NOT_FOUND: Resource 'x' was not found\n")
-FINE = Ran(code=0, out="", err="")
+GONE = CompletedProcess((), 1, "", "ERROR: (gcloud) NOT_FOUND: Resource 'x' was not found\n")
+FINE = CompletedProcess((), 0, "", "")
 
 
 def failed(said):
-    return Ran(code=1, out="", err=f"Create request issued\nERROR: (gcloud) {said}\n")
+    return CompletedProcess((), 1, "", f"Create request issued\nERROR: (gcloud) {said}\n")
 
 
 class Slice:
@@ -46,14 +47,14 @@ class Slice:
         words = " ".join(argv)
         if " storage cat " in words:
             text = self.files.get(argv[-1])
-            return failed("no URLs matched") if text is None else Ran(code=0, out=json.dumps(text), err="")
+            return failed("no URLs matched") if text is None else CompletedProcess((), 0, json.dumps(text), "")
         if " describe " in words:
             answer = {**self.state, "createTime": f"2026-01-01T{self.hour:02}:00:00.5Z"}
-            return self.described or Ran(code=0, out=json.dumps(answer), err="")
+            return self.described or CompletedProcess((), 0, json.dumps(answer), "")
         self.calls.append("clear" if argv[0] == "bash" else argv[4])
         if self.calls[-1] == "create":
             ran = self.create.pop(0) if self.create else FINE
-            if ran.code == 0:
+            if ran.returncode == 0:
                 self.hour, self.state = self.hour + 1, {"state": {"state": "ACTIVE"}}
             return ran
         return FINE
@@ -66,9 +67,8 @@ class Slice:
 
     def supervise(self, text=""):
         text = f"{TPU}{text}"
-        job = Submitted(name=NAME, id=NAME, profile=profile_of("tpu", text))
         host = Host(run=self.run, say=self.said.append, wait=self.wait)
-        return targets.get("tpu").supervise(job, rendered("tpu", text), RUN, host)
+        return targets.get("tpu")(profile_of("tpu", text)).supervise(NAME, rendered("tpu", text).submit, RUN, host)
 
 
 def loses(name, **data):

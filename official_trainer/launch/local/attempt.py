@@ -13,12 +13,12 @@ import dataclasses
 import sched
 from collections.abc import Callable, Sequence
 
+from official_trainer.checkpoints import manifest
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER
 from official_trainer.errors import ExitCode
 from official_trainer.launch.local.children import PRELOAD, Process, Processes
 from official_trainer.launch.local.output import Printer
 from official_trainer.launch.local.signals import Signals
-from official_trainer.launch.local.starter import Ended
 from official_trainer.launch.spec import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobSpec, Member
 from official_trainer.launch.verdict import End, Outcome, Restarts, judge, may_run_again
 
@@ -52,16 +52,10 @@ class Attempt:
     """One attempt at a job."""
 
     def __init__(
-        self,
-        job: JobSpec,
-        options: Options,
-        printer: Printer,
-        processes: Processes,
-        signals: Signals,
-        newest: Callable[[], int | None],
+        self, job: JobSpec, options: Options, printer: Printer, processes: Processes, signals: Signals
     ) -> None:
         self._job, self._options, self._printer = job, options, printer
-        self._processes, self._signals, self._newest = processes, signals, newest
+        self._processes, self._signals = processes, signals
         self._ends: list[End] = []
         self._timers = sched.scheduler()
         self._waiting: list[Process] = []
@@ -79,11 +73,11 @@ class Attempt:
         while self._processes.running or (self._waiting and not self._is_ending):
             found = self._processes.wait(self._timers.run(blocking=False))
             if found is not None:
-                process, event = found
-                if isinstance(event, Ended):
-                    self._on_end(process, event.code)
-                else:
+                process, code = found
+                if code is None:
                     self._on_start(process)
+                else:
+                    self._on_end(process, code)
             self._read_signals()
         return judge(self._ends, was_asked=self._signals.asked is not None)
 
@@ -127,7 +121,7 @@ class Attempt:
         is_single = role in (EVALUATOR, *DATA_ROLES) or (role == WORKER and self._job.has_servers)
         if end.was_told or self._is_ending or not (self._options.supervise and is_single and may_run_again(end.code)):
             return False
-        seconds = process.restarts.next(self._newest())
+        seconds = process.restarts.next(newest_step(self._job.model_dir))
         if isinstance(seconds, str):
             self._printer.say(f"{end.name} is not started again: {seconds}")
             return False
@@ -186,6 +180,11 @@ class Attempt:
         if names := self._processes.names(*roles):
             self._printer.say(f"killing {', '.join(names)}")
         self._processes.kill(*roles)
+
+
+def newest_step(model_dir: str) -> int | None:
+    """Returns the step of the newest complete checkpoint of a run; None without one."""
+    return max(manifest.committed_steps(model_dir), default=None)
 
 
 def _waiting(names: Sequence[str], seconds: float) -> str:

@@ -21,7 +21,7 @@ from multiprocessing import Pipe, reduction
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
-from official_trainer.launch.local.starter import Ended, Signal, Start, Started
+from official_trainer.launch.local.starter import Event, Signal, Start
 from official_trainer.launch.spec import ALL_ROLES, Member
 from official_trainer.launch.verdict import Restarts
 
@@ -103,7 +103,7 @@ class Starter:
         number = next(self._numbers)
         reading, writing = os.pipe()
         try:
-            self._send(Start(number, list(argv), dict(environ), fork=bool(self._preload)), writing)
+            self._send(Start(number, list(argv), dict(environ)), writing)
         finally:
             os.close(writing)
         os.set_blocking(reading, False)
@@ -113,14 +113,14 @@ class Starter:
         """Sends a signal to a process; nothing happens if it has ended."""
         self._send(Signal(number, int(which)))
 
-    def read(self) -> Started | Ended:
+    def read(self) -> Event:
         """Waits for the next event of a process.
 
         Raises:
           StarterError: the starter is gone, and its processes with it.
         """
         try:
-            event: Started | Ended = self._control.recv()
+            event: Event = self._control.recv()
         except (EOFError, OSError) as error:
             raise self._lost() from error
         return event
@@ -170,16 +170,15 @@ class Processes:
       running: those that run, by the starter's number.
     """
 
-    def __init__(self, starter: Starter, signals: Signals, environ: Mapping[str, str]) -> None:
+    def __init__(self, starter: Starter, signals: Signals) -> None:
         """Takes what starts processes and what ends a wait.
 
         Args:
           starter: starts and signals them.
           signals: of the launcher.
-          environ: the environment that all processes share.
         """
         self.running: dict[int, Process] = {}
-        self._starter, self._environ = starter, environ
+        self._starter = starter
         self._all: dict[Process, None] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(starter, selectors.EVENT_READ)
@@ -198,18 +197,18 @@ class Processes:
         """Starts a process, or starts it again."""
         self._all[process] = None
         process.pid = None
-        number, process.output = self._starter.start(process.member.argv, _environ_of(process.member, self._environ))
+        number, process.output = self._starter.start(process.member.argv, _environ_of(process.member))
         self.running[number] = process
         self._selector.register(process.output, selectors.EVENT_READ, process)
 
-    def wait(self, seconds: float | None) -> tuple[Process, Started | Ended] | None:
+    def wait(self, seconds: float | None) -> tuple[Process, int | None] | None:
         """Waits for output, an event or a signal, and reads output.
 
         Args:
           seconds: the longest wait; None waits as long as it takes.
 
         Returns:
-          The process that has started or ended, and the event; None if there was no event.
+          The process that has started, with None, or ended, with its exit code; None if no process has.
         """
         keys = [key for key, _ in self._selector.select(seconds)]
         for key in keys:
@@ -219,12 +218,11 @@ class Processes:
             return None
         event = self._starter.read()
         process = self.running[event.number]
-        if isinstance(event, Started):
-            process.pid = event.pid
-        else:
+        process.pid = event.pid
+        if event.code is not None:
             del self.running[event.number]
             self._drain(process)
-        return process, event
+        return process, event.code
 
     def names(self, *roles: str) -> list[str]:
         """Returns the names of the running processes, of these roles or of all."""
@@ -273,8 +271,7 @@ class Processes:
             process.output = -1
 
 
-def _environ_of(member: Member, environ: Mapping[str, str]) -> dict[str, str]:
-    direct = {
-        name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")
-    }  # gRPC would use a proxy for loopback too
-    return {**environ, **direct, "PYTHONUNBUFFERED": "1", **member.environ}
+def _environ_of(member: Member) -> dict[str, str]:
+    # gRPC would use a proxy for loopback too.
+    direct = {name: ",".join(filter(None, (os.environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")}
+    return {**os.environ, **direct, "PYTHONUNBUFFERED": "1", **member.environ}

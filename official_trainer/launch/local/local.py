@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import random
 import socket
-from collections.abc import Callable
 
-from official_trainer.checkpoints import manifest
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.launch.local.attempt import Attempt, Options
+from official_trainer.launch.local.attempt import Attempt, Options, newest_step
 from official_trainer.launch.local.children import Processes, Starter, StarterError
 from official_trainer.launch.local.output import Printer
 from official_trainer.launch.local.signals import Signals
@@ -27,28 +24,27 @@ _FIRST_PORT, _LAST_PORT = 12000, 32000
 """Below the ports that the system gives to clients: a client could take one before the process does."""
 
 
-def launch(job: JobSpec, options: Options, printer: Printer, *, newest: Callable[[], int | None]) -> Outcome:
+def launch(job: JobSpec, options: Options, printer: Printer) -> Outcome:
     """Runs a job to its end, with restarts if `options` has them. No process is left afterwards.
 
     Args:
       job: the job.
       options: how it is started and watched.
       printer: prints the output.
-      newest: returns the step of the newest checkpoint; None without one.
     """
     restarts = options.restarts()
     with Signals() as signals, contextlib.ExitStack() as stack:
         starter = stack.enter_context(Starter(preload=options.preload))
         while True:
             try:
-                with Processes(starter, signals, os.environ) as processes:
-                    outcome = Attempt(job, options, printer, processes, signals, newest).run(place(job))
+                with Processes(starter, signals) as processes:
+                    outcome = Attempt(job, options, printer, processes, signals).run(place(job))
             except StarterError as error:
                 outcome = Outcome(code=error.exit_code, note=str(error), was_asked=signals.asked is not None)
                 starter = stack.enter_context(Starter(preload=options.preload))
             if not options.supervise or outcome.was_asked or outcome.code not in START_AGAIN:
                 return outcome
-            step = newest()
+            step = newest_step(job.model_dir)
             seconds = restarts.next(step)
             if isinstance(seconds, str):
                 code = ExitCode.FAILED if restarts.is_crash_loop else outcome.code
@@ -60,15 +56,12 @@ def launch(job: JobSpec, options: Options, printer: Printer, *, newest: Callable
                 return dataclasses.replace(outcome, was_asked=True, note=f"not started again: {signals.asked}")
 
 
-def newest_step(model_dir: str) -> int | None:
-    """Returns the step of the newest complete checkpoint of a run; None without one."""
-    return max(manifest.committed_steps(model_dir), default=None)
-
-
 def place(job: JobSpec) -> tuple[Member, ...]:
     """Returns the processes of a job, each at a free port of this machine."""
     ports = iter(free_ports(sum(role.count for role in job.in_cluster)))
-    return members(job, {role.name: [f"{HOST}:{next(ports)}" for _ in range(role.count)] for role in job.in_cluster})
+    return members(
+        job, {role.name: tuple(f"{HOST}:{next(ports)}" for _ in range(role.count)) for role in job.in_cluster}
+    )
 
 
 def free_ports(count: int) -> list[int]:

@@ -25,14 +25,14 @@ class Printer:
     """Prints lines of all processes of a job."""
 
     def __init__(
-        self, stream: TextIO, *, paint: Paint = lambda label, _: label, log_dir: str | None = None, quiet: bool = False
+        self, stream: TextIO, *, paint: Paint = lambda label, _: label, log_dir: str = "", quiet: bool = False
     ) -> None:
         """Takes where the output goes.
 
         Args:
           stream: for the output of all processes.
           paint: returns a label with colour.
-          log_dir: a folder for a log file of each process, without labels; output is appended.
+          log_dir: a folder for a log file of each process, without labels; output is appended; empty for none.
           quiet: whether the launcher's own lines are left out.
         """
         self._stream, self._paint, self._log_dir, self._quiet = stream, paint, log_dir, quiet
@@ -47,7 +47,7 @@ class Printer:
     def lines_of(self, name: str) -> Lines:
         """Returns an object that takes the output of a process."""
         log = None
-        if self._log_dir is not None:
+        if self._log_dir:
             os.makedirs(self._log_dir, exist_ok=True)
             log = open(os.path.join(self._log_dir, f"{name.replace(' ', '-')}.log"), "ab", buffering=0)  # noqa: SIM115
         return Lines(lambda lines: self._print(name, lines), log)

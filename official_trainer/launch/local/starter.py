@@ -37,13 +37,11 @@ class Start:
       number: by which the launcher knows the process.
       argv: a module and its arguments.
       environ: the process's whole environment.
-      fork: whether to fork it from this process, with its modules, instead of starting Python again.
     """
 
     number: int
     argv: Sequence[str]
     environ: dict[str, str]
-    fork: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,29 +58,18 @@ class Signal:
 
 
 @dataclasses.dataclass(frozen=True)
-class Started:
-    """A process runs.
+class Event:
+    """The start or the end of a process.
 
     Attributes:
       number: of the process.
       pid: its process id.
+      code: its exit code, negative for the signal that killed it; None if it has started.
     """
 
     number: int
     pid: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """A process has ended.
-
-    Attributes:
-      number: of the process.
-      code: its exit code; negative: the signal that killed it.
-    """
-
-    number: int
-    code: int
+    code: int | None = None
 
 
 def main(descriptor: int, preload: Sequence[str]) -> None:
@@ -90,7 +77,7 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
 
     Args:
       descriptor: of the pipe to the launcher.
-      preload: modules to import before any process is forked.
+      preload: modules to import before any process is forked; if empty, each process starts Python again.
     """
     if preload:
         from official_trainer.lazy import load
@@ -98,8 +85,9 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
         for name in preload:
             load(name) if "." not in name else importlib.import_module(name)
     request = _Starter(Connection(descriptor)).serve()
-    if request is not None:
-        _run_module(request)
+    if not preload:
+        os.execve(sys.executable, [sys.executable, "-m", *request.argv], request.environ)
+    _run_module(request)
 
 
 def _die_with(parent: int) -> None:
@@ -125,8 +113,8 @@ class _Starter:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
-    def serve(self) -> Start | None:
-        """Works until the launcher is gone; in a forked child, returns the request that it is to run."""
+    def serve(self) -> Start:
+        """Works until the launcher is gone; only a forked child returns, with the request that it is to run."""
         while True:
             sources: list[Any] = [self._control, self._woken]
             ready, _, _ = select.select(sources, [], [])
@@ -146,12 +134,12 @@ class _Starter:
                 elif self._start(request, output):
                     return request
 
-    def _send(self, event: Started | Ended) -> None:
+    def _send(self, event: Event) -> None:
         with contextlib.suppress(ConnectionError):  # the next read notices that the launcher is gone
             self._control.send(event)
 
     def _start(self, request: Start, output: int) -> bool:
-        """Starts a child; returns True in a child that is to run a module itself."""
+        """Starts a child; returns True in the child."""
         sys.stdout.flush()
         sys.stderr.flush()
         me = os.getpid()
@@ -159,7 +147,7 @@ class _Starter:
         if pid:
             os.close(output)
             self._pids[request.number] = pid
-            self._send(Started(request.number, pid))
+            self._send(Event(request.number, pid))
             return False
         os.setsid()
         _die_with(me)
@@ -170,8 +158,6 @@ class _Starter:
         for descriptor in (output, self._woken, self._wake):
             os.close(descriptor)
         self._control.close()
-        if not request.fork:
-            os.execve(sys.executable, [sys.executable, "-m", *request.argv], request.environ)
         return True
 
     def _signal(self, request: Signal) -> None:
@@ -185,7 +171,7 @@ class _Starter:
             _kill_group(pid)  # before it is reaped, while no other process can have its pid
             _, status = os.waitpid(pid, 0)
             del self._pids[number]
-            self._send(Ended(number, os.waitstatus_to_exitcode(status)))
+            self._send(Event(number, pid, os.waitstatus_to_exitcode(status)))
 
     def _kill_all(self) -> None:
         for pid in self._pids.values():

@@ -8,34 +8,23 @@ Does not own: the contract of a target (`launch/target.py`).
 from __future__ import annotations
 
 import importlib
-import os
+import pathlib
 import re
 from typing import Any
 
 from official_trainer.launch.target import Target
 
-_SUBCLASS = r"^class \w+\([\w.]*Target\[\w+\]\):$"
+_NAMED = re.compile(r'^class \w+\([\w.]*Target\[\w+\]\):\n    """.*"""\n\n    name = "(\w+)"$', flags=re.MULTILINE)
 
 
 def names() -> tuple[str, ...]:
     """Returns the names of all targets, in alphabetical order."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    return tuple(name[:-3] for name in sorted(os.listdir(here)) if name.endswith(".py") and _is_target(here, name))
+    paths = sorted(pathlib.Path(__file__).parent.glob("*.py"))
+    return tuple(path.stem for path in paths if path.stem in _NAMED.findall(path.read_text(encoding="utf-8")))
 
 
-def get(name: str) -> Target[Any]:
+def get(name: str) -> type[Target[Any]]:
     """Returns a target by its name, one of `names`."""
     module = importlib.import_module(f"{__package__}.{name}")
-    (found,) = (
-        each
-        for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, Target) and getattr(each, "name", None) == name
-    )
-    return found()
-
-
-def _is_target(folder: str, name: str) -> bool:
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
-        text = file.read()
-    is_named = f'\n    name = "{name[:-3]}"\n' in text
-    return is_named and re.search(_SUBCLASS, text, flags=re.MULTILINE) is not None
+    found: list[type[Target[Any]]] = [each for each in vars(module).values() if getattr(each, "name", None) == name]
+    return found[0]

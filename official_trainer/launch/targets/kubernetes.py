@@ -1,21 +1,38 @@
-"""Jobs on Kubernetes: a JobSet or a TFJob, handed over with kubectl.
+"""Jobs on Kubernetes: a JobSet, or a TFJob of Kubeflow's training operator, handed over with kubectl.
 
-Owns: jobs that the cluster would refuse or not run as intended; the commands of kubectl.
-Does not own: the object (`kubernetes_objects.py`), the profile and its checks (`kubernetes_profile.py`).
+Owns: jobs that the cluster would refuse or not run as intended; the commands of kubectl; the object: what is restarted,
+what ends the job, which pods get SIGTERM when, and the environment of a pod.
+Does not own: the profile and its checks (`kubernetes_profile.py`), how a process reads its environment
+(`distributed/cluster.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from official_trainer import files
-from official_trainer.distributed.cluster import EVALUATOR
-from official_trainer.launch.spec import JobSpec, files_of_this_machine, idle_tpu, is_in
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets import kubernetes_objects
-from official_trainer.launch.targets.kubernetes_profile import LONGEST_LABEL, KubernetesProfile, is_label
-from official_trainer.launch.targets.rendering import dump_yaml
+from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
+from official_trainer.distributed.tpu import LOCAL
+from official_trainer.errors import START_AGAIN, ExitCode
+from official_trainer.launch.profile import Resources
+from official_trainer.launch.spec import JobSpec, Role, files_of_this_machine, idle_tpu, is_in, literal
+from official_trainer.launch.target import Argv, Rendered, Target
+from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
+from official_trainer.launch.targets.rendering import dump_yaml, filled
 
+_INSTANCE_LABEL = "app.kubernetes.io/instance"
+"""The label that the job and all of its pods have."""
+
+FINAL_CODES = tuple(code for code in ExitCode if code and code not in START_AGAIN)
+"""Exit codes that end a job for good; a pod that a signal has killed is started again."""
+
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_TFJOB_ROLES = {CHIEF: "Chief", WORKER: "Worker", PS: "PS"}
+_CONTAINER = {"jobset": "trainer", "tfjob": "tensorflow"}  # the training operator looks for its name and its port
+_PORT = 2222  # of `distributed/cluster.py`, and the default of the training operator
+_AFTER_HOOK_SECONDS = 10  # the grace period includes the time of a hook
 _STATE = {"jobset": ".status.terminalState", "tfjob": ".status.conditions[-1:].type"}
 _RESOURCE = {"jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
 _MOST_LOGS = 1000  # kubectl refuses to follow more pods; failed pods that were replaced count too
@@ -26,68 +43,63 @@ class Kubernetes(Target[KubernetesProfile]):
     """A JobSet, or a TFJob."""
 
     name = "kubernetes"
-    profile = KubernetesProfile
+    profile_class = KubernetesProfile
     needs = "kubectl, with a context for the cluster"
 
-    def problems(self, job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
-        if not is_label(job.name):
-            yield (
-                f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters, "
-                "digits and dashes, starting with a letter; set `name` in the profile"
-            )
-        longest = max(kubernetes_objects.pod_names(job, profile), key=len)
+    def problems(self, job: JobSpec) -> Iterator[str]:
+        profile = self.profile
+        if not LABEL.fullmatch(job.name):
+            what = f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters"
+            yield f"{what}, digits and dashes, starting with a letter; set `name` in the profile"
+        longest = max(_pod_names(job, profile), key=len)
         if len(longest) > LONGEST_LABEL:
-            yield (
-                f"name: a pod would have the name {longest}, of {len(longest)} characters, and {LONGEST_LABEL} are "
-                "allowed; set a shorter `name` in the profile"
-            )
+            what = f"name: a pod would have the name {longest}, of {len(longest)} characters"
+            yield f"{what}, and {LONGEST_LABEL} are allowed; set a shorter `name` in the profile"
         yield from _unseen_files(job, profile)
         if profile.kind == "tfjob" and any(role.name == EVALUATOR for role in job.roles):
-            yield (
-                "evaluator: a TFJob ends it together with training, before it has evaluated the last checkpoint; "
-                "use kind: jobset, or leave the evaluator out"
-            )
+            what = "evaluator: a TFJob ends it together with training, before it has evaluated the last checkpoint"
+            yield f"{what}; use kind: jobset, or leave the evaluator out"
         if profile.tpu is not None:
             yield from idle_tpu(job)
 
-    def render(self, job: JobSpec, profile: KubernetesProfile) -> Rendered:
-        built = (kubernetes_objects.jobset if profile.kind == "jobset" else kubernetes_objects.tfjob)(job, profile)
-        file = f"{profile.kind}.yaml"
+    def render(self, job: JobSpec) -> Rendered:
+        kind = self.profile.kind
+        built = (_jobset if kind == "jobset" else _tfjob)(job, self.profile)
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
-        return Rendered(files={file: dump_yaml(built)}, submit=(_kubectl(profile, "create", f"--filename={file}"),))
+        create = self._kubectl("create", f"--filename={kind}.yaml")
+        return Rendered(files={f"{kind}.yaml": dump_yaml(built)}, submit=(create,))
 
-    def status(self, job: Submitted[KubernetesProfile]) -> Argv:
-        kind = job.profile.kind
+    def status(self, job_id: str) -> Argv:
+        kind = self.profile.kind
         columns = ("KIND:.kind", "NAME:.metadata.name", f"STATE:{_STATE[kind]}", "POD:.status.phase",
                    "NODE:.spec.nodeName", "STARTED:.metadata.creationTimestamp")  # fmt: skip
-        return self._kubectl(job, "get", f"{_RESOURCE[kind]},pods", f"--output=custom-columns={','.join(columns)}")
+        words = (f"{_RESOURCE[kind]},pods", f"--output=custom-columns={','.join(columns)}")
+        return self._kubectl("get", *words, _selector(job_id))
 
     def is_running(self, code: int, output: str) -> bool:
         rows = [line.split() for line in output.splitlines()]
         states = [row[2] for row in rows if row[0] in ("JobSet", "TFJob")]
         return code == 0 and any(state not in _ENDED for state in states)
 
-    def logs(self, job: Submitted[KubernetesProfile], *, follow: bool) -> Argv:
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
         words = ("--all-containers", "--prefix", "--tail=-1", f"--max-log-requests={_MOST_LOGS}")
-        return self._kubectl(job, "logs", *words, *(["--follow"] if follow else []))
+        return self._kubectl("logs", *words, *(["--follow"] if follow else []), _selector(job_id))
 
-    def cancel(self, job: Submitted[KubernetesProfile]) -> tuple[Argv, ...]:
-        profile = job.profile
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
         words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and ended
-        return (_kubectl(profile, "delete", _RESOURCE[profile.kind], job.name, *words),)
+        return (self._kubectl("delete", _RESOURCE[self.profile.kind], job_id, *words),)
 
-    def resume(self, job: Submitted[KubernetesProfile], rendered: Rendered) -> tuple[Argv, ...]:
-        return (*self.cancel(job), *rendered.submit)  # an ended object never starts again
+    def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
+        return (*self.cancel(job_id), *submit)  # an ended object never starts again
 
-    def _kubectl(self, job: Submitted[KubernetesProfile], verb: str, *words: str) -> Argv:
-        """Returns a command about a job and its pods."""
-        selector = f"--selector={kubernetes_objects.INSTANCE_LABEL}={job.name}"
-        return _kubectl(job.profile, verb, *words, selector)
+    def _kubectl(self, verb: str, *words: str) -> Argv:
+        places = (("context", self.profile.context), ("namespace", self.profile.namespace))
+        return ("kubectl", *(f"--{name}={value}" for name, value in places if value), verb, *words)
 
 
-def _kubectl(profile: KubernetesProfile, verb: str, *words: str) -> Argv:
-    places = (("context", profile.context), ("namespace", profile.namespace))
-    return ("kubectl", *(f"--{name}={value}" for name, value in places if value), verb, *words)
+def _selector(job_id: str) -> str:
+    """Returns the option that selects a job and its pods."""
+    return f"--selector={_INSTANCE_LABEL}={job_id}"
 
 
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
@@ -104,7 +116,182 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
             yield f"--model_dir={job.model_dir} is in volume {volume.path}, which is read_only; set that to false"
     for word, path in files_of_this_machine(job).items():
         if not any(is_in(path, volume.path) for volume in profile.volumes):
-            yield (
-                f"{word} is a file of this machine; use its path relative to the image's working directory, "
-                "which has a copy of the workspace, or put it on a volume"
+            what = f"{word} is a file of this machine; use its path relative to the image's working directory"
+            yield f"{what}, which has a copy of the workspace, or put it on a volume"
+
+
+def _jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
+    """Returns the JobSet: restarted as a whole, except workers of parameter servers and the evaluator."""
+    waited_for = [role.name for role in job.roles if role.name in (CHIEF, EVALUATOR)]
+    # Workers and servers end after the chief, and only its success counts.
+    success = {"operator": "All", "targetReplicatedJobs": waited_for} if job.has_servers else None
+    failure = {
+        "maxRestarts": profile.max_restarts,
+        "restartStrategy": "BlockingRecreate",  # else new processes could meet old ones that are still saving
+        "rules": [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+    }
+    spec = {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job.name},
+        "successPolicy": success,
+        "failurePolicy": failure,
+        "ttlSecondsAfterFinished": profile.ttl_seconds,
+        "replicatedJobs": [_replicated_job(job, role, profile) for role in job.roles],
+    }
+    return _object("jobset.x-k8s.io/v1alpha2", "JobSet", job, profile) | {"spec": filled(spec)}
+
+
+def _tfjob(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
+    """Returns the TFJob. Its operator writes `TF_CONFIG`, and restarts pods that end with 128 or more."""
+    policy = {
+        "cleanPodPolicy": "Running",
+        "backoffLimit": profile.max_restarts,
+        "ttlSecondsAfterFinished": profile.ttl_seconds,
+    }
+    has_chief = any(role.name == CHIEF for role in job.roles)
+    spec = {
+        "runPolicy": filled(policy),
+        "successPolicy": None if has_chief else "AllWorkers",  # else the end of worker 0 kills the others
+        "tfReplicaSpecs": {
+            _TFJOB_ROLES[role.name]: {
+                "replicas": role.count,
+                "restartPolicy": "ExitCode",
+                "template": _template(job, role, profile),
+            }
+            for role in job.roles
+        },
+    }
+    return _object("kubeflow.org/v1", "TFJob", job, profile) | {"spec": filled(spec)}
+
+
+def _pod_names(job: JobSpec, profile: KubernetesProfile) -> tuple[str, ...]:
+    """Returns the longest pod name of each role."""
+    middle, end = ("-0-", "-abcde") if profile.kind == "jobset" else ("-", "")
+    return tuple(f"{job.name}-{role.name}{middle}{role.count - 1}{end}" for role in job.roles)
+
+
+def _object(version: str, kind: str, job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
+    labels = filled({**_labels(job, profile), _QUEUE_LABEL: profile.queue})
+    metadata = filled({"name": job.name, "namespace": profile.namespace, "labels": labels})
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def _labels(job: JobSpec, profile: KubernetesProfile) -> dict[str, str]:
+    return {**profile.labels, _INSTANCE_LABEL: job.name}
+
+
+def _replicated_job(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
+    is_single = role.name == EVALUATOR or (role.name == WORKER and job.has_servers)
+    spec = {
+        "completionMode": "Indexed",
+        "completions": role.count,
+        "parallelism": role.count,
+        "backoffLimit": profile.max_restarts if is_single else 0,
+        "podFailurePolicy": {"rules": _rules(_CONTAINER[profile.kind])},
+        "template": _template(job, role, profile),
+    }
+    return {"name": role.name, "replicas": 1, "template": {"spec": spec}}
+
+
+def _rules(container: str) -> list[dict[str, Any]]:
+    """Returns which ends of a pod are ignored, and which end the job for good; all others count as a failure."""
+    codes = list(map(int, FINAL_CODES))
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {"containerName": container, "operator": "In", "values": codes}},
+    ]
+
+
+def _template(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
+    """Returns the template for pods of a role."""
+    serves = job.has_servers and role.name in (WORKER, PS)
+    grace_seconds = math.ceil(job.grace_seconds)
+    # SIGTERM reaches those that serve only after the chief has had time to save their values.
+    hook = {"preStop": {"sleep": {"seconds": grace_seconds}}} if serves else None
+    mounts, volumes = _storage(profile, shares_memory=profile.resources_of(role.name).gpus > 1)
+    spec = {
+        "restartPolicy": "Never" if profile.kind == "jobset" else None,
+        "terminationGracePeriodSeconds": grace_seconds + (_AFTER_HOOK_SECONDS if serves else 0),
+        "serviceAccountName": profile.service_account,
+        "priorityClassName": profile.priority_class,
+        "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
+        "nodeSelector": {**profile.node_selector, **_tpu_nodes(profile)},
+        "tolerations": [filled(toleration.as_dict()) for toleration in profile.tolerations],
+        "volumes": volumes,
+        "containers": [filled({**_container(job, role, profile), "lifecycle": hook, "volumeMounts": mounts})],
+    }
+    return {"metadata": {"labels": _labels(job, profile)}, "spec": filled(spec)}
+
+
+def _container(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
+    module, *words = role.argv
+    return {
+        "name": _CONTAINER[profile.kind],
+        "image": profile.image,
+        "command": ["python", "-m", module],
+        "args": [literal(word) for word in words],
+        "env": _environ(job, role, profile),
+        "ports": [{"name": "tfjob-port", "containerPort": _PORT}] if profile.kind == "tfjob" else None,
+        "resources": _resources(profile.resources_of(role.name), profile),
+    }
+
+
+def _environ(job: JobSpec, role: Role, profile: KubernetesProfile) -> list[dict[str, Any]]:
+    variables: list[dict[str, Any]] = []
+    if profile.kind == "jobset":
+        layout = ",".join(f"{other.name}={other.count}" for other in job.in_cluster)
+        variables = [{"name": LAYOUT, "value": layout}] + [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['jobset.sigs.k8s.io/{label}']"}}}
+            for name, label in (
+                ("JOBSET_NAME", "jobset-name"),
+                ("REPLICATED_JOB_NAME", "replicatedjob-name"),
+                ("JOB_INDEX", "job-index"),
             )
+        ]
+    values = {"PYTHONUNBUFFERED": "1", **({"TPU_NAME": LOCAL} if profile.tpu else {}), **role.environ}
+    variables += [{"name": name, "value": literal(value)} for name, value in {**values, **profile.environ}.items()]
+    return variables + [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
+        for name, secret in profile.secrets.items()
+    ]
+
+
+def _resources(wanted: Resources, profile: KubernetesProfile) -> dict[str, Any]:
+    memory = None
+    if wanted.memory_gib is not None:
+        whole = wanted.memory_gib == int(wanted.memory_gib)
+        memory = f"{int(wanted.memory_gib)}Gi" if whole else f"{round(wanted.memory_gib * 1024)}Mi"
+    limits = filled(
+        {
+            "memory": memory,
+            profile.gpu_resource: str(wanted.gpus or ""),
+            "google.com/tpu": str(profile.tpu.chips) if profile.tpu else None,
+        }
+    )
+    requests = filled({"cpu": str(wanted.cpus or "")}) | limits  # a limit on cores would only slow a process down
+    return filled({"requests": requests, "limits": limits})
+
+
+def _tpu_nodes(profile: KubernetesProfile) -> dict[str, str]:
+    if profile.tpu is None:
+        return {}
+    spot = {"cloud.google.com/gke-spot": "true"} if profile.tpu.spot else {}
+    return {
+        "cloud.google.com/gke-tpu-accelerator": profile.tpu.accelerator,
+        "cloud.google.com/gke-tpu-topology": profile.tpu.topology,
+        **spot,
+    }
+
+
+def _storage(profile: KubernetesProfile, *, shares_memory: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the mounts of a container and the volumes of its pod; a claim with several paths is one volume."""
+    claims = dict.fromkeys(volume.claim for volume in profile.volumes)
+    names = {claim: f"claim-{number}" for number, claim in enumerate(claims)}
+    mounts = [
+        filled({"name": names[volume.claim], "mountPath": volume.path, "readOnly": volume.read_only or None})
+        for volume in profile.volumes
+    ]
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in names.items()]
+    if shares_memory:  # NCCL needs more shared memory between GPUs than the 64 MiB that a container has
+        mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})
+        volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
+    return mounts, volumes

@@ -1,7 +1,7 @@
 """The profile of a job on Kubernetes, and what the API server accepts in it.
 
 Owns: `KubernetesProfile` with its sections; the syntax of names and labels, as the API server checks it.
-Does not own: what a job needs of a profile, and commands (`kubernetes.py`), objects (`kubernetes_objects.py`).
+Does not own: what a job needs of a profile, and commands and objects (`kubernetes.py`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import Literal
 
 from official_trainer.config import Config, FrozenDict, NonNegative
 from official_trainer.distributed.cluster import LAYOUT
-from official_trainer.launch.profile import Profile
+from official_trainer.launch.profile import VARIABLE, Profile
 
 LONGEST_LABEL = 63
-_LONGEST_SUBDOMAIN = 253
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+LABEL = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$)[a-z]([-a-z0-9]*[a-z0-9])?")
+"""A DNS-1035 label, for the names of objects with an address."""
+
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"  # of a DNS-1123 name
+_NAMESPACE = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$){_PART}")
+_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
+_QUALIFIED = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OUR_VARIABLES = frozenset(
     (LAYOUT, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
 )
@@ -110,7 +112,7 @@ class TPUSlice(Config):
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.accelerator:
             yield "accelerator", "is not set; use GKE's name, such as tpu-v5-lite-podslice or tpu-v6e-slice"
-        elif not is_label_value(self.accelerator):
+        elif not _QUALIFIED.fullmatch(self.accelerator):
             yield "accelerator", "is not a valid label value; use GKE's name, such as tpu-v5-lite-podslice"
         if not _TOPOLOGY.fullmatch(self.topology):
             yield "topology", "is not a valid topology; expected the chips along each side, such as 2x4 or 2x2x1"
@@ -179,7 +181,7 @@ class KubernetesProfile(Profile):
         if not self.image or re.search(r"\s", self.image):
             what = f"{self.image!r} is not a valid image" if self.image else "is not set"
             yield "image", f"{what}; build one with launch/Dockerfile, push it, and name it, such as REGISTRY/trainer:1"
-        if self.namespace and not is_namespace(self.namespace):
+        if self.namespace and not _NAMESPACE.fullmatch(self.namespace):
             yield "namespace", "is not a valid namespace; use at most 63 lower-case letters, digits and dashes"
         for field in ("service_account", "queue", "priority_class"):
             if text := getattr(self, field):
@@ -197,7 +199,7 @@ class KubernetesProfile(Profile):
 
     def _variable_problems(self) -> Iterator[tuple[str, str]]:
         for name in self.secrets:
-            if not _VARIABLE.fullmatch(name):
+            if not VARIABLE.fullmatch(name):
                 yield "secrets", f"{name!r} is not a valid variable name; use letters, digits and underscores"
             if name in self.environ:
                 yield "secrets", f"{name} is in environ too; keep one of the two"
@@ -215,24 +217,9 @@ class KubernetesProfile(Profile):
             yield "tpu", f"resources.gpus={self.resources.gpus} together with a TPU; keep one of the two"
 
 
-def is_namespace(text: str) -> bool:
-    """Returns whether a text is a valid namespace: one part of a DNS-1123 name."""
-    return len(text) <= LONGEST_LABEL and "." not in text and _SUBDOMAIN.fullmatch(text) is not None
-
-
-def is_label(text: str) -> bool:
-    """Returns whether a text is a valid DNS-1035 label, for the names of objects with an address."""
-    return len(text) <= LONGEST_LABEL and _LABEL.fullmatch(text) is not None
-
-
-def is_label_value(text: str) -> bool:
-    """Returns whether a text is a valid label value."""
-    return not text or (len(text) <= LONGEST_LABEL and _QUALIFIED.fullmatch(text) is not None)
-
-
 def subdomain_problem(field: str, text: str) -> Iterator[tuple[str, str]]:
     """Yields the problem of an invalid object name: DNS-1123."""
-    if len(text) > _LONGEST_SUBDOMAIN or not _SUBDOMAIN.fullmatch(text):
+    if not _SUBDOMAIN.fullmatch(text):
         what = f"{text!r} is not a valid object name" if text else "is not set"
         yield field, f"{what}; use lower-case letters, digits, `-` and `.`"
 
@@ -241,12 +228,10 @@ def label_problems(field: str, labels: Mapping[str, str]) -> Iterator[tuple[str,
     """Yields the problems of keys and values of labels."""
     for key, value in labels.items():
         prefix, slash, name = key.rpartition("/")
-        if slash and (len(prefix) > _LONGEST_SUBDOMAIN or not _SUBDOMAIN.fullmatch(prefix)):
+        if slash and not _SUBDOMAIN.fullmatch(prefix):
             yield field, f"{key!r} does not begin with a domain; use a key such as example.com/name"
-        elif len(name) > LONGEST_LABEL or not _QUALIFIED.fullmatch(name):
+        elif not _QUALIFIED.fullmatch(name):
             yield field, f"{key!r} is not a valid label name; use at most 63 letters, digits, `-`, `_` and `.`"
-        if not is_label_value(value):
-            yield (
-                field,
-                f"{key}: {value!r} is not a valid label value; use at most 63 letters, digits, `-`, `_` and `.`",
-            )
+        if value and not _QUALIFIED.fullmatch(value):
+            what = f"{key}: {value!r} is not a valid label value; use at most 63 letters, digits, `-`, `_` and `.`"
+            yield field, what

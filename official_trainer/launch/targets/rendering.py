@@ -12,7 +12,7 @@ from __future__ import annotations
 import pathlib
 import re
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
@@ -38,6 +38,11 @@ def script(file: str, /, blocks: Collection[str] = (), **values: object) -> str:
     """
     text = (pathlib.Path(__file__).parent / file).read_text(encoding="utf-8")
     return _Template(_BLOCK.sub(lambda match: match[2] if match[1] in blocks else "", text)).substitute(values)
+
+
+def filled(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a section without the fields that have no value: None, or an empty text, list or section."""
+    return {name: value for name, value in section.items() if value is not None and value not in ("", [], {})}
 
 
 class _Dumper(yaml.SafeDumper):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -16,14 +15,13 @@ from official_trainer import files
 from official_trainer.config import FrozenDict, Positive
 from official_trainer.distributed.cluster import WORKER
 from official_trainer.errors import START_AGAIN
-from official_trainer.launch.profile import Profile
+from official_trainer.launch.profile import VARIABLE, Profile
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets.rendering import dump_yaml
+from official_trainer.launch.target import Argv, Rendered, Target
+from official_trainer.launch.targets.rendering import dump_yaml, filled
 
 FILE = "skypilot.yaml"
 _PORT = 2222
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SET_TF_CONFIG = f"""\
 export TF_CONFIG="$(python3 - <<'END'
 import json, os
@@ -69,24 +67,16 @@ class SkyPilotProfile(Profile):
             what = f"resources.gpus is {self.resources.gpus}, and accelerator {self.accelerator or 'is not set'}"
             yield "accelerator", f"{what}; SkyPilot needs a type, such as A100, and a number: set both, or neither"
         if not self.image and not self.setup.strip():
-            yield (
-                "setup",
-                "is not set, nor is image, so nothing would be installed; set one, such as "
-                "setup: python3 -m pip install --constraint requirements.lock .",
-            )
+            what = "is not set, nor is image, so nothing would be installed"
+            yield "setup", f"{what}; set one, such as setup: python3 -m pip install --constraint requirements.lock ."
         if sum(self.counts.values()) > self.workers:
-            yield (
-                "workers",
-                "are the only processes that SkyPilot starts, one on each machine; leave out chief, ps and evaluator",
-            )
+            what = "are the only processes that SkyPilot starts, one on each machine; leave out chief, ps and evaluator"
+            yield "workers", what
         if self.max_restarts not in (0, Profile().max_restarts):
-            yield (
-                "max_restarts",
-                "is not supported by SkyPilot, which restarts a job after exit code 75 or 143 without a limit; use 0 "
-                "for no restarts, or leave it out",
-            )
+            what = "is not supported by SkyPilot, which restarts a job after exit code 75 or 143 without a limit"
+            yield "max_restarts", f"{what}; use 0 for no restarts, or leave it out"
         for name in self.secrets:
-            if not _VARIABLE.fullmatch(name) or name in self.environ:
+            if not VARIABLE.fullmatch(name) or name in self.environ:
                 yield "secrets", f"{name!r} is not a valid variable name, or is in environ too; name each once"
 
 
@@ -94,82 +84,74 @@ class SkyPilot(Target[SkyPilotProfile]):
     """One task for as many machines as there are workers."""
 
     name = "skypilot"
-    profile = SkyPilotProfile
+    profile_class = SkyPilotProfile
     needs = (
         "this command only writes the YAML; save it with `launch skypilot … > job.yaml`, and start it with "
         "`sky jobs launch job.yaml`"
     )
 
-    def problems(self, job: JobSpec, profile: SkyPilotProfile) -> Iterator[str]:
+    def problems(self, job: JobSpec) -> Iterator[str]:
         if not files.is_url(job.model_dir):
-            yield (
-                f"--model_dir={job.model_dir} would be lost with its machine after the job; use a URL, such as "
-                "gs://BUCKET/RUN"
-            )
+            what = f"--model_dir={job.model_dir} would be lost with its machine after the job"
+            yield f"{what}; use a URL, such as gs://BUCKET/RUN"
         for word, path in files_of_this_machine(job).items():
-            if not any(is_in(path, place) for place in profile.file_mounts):
+            if not any(is_in(path, place) for place in self.profile.file_mounts):
                 yield f"{word} is a file of this machine; use its path relative to workdir, or add it to file_mounts"
 
-    def render(self, job: JobSpec, profile: SkyPilotProfile) -> Rendered:
-        submitted = Submitted(name=job.name, id=job.name, profile=profile)
-        secrets = [f"--secret={name}" for name in profile.secrets]
+    def render(self, job: JobSpec) -> Rendered:
+        secrets = [f"--secret={name}" for name in self.profile.secrets]
         commands = (
             ("sky", "jobs", "launch", *secrets, "FILE"),
-            self.status(submitted),
-            self.logs(submitted, follow=True),
-            *self.cancel(submitted),
+            self.status(job.name),
+            self.logs(job.name, follow=True),
+            *self.cancel(job.name),
         )
         head = "".join(f"# {' '.join(command)}\n" for command in commands)
-        return Rendered(files={FILE: head + dump_yaml(_task(job, profile))}, submit=())
+        return Rendered(files={FILE: head + dump_yaml(_task(job, self.profile))}, submit=())
 
-    def restarts(self, profile: SkyPilotProfile) -> int | None:
-        return None if profile.max_restarts else 0
+    def restarts(self) -> int | None:
+        return None if self.profile.max_restarts else 0
 
-    def status(self, job: Submitted[SkyPilotProfile]) -> Argv:
+    def status(self, job_id: str) -> Argv:
         return ("sky", "jobs", "queue")
 
-    def logs(self, job: Submitted[SkyPilotProfile], *, follow: bool) -> Argv:
-        return ("sky", "jobs", "logs", f"--name={job.name}", *(() if follow else ("--no-follow",)))
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
+        return ("sky", "jobs", "logs", f"--name={job_id}", *(() if follow else ("--no-follow",)))
 
-    def cancel(self, job: Submitted[SkyPilotProfile]) -> tuple[Argv, ...]:
-        return (("sky", "jobs", "cancel", f"--name={job.name}"),)
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
+        return (("sky", "jobs", "cancel", f"--name={job_id}"),)
 
 
 def _task(job: JobSpec, profile: SkyPilotProfile) -> dict[str, Any]:
     (role,) = job.roles
     assert role.name == WORKER
-    workdir = os.path.normpath(os.path.join(job.cwd, os.path.expanduser(profile.workdir)))
-    command = f"exec python3 -m {shlex.join(role.argv)}\n"
-    task: dict[str, Any] = {"name": job.name, "resources": _resources(profile), "num_nodes": role.count}
-    task["workdir"] = workdir
-    if profile.file_mounts:
-        task["file_mounts"] = dict(profile.file_mounts)
-    task["envs"] = {"PYTHONUNBUFFERED": "1", **role.environ, **profile.environ}
-    if profile.secrets:
-        task["secrets"] = dict.fromkeys(profile.secrets)
-    if profile.setup.strip():
-        task["setup"] = profile.setup.strip() + "\n"
-    task["run"] = (_SET_TF_CONFIG if role.count > 1 else "") + command
-    return {key: value for key, value in task.items() if value != {}}
+    setup = profile.setup.strip()
+    return filled(
+        {
+            "name": job.name,
+            "resources": _resources(profile),
+            "num_nodes": role.count,
+            "workdir": os.path.normpath(os.path.join(job.cwd, os.path.expanduser(profile.workdir))),
+            "file_mounts": dict(profile.file_mounts),
+            "envs": {"PYTHONUNBUFFERED": "1", **role.environ, **profile.environ},
+            "secrets": dict.fromkeys(profile.secrets),
+            "setup": f"{setup}\n" if setup else None,
+            "run": (_SET_TF_CONFIG if role.count > 1 else "") + f"exec python3 -m {shlex.join(role.argv)}\n",
+        }
+    )
 
 
 def _resources(profile: SkyPilotProfile) -> dict[str, Any]:
     wanted = profile.resources
-    found: dict[str, Any] = {}
-    if profile.infra:
-        found["infra"] = profile.infra
-    if wanted.gpus:
-        found["accelerators"] = f"{profile.accelerator}:{wanted.gpus}"
-    if wanted.cpus is not None:
-        found["cpus"] = f"{wanted.cpus}+"
-    if wanted.memory_gib is not None:
-        found["memory"] = f"{wanted.memory_gib:g}+"
-    if profile.spot:
-        found["use_spot"] = True
-    if profile.disk_gib is not None:
-        found["disk_size"] = profile.disk_gib
-    if profile.image:
-        found["image_id"] = f"docker:{profile.image}"
-    if profile.max_restarts:
-        found["job_recovery"] = {"recover_on_exit_codes": list(map(int, START_AGAIN))}
-    return found
+    return filled(
+        {
+            "infra": profile.infra,
+            "accelerators": f"{profile.accelerator}:{wanted.gpus}" if wanted.gpus else None,
+            "cpus": f"{wanted.cpus}+" if wanted.cpus else None,
+            "memory": f"{wanted.memory_gib:g}+" if wanted.memory_gib else None,
+            "use_spot": profile.spot or None,
+            "disk_size": profile.disk_gib,
+            "image_id": f"docker:{profile.image}" if profile.image else None,
+            "job_recovery": {"recover_on_exit_codes": list(map(int, START_AGAIN))} if profile.max_restarts else None,
+        }
+    )

@@ -24,11 +24,10 @@ from official_trainer.distributed.environment import HOSTS, ROLE
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Profile, Resources, command_problems
 from official_trainer.launch.spec import JobSpec, is_in
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
+from official_trainer.launch.target import Argv, Rendered, Target
 from official_trainer.launch.targets.rendering import script
 
 _SCRIPT = "job.sbatch"
-_BATCH_LOG = "slurm-%a.out"
 _SERVER_SECONDS = 30  # for workers and parameter servers to notice that their chief has ended
 _WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a line of #SBATCH without quotes
 _LONGEST_LEAD = 65535  # seconds; sbatch takes no more
@@ -108,19 +107,15 @@ class SlurmProfile(Profile):
                 yield name, f"{value!r} cannot be on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
         for option in self.sbatch:
             if not (option.startswith("--") and _WORD.fullmatch(option)):
-                yield (
-                    "sbatch",
-                    f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes",
-                )
+                what = f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes"
+                yield "sbatch", what
             elif (name := option[2:].partition("=")[0]) in _OURS:
                 yield "sbatch", f"--{name} is set from other fields of the profile; {_OURS[name]}"
         if self.time_limit and not _TIME.fullmatch(self.time_limit):
             yield "time_limit", f"{self.time_limit!r} is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
         if self.ps_resources not in (Resources(), self.resources):
-            yield (
-                "ps_resources",
-                "has no effect: all processes of an allocation get `resources`; leave it out",
-            )
+            what = "has no effect: all processes of an allocation get `resources`; leave it out"
+            yield "ps_resources", what
         if self.sweep_at_once and not self.sweep:
             yield "sweep_at_once", "has no effect without sweep; leave it out"
         yield from command_problems("setup", self.setup)
@@ -139,13 +134,14 @@ class Slurm(Target[SlurmProfile]):
     """Slurm, through sbatch, squeue and scancel."""
 
     name = "slurm"
-    profile = SlurmProfile
+    profile_class = SlurmProfile
     needs = "run this on a machine from which jobs are submitted, or install Slurm's client there (slurm-client)"
 
-    def variants(self, profile: SlurmProfile) -> tuple[tuple[str, ...], ...]:
-        return profile.sweep
+    def variants(self) -> tuple[tuple[str, ...], ...]:
+        return self.profile.sweep
 
-    def problems(self, job: JobSpec, profile: SlurmProfile) -> Iterator[str]:
+    def problems(self, job: JobSpec) -> Iterator[str]:
+        profile = self.profile
         for what, path in (("--model_dir", job.model_dir), ("the current directory", job.cwd)):
             if path.startswith("ram://"):
                 yield f"{what}={path} is in the memory of one process; use a directory that all nodes see"
@@ -170,44 +166,32 @@ class Slurm(Target[SlurmProfile]):
                 f"the same number of processes; set nodes and tasks_per_node so that their product is {tasks}"
             )
 
-    def render(self, job: JobSpec, profile: SlurmProfile) -> Rendered:
-        return Rendered(files={_SCRIPT: _script(job, profile)}, submit=(("sbatch", "--parsable", _SCRIPT),))
+    def render(self, job: JobSpec) -> Rendered:
+        return Rendered(files={_SCRIPT: _script(job, self.profile)}, submit=(("sbatch", "--parsable", _SCRIPT),))
 
-    def id_of(self, job: Submitted[SlurmProfile], output: str) -> str:
+    def id_of(self, name: str, output: str) -> str:
         found = _ID.fullmatch(output)
         return found[1] if found else ""
 
-    def restarts(self, profile: SlurmProfile) -> int:
-        return profile.max_restarts if profile.requeue else 0
+    def restarts(self) -> int:
+        return self.profile.max_restarts if self.profile.requeue else 0
 
-    def status(self, job: Submitted[SlurmProfile]) -> Argv:
-        return ("squeue", "--states=all", f"--jobs={job.id}", f"--Format={_COLUMNS}")
+    def status(self, job_id: str) -> Argv:
+        return ("squeue", "--states=all", f"--jobs={job_id}", f"--Format={_COLUMNS}")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and _RUNNING.search(output) is not None
 
-    def logs(self, job: Submitted[SlurmProfile], *, follow: bool) -> Argv:
-        return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files(job))
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
+        return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files())
 
-    def log_files(self, job: Submitted[SlurmProfile]) -> tuple[str, ...]:
-        own = job.profile
-        roles = [role for role, count in own.counts.items() if count]
-        runs: list[int | None] = [*range(len(own.sweep))] if own.sweep else [None]
-        return tuple(_log_name(role, roles[0], run) for run in runs for role in roles)
+    def log_files(self) -> tuple[str, ...]:
+        _, *others = [role for role, count in self.profile.counts.items() if count]  # the first shares the script's log
+        runs = [f"-{number}" for number in range(len(self.profile.sweep))] or [""]
+        return tuple(f"{name}{run}.out" for run in runs for name in ("slurm", *others))
 
-    def cancel(self, job: Submitted[SlurmProfile]) -> tuple[Argv, ...]:
-        return (("scancel", job.id),)
-
-
-def _log_name(role: str, leader: str, run: int | None) -> str:
-    """Returns the file for the output of a role; the role that leads shares that of the script.
-
-    Args:
-      role: whose output.
-      leader: the role that leads.
-      run: its number in an array; None for a job without one.
-    """
-    return ("slurm" if role == leader else role) + ("" if run is None else f"-{run}") + ".out"
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
+        return (("scancel", job_id),)
 
 
 def _script(job: JobSpec, own: SlurmProfile) -> str:
@@ -222,7 +206,7 @@ def _script(job: JobSpec, own: SlurmProfile) -> str:
         steps="\n".join(_steps(job, own)),
         waits="\n".join(f"ended {name}" for name in trained),
         trained=" ".join(trained),
-        max_restarts=Slurm().restarts(own),
+        max_restarts=Slurm(own).restarts(),
         config=int(ExitCode.CONFIG),
         retry=int(ExitCode.RETRY),
         again="|".join(str(int(code)) for code in START_AGAIN),
@@ -301,5 +285,5 @@ def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
         yield f"--array=0-{len(own.sweep) - 1}" + (f"%{own.sweep_at_once}" if own.sweep_at_once else "")
     yield "--requeue" if own.requeue else "--no-requeue"
     yield "--open-mode=append"
-    yield f"--output={_BATCH_LOG if own.sweep else _log_name('', '', None)}"
+    yield f"--output=slurm{'-%a' if own.sweep else ''}.out"
     yield from own.sbatch

@@ -1,8 +1,9 @@
-"""A Cloud TPU slice that trains one job: gcloud's commands for it.
+"""A Cloud TPU slice that trains one job: gcloud's commands for it, and what its machines do at every boot.
 
-Owns: those commands, and the jobs that Google's API would refuse or would not run as intended.
-Does not own: the profile (`tpu_profile.py`), what the machines do (`tpu_startup.py`), replacing a slice that Google has
-taken away (`tpu_supervise.py`).
+Owns: those commands; the jobs that Google's API would refuse or would not run as intended; the start-up script, filled
+from `tpu_startup.sh`: it gets the code, installs it once, trains, and records how that ended.
+Does not own: the profile (`tpu_profile.py`), replacing a slice that Google has taken away (`tpu_supervise.py`),
+restarts on one machine (`launch/rerun.py`).
 
 This has never run on a TPU. gcloud itself has run, against a server that answers as the API does.
 """
@@ -10,16 +11,22 @@ This has never run on a TPU. gcloud itself has run, against a server that answer
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
+from official_trainer import files
 from official_trainer.distributed.cluster import WORKER
+from official_trainer.launch import rerun
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, idle_tpu
-from official_trainer.launch.target import Argv, Host, Rendered, Submitted, Target
-from official_trainer.launch.targets import tpu_startup
-from official_trainer.launch.targets.tpu_profile import NEEDS, TpuProfile, missing_fields, unseen_files
-from official_trainer.launch.targets.tpu_supervise import LOST, SliceSupervisor, state_of
+from official_trainer.launch.target import Argv, Host, Rendered, Target
+from official_trainer.launch.targets.rendering import script
+from official_trainer.launch.targets.tpu_profile import NEEDS, TpuProfile, missing_fields, split_git, unseen_files
+from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, PLACE, SliceSupervisor, state_of
 from official_trainer.launch.verdict import Outcome
+
+FOLDER = "/var/lib/official-trainer"
+"""Where a VM keeps the code, its installation and its log."""
 
 _STARTUP = "startup.sh"
 _CLEAR = "clear.sh"
@@ -38,15 +45,21 @@ class TpuTarget(Target[TpuProfile]):
     """Cloud TPU, by gcloud."""
 
     name = "tpu"
-    profile = TpuProfile
+    profile_class = TpuProfile
     needs = NEEDS
     is_supervised = True
 
-    def problems(self, job: JobSpec, profile: TpuProfile) -> Iterator[str]:
+    def problems(self, job: JobSpec) -> Iterator[str]:
+        profile = self.profile
         yield from missing_fields(profile, _NEEDED)
         if profile.is_pod is None and profile.accelerator_type:
             yield f"pod: {profile.accelerator_type} may have one host or several; set pod to true or false"
-        yield from _role_problems(job)
+        for role in job.roles:  # one process drives a slice, with any number of hosts
+            if role.name == WORKER and role.count > 1:
+                what = f"workers={role.count}: one process drives a whole slice"
+                yield f"{what}; leave workers at 1, and use a larger slice"
+            elif role.name != WORKER:
+                yield f"{role.name}: a slice runs one process, which trains; leave it out"
         if profile.resources != Resources() or profile.ps_resources != Resources():
             yield "resources: accelerator_type determines the resources; leave resources and ps_resources out"
         if not _NAME.fullmatch(job.name):
@@ -59,72 +72,105 @@ class TpuTarget(Target[TpuProfile]):
             )
         yield from unseen_files(job)
 
-    def render(self, job: JobSpec, profile: TpuProfile) -> Rendered:
-        slice_ = Submitted(name=job.name, id=job.name, profile=profile)
-        (delete,) = self.cancel(slice_)
-        clear = tpu_startup.clear_script(self.status(slice_), delete)
-        return Rendered(
-            files={_STARTUP: tpu_startup.startup_script(job, profile), _CLEAR: clear}, submit=(_create(slice_),)
-        )
+    def render(self, job: JobSpec) -> Rendered:
+        (delete,) = self.cancel(job.name)
+        clear = script("tpu_clear.sh", describe=shlex.join(self.status(job.name)), delete=shlex.join(delete))
+        texts = {_STARTUP: startup_script(job, self.profile), _CLEAR: clear}
+        return Rendered(files=texts, submit=(self._create(job.name),))
 
-    def status(self, job: Submitted[TpuProfile]) -> Argv:
-        return _gcloud(job, "describe", "--format=json(name,createTime,state)")
+    def status(self, job_id: str) -> Argv:
+        return self._gcloud("describe", job_id, "--format=json(name,createTime,state)")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and state_of(output).name not in (*LOST, *_ENDING)
 
-    def logs(self, job: Submitted[TpuProfile], *, follow: bool) -> Argv:
-        path = f"{tpu_startup.FOLDER}/{tpu_startup.LOG}"
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
+        path = f"{FOLDER}/{LOG}"
         command = f"sudo tail --lines=+1 --follow=name --retry {path}" if follow else f"sudo cat {path}"
-        address = ("--internal-ip",) if job.profile.internal_ips else ()
-        place = (*_place(job.profile), "--worker=0", *address)
-        return ("gcloud", "compute", "tpus", "tpu-vm", "ssh", job.id, *place, f"--command={command}")
+        address = ("--internal-ip",) if self.profile.internal_ips else ()
+        place = (*self._place, "--worker=0", *address)
+        return ("gcloud", "compute", "tpus", "tpu-vm", "ssh", job_id, *place, f"--command={command}")
 
-    def cancel(self, job: Submitted[TpuProfile]) -> tuple[Argv, ...]:
-        is_queued = job.profile.queued
-        return (_gcloud(job, "delete", "--quiet", *(("--force",) if is_queued else ())),)
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
+        return (self._gcloud("delete", job_id, "--quiet", *(("--force",) if self.profile.queued else ())),)
 
-    def resume(self, job: Submitted[TpuProfile], rendered: Rendered) -> tuple[Argv, ...]:
-        return (("bash", _CLEAR), *rendered.submit)
+    def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
+        return (("bash", _CLEAR), *submit)
 
-    def supervise(self, job: Submitted[TpuProfile], rendered: Rendered, model_dir: str, host: Host) -> Outcome:
-        return SliceSupervisor(self, job, rendered, model_dir, host).supervise()
+    def supervise(self, job_id: str, submit: tuple[Argv, ...], model_dir: str, host: Host) -> Outcome:
+        return SliceSupervisor(self, job_id, submit, model_dir, host).supervise()
+
+    @property
+    def _place(self) -> Argv:
+        return (f"--project={self.profile.project}", f"--zone={self.profile.zone}")
+
+    def _gcloud(self, verb: str, name: str, *flags: str) -> Argv:
+        kind = "queued-resources" if self.profile.queued else "tpu-vm"
+        return ("gcloud", "compute", "tpus", kind, verb, name, *self._place, *flags)
+
+    def _create(self, name: str) -> Argv:
+        tpu = self.profile
+        flags = [f"--accelerator-type={tpu.accelerator_type}"]
+        if tpu.queued:
+            flags += [f"--node-id={name}", f"--runtime-version={tpu.runtime_version}"]
+        else:
+            flags += [f"--version={tpu.runtime_version}"]
+        flags += [f"--{word}" for word in ("spot", "reserved") if getattr(tpu, word)]
+        flags += ["--internal-ips"] if tpu.internal_ips else []
+        values = {
+            "valid-until-duration": tpu.valid_until,
+            "network": tpu.network,
+            "subnetwork": tpu.subnetwork,
+            "service-account": tpu.service_account,
+            "labels": ",".join(f"{key}={value}" for key, value in tpu.labels.items()),
+        }
+        flags += [f"--{flag}={value}" for flag, value in values.items() if value]
+        flags += [f"--metadata-from-file=startup-script={_STARTUP}"]
+        return self._gcloud("create", name, *flags, "--quiet")
 
 
-def _role_problems(job: JobSpec) -> Iterator[str]:
-    """Yields roles that a slice cannot have: one process drives it, with any number of hosts."""
-    for role in job.roles:
-        if role.name == WORKER and role.count > 1:
-            yield f"workers={role.count}: one process drives a whole slice; leave workers at 1, and use a larger slice"
-        elif role.name != WORKER:
-            yield f"{role.name}: a slice runs one process, which trains; leave it out"
+def startup_script(job: JobSpec, profile: TpuProfile) -> str:
+    """Returns the script of a job with one process."""
+    (role,) = job.roles
+    environ = {**_tpu_environ(job, profile), **role.environ, **profile.environ}
+    restarting = rerun.words(profile.max_restarts, finish="../startup.sh")
+    return script(
+        "tpu_startup.sh",
+        blocks=[*(["setup"] if profile.setup else []), *(["pod"] if profile.is_pod else [])],
+        name=job.name,
+        folder=shlex.quote(FOLDER),
+        place=shlex.quote(files.join(job.model_dir, PLACE)),
+        grace=f"{job.grace_seconds:.0f}",
+        commands="\n".join(f"  {shlex.join(words)}" for words in profile.setup),
+        fetch=_fetch(profile.source),
+        python=shlex.quote(profile.python),
+        words=shlex.join(profile.install),
+        tensorflow_tpu=shlex.quote(profile.tensorflow_tpu),
+        libtpu=shlex.quote(profile.libtpu),
+        log=LOG,
+        exit=EXIT,
+        environ="\n".join(f"export {name}={shlex.quote(value)}" for name, value in environ.items()),
+        argv=shlex.join((*restarting, "../venv/bin/python", "-m", *role.argv)),
+    )
 
 
-def _gcloud(job: Submitted[TpuProfile], verb: str, *flags: str) -> Argv:
-    kind = "queued-resources" if job.profile.queued else "tpu-vm"
-    return ("gcloud", "compute", "tpus", kind, verb, job.id, *_place(job.profile), *flags)
+def _fetch(source: str) -> str:
+    git = split_git(source)
+    if git is None:
+        return f"  gcloud storage cp {shlex.quote(source)} source.tar.gz\n  tar -xzf source.tar.gz -C source"
+    address, revision = map(shlex.quote, git)
+    return f"  git clone --quiet {address} source\n  git -C source checkout --quiet {revision}"
 
 
-def _place(tpu: TpuProfile) -> Argv:
-    return (f"--project={tpu.project}", f"--zone={tpu.zone}")
-
-
-def _create(job: Submitted[TpuProfile]) -> Argv:
-    tpu = job.profile
-    flags = [f"--accelerator-type={tpu.accelerator_type}"]
-    if tpu.queued:
-        flags += [f"--node-id={job.name}", f"--runtime-version={tpu.runtime_version}"]
-    else:
-        flags += [f"--version={tpu.runtime_version}"]
-    flags += [f"--{word}" for word in ("spot", "reserved") if getattr(tpu, word)]
-    flags += ["--internal-ips"] if tpu.internal_ips else []
-    values = {
-        "valid-until-duration": tpu.valid_until,
-        "network": tpu.network,
-        "subnetwork": tpu.subnetwork,
-        "service-account": tpu.service_account,
-        "labels": ",".join(f"{key}={value}" for key, value in tpu.labels.items()),
+def _tpu_environ(job: JobSpec, profile: TpuProfile) -> dict[str, str]:
+    """Returns the variables with which TensorFlow finds the TPU."""
+    always = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1"}
+    if profile.is_pod:
+        return {**always, "TPU_NAME": job.name, "TPU_LOAD_LIBRARY": "0"}
+    version = ".".join(profile.python.split(".")[:2])
+    return {
+        **always,
+        "TPU_NAME": "local",
+        "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
+        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": f"{FOLDER}/venv/lib/python{version}/site-packages/libtpu/libtpu.so",
     }
-    flags += [f"--{flag}={value}" for flag, value in values.items() if value]
-    flags += [f"--metadata-from-file=startup-script={_STARTUP}"]
-    return _gcloud(job, "create", *flags, "--quiet")

@@ -83,15 +83,11 @@ class TpuProfile(Profile):
         if self.valid_until and not self.queued:
             yield "valid_until", "has no effect with queued=false, which does not wait; leave one of them out"
         if self.valid_until and not _DURATION.fullmatch(self.valid_until):
-            yield (
-                "valid_until",
-                f"{self.valid_until!r} is not a valid duration; use a number and s, m, h or d, such as 6h",
-            )
+            what = f"{self.valid_until!r} is not a valid duration; use a number and s, m, h or d, such as 6h"
+            yield "valid_until", what
         if self.source and not self.source.startswith("gs://") and split_git(self.source) is None:
-            yield (
-                "source",
-                f"{self.source!r} cannot be downloaded by a machine; use gs://….tar.gz or git+https://…@COMMIT",
-            )
+            what = f"{self.source!r} cannot be downloaded by a machine; use gs://….tar.gz or git+https://…@COMMIT"
+            yield "source", what
         if self.source.startswith("gs://") and not self.source.endswith((".tar.gz", ".tgz")):
             yield "source", f"{self.source} is not a .tar.gz; pack the folder that holds experiments/ with tar -czf"
         yield from command_problems("setup", self.setup)
@@ -120,10 +116,8 @@ def label_problems(labels: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yields the labels that Google's API would refuse."""
     for key, value in labels.items():
         if not _LABEL.fullmatch(key):
-            yield (
-                "labels",
-                f"{key!r} is not a valid key; use lower-case letters, digits, - and _, starting with a letter",
-            )
+            what = f"{key!r} is not a valid key; use lower-case letters, digits, - and _, starting with a letter"
+            yield "labels", what
         if not _LABEL_VALUE.fullmatch(value):
             yield "labels", f"{key}={value!r} is not a valid value; use at most 63 lower-case letters, digits, - and _"
 

@@ -1,7 +1,7 @@
 """A Cloud TPU slice that is replaced when Google takes it away, until its job has ended.
 
 Owns: the states of a slice, and what is done in each of them.
-Does not own: gcloud's commands (`tpu.py`), what the slice does (`tpu_startup.py`), the wait before a restart
+Does not own: gcloud's commands (`tpu.py`), what the slice does (`tpu_startup.sh`), the wait before a restart
 (`launch/verdict.py`).
 
 Training does not depend on this: the slice trains by itself, and the supervisor may stop and start at any time. All it
@@ -12,18 +12,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from subprocess import CompletedProcess
 from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode
-from official_trainer.launch.target import Host, Ran, Rendered, Submitted, Target
-from official_trainer.launch.targets import tpu_startup
+from official_trainer.launch.target import Argv, Host, Target
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.verdict import Outcome, Restarts
 
 POLL_SECONDS = 30.0
 _FIRST_SECONDS, _LONGEST_SECONDS = 30.0, 900.0  # capacity does not come back within seconds
 _FAILURES_IN_A_ROW = 20  # of gcloud: ten minutes without a network
+
+PLACE = ".launch"  # with the dot, the run directory still counts as one in which nothing has run
+"""The folder of the run directory in which a slice leaves files."""
+
+LOG = "train.log"
+"""The output of training, copied there once training has ended."""
+
+EXIT = "exit.json"
+"""How training has ended; not written after a signal to stop."""
 
 LOST = ("FAILED", "SUSPENDED", "PREEMPTED", "TERMINATED", "STOPPED")
 """States from which a slice does not come back by itself."""
@@ -79,23 +88,18 @@ class SliceSupervisor:
 
     Args:
       target: gcloud's commands.
-      job: the job as it was submitted.
-      rendered: the files and commands from which the slice is created again.
+      name: of the slice, which is that of its job.
+      submit: the commands that created it.
       model_dir: the run directory.
       host: runs commands, prints and waits.
     """
 
     def __init__(
-        self,
-        target: Target[TpuProfile],
-        job: Submitted[TpuProfile],
-        rendered: Rendered,
-        model_dir: str,
-        host: Host,
+        self, target: Target[TpuProfile], name: str, submit: tuple[Argv, ...], model_dir: str, host: Host
     ) -> None:
-        self._target, self._job, self._model_dir, self._host = target, job, model_dir, host
-        self._create = target.resume(job, rendered)
-        limit = job.profile.max_restarts
+        self._target, self._name, self._model_dir, self._host = target, name, model_dir, host
+        self._create = target.resume(name, submit)
+        limit = target.profile.max_restarts
         self._restarts = Restarts(
             limit=None if limit else 0,
             first_seconds=_FIRST_SECONDS,
@@ -116,15 +120,15 @@ class SliceSupervisor:
 
     def _look(self) -> Outcome | None:
         """Handles the slice's current state; returns the outcome if the job has ended."""
-        ran = self._host.run(self._target.status(self._job))
-        if ran.code:
+        ran = self._host.run(self._target.status(self._name))
+        if ran.returncode:
             return self._handle_failed_status(ran)
         self._failures = 0
-        state = state_of(ran.out)
+        state = state_of(ran.stdout)
         self._report(f"the slice is {state.name}")
         if state.name not in (*_UP, *LOST):
             return None
-        ended = self._read(tpu_startup.exit_path(self._model_dir))
+        ended = self._read(files.join(self._model_dir, PLACE, EXIT))
         if ended is not None and ended["ended"][:19] > state.created[:19]:  # else an earlier slice wrote it
             return self._end(ended["exit_code"])
         if state.name in _UP:
@@ -135,8 +139,8 @@ class SliceSupervisor:
             return self._give_up(ExitCode.FAILED, f"the slice has failed with {state.error}")
         return self._replace(f"{state.name}{f' ({state.error})' if state.error else ''}")
 
-    def _handle_failed_status(self, ran: Ran) -> Outcome | None:
-        if "NOT_FOUND" in ran.err:
+    def _handle_failed_status(self, ran: CompletedProcess[str]) -> Outcome | None:
+        if "NOT_FOUND" in ran.stderr:
             return self._give_up(ExitCode.PREEMPTED, "the slice does not exist; a user has deleted it")
         self._failures += 1
         self._report(f"cannot see the slice: {_last_error(ran)}")
@@ -156,28 +160,28 @@ class SliceSupervisor:
             from_step = "from the start" if step is None else f"from step {step}"
             self._host.say(f"{why}: slice {self._restarts.count + 1}, {from_step}, in {seconds:g} s")
             if self._host.wait(seconds):
-                note = f"{why}; `official-trainer job resume {self._job.name}` creates another slice"
+                note = f"{why}; `official-trainer job resume {self._name}` creates another slice"
                 return Outcome(code=ExitCode.PREEMPTED, was_asked=True, note=note)
-            failed = next((ran for ran in map(self._host.run, self._create) if ran.code), None)
+            failed = next((ran for ran in map(self._host.run, self._create) if ran.returncode), None)
             if failed is None:
                 return None
-            if not any(sign in failed.err for sign in _TRANSIENT):
+            if not any(sign in failed.stderr for sign in _TRANSIENT):
                 return self._give_up(ExitCode.FAILED, f"{why}, and no other slice: {_last_error(failed)}")
             why = _last_error(failed)
 
     def _end(self, code: int) -> Outcome:
         """Deletes the slice of a job that has ended, unless the profile keeps it."""
-        log = tpu_startup.log_path(self._model_dir)
+        log = files.join(self._model_dir, PLACE, LOG)
         self._host.say(f"training has ended with exit code {code}; its log is {log}")
-        if not self._job.profile.keep:
-            for argv in self._target.cancel(self._job):
+        if not self._target.profile.keep:
+            for argv in self._target.cancel(self._name):
                 ran = self._host.run(argv)
                 failure = f"the slice cannot be deleted: {_last_error(ran)}. {self._how_to_delete}"
-                self._host.say(failure if ran.code else "slice deleted")
+                self._host.say(failure if ran.returncode else "slice deleted")
         return Outcome(code=code, note=f"training has ended with exit code {code}" if code else "")
 
     def _give_up(self, code: ExitCode, why: str) -> Outcome:
-        again = f"`official-trainer job resume {self._job.name}` tries again"
+        again = f"`official-trainer job resume {self._name}` tries again"
         return Outcome(code=code, note=f"{why}; no other slice is created. {again}")
 
     @property
@@ -186,7 +190,7 @@ class SliceSupervisor:
 
     @property
     def _how_to_delete(self) -> str:
-        return f"`official-trainer job cancel {self._job.name}` deletes it"
+        return f"`official-trainer job cancel {self._name}` deletes it"
 
     def _report(self, text: str) -> None:
         """Prints a text unless it is the same as the last one."""
@@ -197,13 +201,13 @@ class SliceSupervisor:
     def _read(self, url: str) -> dict[str, Any] | None:
         """Returns the content of a JSON file of the run directory; None if it cannot be read now."""
         ran = self._host.run(("gcloud", "storage", "cat", url))
-        if ran.code:
+        if ran.returncode:
             return None
-        values = json.loads(ran.out)
+        values = json.loads(ran.stdout)
         assert isinstance(values, dict)
         return values
 
 
-def _last_error(ran: Ran) -> str:
+def _last_error(ran: CompletedProcess[str]) -> str:
     """Returns the last line that a command has written to stderr."""
-    return next((line for line in reversed(ran.err.splitlines()) if line.strip()), f"exit code {ran.code}")
+    return next((line for line in reversed(ran.stderr.splitlines()) if line.strip()), f"exit code {ran.returncode}")

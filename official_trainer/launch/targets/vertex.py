@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from official_trainer.config import FrozenDict, Positive
@@ -20,28 +20,20 @@ from official_trainer.errors import nearest
 from official_trainer.launch import rerun
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
-from official_trainer.launch.target import Argv, Rendered, Submitted, Target
-from official_trainer.launch.targets.rendering import dump_yaml
+from official_trainer.launch.target import Argv, Rendered, Target
+from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.launch.targets.tpu_profile import NEEDS, label_problems, missing_fields, unseen_files
 
 JOB = "job.yaml"
 
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "": ("baseOutputDirectory", "enableDashboardAccess", "enableWebAccess", "experiment", "experimentRun", "models",
-         "network", "persistentResourceId", "protectedArtifactLocationId", "reservedIpRanges", "scheduling",
-         "serviceAccount", "tensorboard", "workerPoolSpecs"),
-    "baseOutputDirectory": ("outputUriPrefix",),
-    "scheduling": ("disableRetries", "maxWaitDuration", "restartJobOnWorkerRestart", "strategy", "timeout"),
-    "workerPoolSpecs": ("containerSpec", "diskSpec", "machineSpec", "nfsMounts", "pythonPackageSpec", "replicaCount"),
-    "containerSpec": ("args", "command", "env", "imageUri"),
-    "env": ("name", "value"),
-    "machineSpec": ("acceleratorCount", "acceleratorType", "machineType", "reservationAffinity", "tpuTopology"),
-    "diskSpec": ("bootDiskSizeGb", "bootDiskType"),
-}  # fmt: skip
-"""The names of the API's fields, by the field that contains them; those of the job itself first."""
+FIELDS = (
+    "baseOutputDirectory", "enableDashboardAccess", "enableWebAccess", "experiment", "experimentRun", "models",
+    "network", "persistentResourceId", "protectedArtifactLocationId", "reservedIpRanges", "scheduling",
+    "serviceAccount", "tensorboard", "workerPoolSpecs",
+)  # fmt: skip
+"""The names of the fields of the API's CustomJobSpec."""
 
 _OURS = ("baseOutputDirectory", "network", "scheduling", "serviceAccount", "workerPoolSpecs")
-_POOLS = (CHIEF, WORKER, PS, EVALUATOR)
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
 
@@ -99,8 +91,8 @@ class VertexProfile(Profile):
         for key in self.spec:
             if key in _OURS:
                 yield "spec", f"{key} is set from other fields of the profile; set those"
-            elif key not in FIELDS[""]:
-                near = nearest(key, FIELDS[""])
+            elif key not in FIELDS:
+                near = nearest(key, FIELDS)
                 yield "spec", f"{key} is not a field of CustomJobSpec{f'; did you mean {near[0]}?' if near else ''}"
         yield from label_problems(self.labels)
 
@@ -109,53 +101,63 @@ class VertexTarget(Target[VertexProfile]):
     """Vertex AI, by gcloud."""
 
     name = "vertex"
-    profile = VertexProfile
+    profile_class = VertexProfile
     needs = NEEDS
 
-    def problems(self, job: JobSpec, profile: VertexProfile) -> Iterator[str]:
-        yield from missing_fields(profile, _NEEDED)
+    def problems(self, job: JobSpec) -> Iterator[str]:
+        yield from missing_fields(self.profile, _NEEDED)
         for role in job.roles:
             if role.name in DATA_ROLES:
                 yield f"{role.name}: Vertex AI runs chief, worker, ps and evaluator; start a tf.data service elsewhere"
         counts = {role.name: role.count for role in job.roles}
         if EVALUATOR in counts and PS not in counts:
-            yield (
-                "evaluator: gcloud refuses a job in which only the pool of parameter servers is empty; leave it out, "
-                "and evaluate with --mode=train_and_eval"
-            )
+            what = "evaluator: gcloud refuses a job in which only the pool of parameter servers is empty"
+            yield f"{what}; leave it out, and evaluate with --mode=train_and_eval"
         if not job.model_dir.startswith(("gs://", "/gcs/")):
             yield f"--model_dir={job.model_dir}: the machines cannot see it; use a gs:// URL"
         yield from unseen_files(job)
 
-    def render(self, job: JobSpec, profile: VertexProfile) -> Rendered:
-        labels = ",".join(f"{key}={value}" for key, value in profile.labels.items())
+    def render(self, job: JobSpec) -> Rendered:
+        labels = ",".join(f"{key}={value}" for key, value in self.profile.labels.items())
         words = (f"--display-name={job.name}", f"--config={JOB}", *((f"--labels={labels}",) if labels else ()))
         return Rendered(
-            files={JOB: dump_yaml(_job_spec(job, profile))},
-            submit=(_gcloud(profile, "create", *words, "--format=value(name)"),),
+            files={JOB: dump_yaml(_job_spec(job, self.profile))},
+            submit=(self._gcloud("create", *words, "--format=value(name)"),),
         )
 
-    def id_of(self, job: Submitted[VertexProfile], output: str) -> str:
-        del job
+    def id_of(self, name: str, output: str) -> str:
+        del name
         return (output.split() or [""])[-1]
 
-    def status(self, job: Submitted[VertexProfile]) -> Argv:
-        return _gcloud(job.profile, "describe", job.id, "--format=json(state,createTime,startTime,endTime,error)")
+    def status(self, job_id: str) -> Argv:
+        return self._gcloud("describe", job_id, "--format=json(state,createTime,startTime,endTime,error)")
 
     def is_running(self, code: int, output: str) -> bool:
         return code == 0 and json.loads(output).get("state") not in _ENDED
 
-    def logs(self, job: Submitted[VertexProfile], *, follow: bool) -> Argv:
+    def logs(self, job_id: str, *, follow: bool) -> Argv:
         if follow:
-            return _gcloud(job.profile, "stream-logs", job.id)
-        number = job.id.rpartition("/")[2]
-        project = job.profile.project
+            return self._gcloud("stream-logs", job_id)
+        number = job_id.rpartition("/")[2]
         found = f'resource.type="ml_job" AND resource.labels.job_id="{number}"'
         shown = "--format=value(timestamp,resource.labels.task_name,jsonPayload.message,textPayload)"
-        return ("gcloud", "logging", "read", found, f"--project={project}", "--freshness=30d", "--order=asc", shown)
+        return (
+            "gcloud",
+            "logging",
+            "read",
+            found,
+            f"--project={self.profile.project}",
+            "--freshness=30d",
+            "--order=asc",
+            shown,
+        )
 
-    def cancel(self, job: Submitted[VertexProfile]) -> tuple[Argv, ...]:
-        return (_gcloud(job.profile, "cancel", job.id),)
+    def cancel(self, job_id: str) -> tuple[Argv, ...]:
+        return (self._gcloud("cancel", job_id),)
+
+    def _gcloud(self, verb: str, *words: str) -> Argv:
+        place = (f"--project={self.profile.project}", f"--region={self.profile.region}")
+        return ("gcloud", "ai", "custom-jobs", verb, *words, *place)
 
 
 _NEEDED = {
@@ -166,58 +168,50 @@ _NEEDED = {
 }
 
 
-def _gcloud(profile: VertexProfile, verb: str, *words: str) -> Argv:
-    place = (f"--project={profile.project}", f"--region={profile.region}")
-    return ("gcloud", "ai", "custom-jobs", verb, *words, *place)
-
-
 def _job_spec(job: JobSpec, vertex: VertexProfile) -> dict[str, Any]:
     """Returns the job as the API's CustomJobSpec."""
-    pools = [_pool(role, count, vertex) for role, count in _counts(job)]
-    while pools[-1] == {}:
-        pools.pop()
-    scheduling: dict[str, Any] = {
+    scheduling = {
         "strategy": vertex.strategy,
         "timeout": vertex.timeout_hours and f"{vertex.timeout_hours * 3600}s",
         "restartJobOnWorkerRestart": vertex.restart_job_on_worker_restart or None,
         "disableRetries": vertex.max_restarts == 0 or None,
     }
-    output = vertex.base_output_directory
     spec = {
-        "workerPoolSpecs": pools,
-        "scheduling": _without_empty(scheduling),
+        "workerPoolSpecs": _pools(job, vertex),
+        "scheduling": filled(scheduling),
         "serviceAccount": vertex.service_account,
         "network": vertex.network,
-        "baseOutputDirectory": {"outputUriPrefix": output} if output else None,
+        "baseOutputDirectory": filled({"outputUriPrefix": vertex.base_output_directory}),
         **vertex.spec,
     }
-    return _without_empty(spec)
+    return filled(spec)
 
 
-def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value not in (None, "", {})}
-
-
-def _counts(job: JobSpec) -> Iterator[tuple[Role | None, int]]:
-    """Yields the role and the number of machines of each pool: the first is one process, which leads the others.
+def _pools(job: JobSpec, vertex: VertexProfile) -> list[dict[str, Any]]:
+    """Returns the machines of each role in the API's order; the first pool is one process, which leads the others.
 
     Without a chief, that is worker 0, which Vertex AI calls chief.
     """
     roles = {role.name: role for role in job.roles}
-    leads = CHIEF if CHIEF in roles else WORKER
-    for name in _POOLS:
-        role = roles.get(leads if name == CHIEF else name)
-        count = 1 if name == CHIEF else role.count - (name == leads) if role else 0
-        yield (role, count) if count else (None, 0)
+    leader = roles.get(CHIEF) or roles[WORKER]
+    pools = [_pool(leader, 1, vertex)]
+    for name in (WORKER, PS, EVALUATOR):
+        role = roles.get(name)
+        count = role.count - (role is leader) if role else 0
+        pools.append(_pool(role, count, vertex) if role and count else {})
+    while not pools[-1]:
+        pools.pop()
+    return pools
 
 
-def _pool(role: Role | None, count: int, vertex: VertexProfile) -> dict[str, Any]:
-    if role is None:
-        return {}
+def _pool(role: Role, count: int, vertex: VertexProfile) -> dict[str, Any]:
     is_server = role.name == PS
-    machine: dict[str, Any] = {"machineType": (is_server and vertex.ps_machine_type) or vertex.machine_type}
-    if vertex.resources.gpus and not is_server:
-        machine |= {"acceleratorType": vertex.accelerator_type, "acceleratorCount": vertex.resources.gpus}
+    gpus = 0 if is_server else vertex.resources.gpus
+    machine = {
+        "machineType": (is_server and vertex.ps_machine_type) or vertex.machine_type,
+        "acceleratorType": vertex.accelerator_type if gpus else None,
+        "acceleratorCount": gpus or None,
+    }
     environ = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1", **role.environ, **vertex.environ}
     container = {
         "imageUri": vertex.image_uri,
@@ -225,5 +219,10 @@ def _pool(role: Role | None, count: int, vertex: VertexProfile) -> dict[str, Any
         "args": list(role.argv),
         "env": [{"name": name, "value": literal(value)} for name, value in environ.items()],
     }
-    disk = {"diskSpec": {"bootDiskSizeGb": vertex.boot_disk_gb}} if vertex.boot_disk_gb else {}
-    return {"machineSpec": machine, "replicaCount": count, **disk, "containerSpec": container}
+    pool = {
+        "machineSpec": filled(machine),
+        "replicaCount": count,
+        "diskSpec": filled({"bootDiskSizeGb": vertex.boot_disk_gb}),
+        "containerSpec": container,
+    }
+    return filled(pool)

@@ -1,19 +1,22 @@
-"""The spellings of flags: those that absl accepts, converted to one that argparse reads.
+"""The parser with which each verb declares its flags, and the spellings that it accepts, which are those of absl.
 
 Owns: `-flag`, `--flag value`, `--noflag`, `--flag=false`, dashes for underscores, `--flagfile`, `--undefok`, and the
 two short forms of `--set`: `path=value` and `--path.to.field=value`.
-Does not own: declaring flags (`flags.py` and each verb).
+Does not own: the flags (`flags.py` and each verb).
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
 import os
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, nearest
 
+_HELP_COLUMN = 32  # wide enough for the longest flag
 _FLAG = re.compile(r"--?[A-Za-z]")
 _OVERRIDE = re.compile(r"~|[^-/=][^/=]*=")
 _SWITCH_VALUES = {
@@ -33,8 +36,88 @@ class UsageError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-class Words:
-    """The words of one command line, by kind.
+class Parser(argparse.ArgumentParser):
+    """An argparse parser with absl's spellings, which reports all problems of a command line at once."""
+
+    def __init__(self, prog: str, *, usage: str, description: str) -> None:
+        super().__init__(
+            prog,
+            usage=f"{prog} {usage}",
+            description=description,
+            formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=_HELP_COLUMN),
+            add_help=False,
+            allow_abbrev=False,
+        )
+        self.epilog = ""
+        self._takes_command = False
+        self._value_names: list[str] = []
+        self._switch_names: list[str] = []
+        self._position_names: list[str] = []
+        self.switch("help", "show this text and exit")
+
+    def value(self, name: str, metavar: str, help: str, *, repeat: bool = False) -> None:
+        """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`."""
+        self._value_names.append(name)
+        self.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
+
+    def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
+        """Declares `--name` and `--noname`; the help shows the one that changes the default."""
+        self._switch_names.append(name)
+        flag = f"--no{name}" if default else f"--{name}"
+        self.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
+
+    def note(self, text: str) -> None:
+        """Adds a sentence below the flags of the help."""
+        self.epilog = f"{self.epilog} {text}".strip()
+
+    def accept_command(self) -> None:
+        """Accepts a `--` before the flags of the command that the verb starts."""
+        self._takes_command = True
+
+    def positional(self, name: str, metavar: str, help: str) -> None:
+        """Declares a positional argument, None by default."""
+        self._position_names.append(name)
+        self.add_argument(name, metavar=metavar, nargs="?", help=help)
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Reads `argv`.
+
+        Raises:
+          UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
+        """
+        if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
+            argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
+        words = _Words(self._value_names, self._switch_names)
+        words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
+        arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
+        for name, on in words.switches.items():
+            setattr(arguments, name, on)
+        for name, word in zip(self._position_names, words.positionals, strict=False):
+            setattr(arguments, name, word)
+        late = [word for word in words.positionals if self._takes_command and word.startswith("--")]
+        extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
+        problems = words.problems + [words.unexpected(word) for word in extra]
+        if late:
+            problems.append(f"{late[0]}: flags after a second `--` are not read; leave one `--` out")
+        if problems and not arguments.help:
+            raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
+        return arguments
+
+    def words(self, arguments: argparse.Namespace) -> list[str]:
+        """Returns the command line that gives this parser's flags the values of `arguments`."""
+        words = [getattr(arguments, name) for name in self._position_names if getattr(arguments, name) is not None]
+        for name in self._value_names:
+            value = getattr(arguments, name)
+            values = value if isinstance(value, list) else [] if value is None else [value]
+            words += [f"--{name}={each}" for each in values]
+        for name in self._switch_names:
+            if (on := getattr(arguments, name)) != self.get_default(name):
+                words.append(f"--{name}" if on else f"--no{name}")
+        return words
+
+
+class _Words:
+    """The words of one command line, by kind. With a flag `--set`, `PATH=VALUE` and `--PATH=VALUE` are values of it.
 
     Attributes:
       values: `(flag, value)` in the order given; `path=value` is `("set", "path=value")`.
@@ -43,10 +126,9 @@ class Words:
       problems: one line each.
     """
 
-    def __init__(self, values: Collection[str], switches: Collection[str], *, overrides: bool) -> None:
-        self._value_flags = values
-        self._switch_flags = switches
-        self._overrides = overrides
+    def __init__(self, value_flags: Sequence[str], switch_flags: Sequence[str]) -> None:
+        self._value_flags, self._switch_flags = value_flags, switch_flags
+        self._takes_overrides = "set" in value_flags
         self.values: list[tuple[str, str]] = []
         self.switches: dict[str, bool] = {}
         self.positionals: list[str] = []
@@ -72,7 +154,7 @@ class Words:
         ]
 
     def _argument(self, word: str) -> None:
-        if self._overrides and _OVERRIDE.match(word):
+        if self._takes_overrides and _OVERRIDE.match(word):
             self.values.append(("set", word))
         else:
             self.positionals.append(word)
@@ -90,7 +172,7 @@ class Words:
             self._switch(name, "true" if value is None else value)
         elif value is None and name.startswith("no") and negated in self._switch_flags:
             self.switches[negated] = False
-        elif self._overrides and "." in spelled:
+        elif self._takes_overrides and "." in spelled:
             self.values.append(("set", f"{spelled}={self._value(spelled, value, rest)}"))
         else:
             self._unknown.append((name, self._unknown_flag(spelled, name)))
@@ -109,15 +191,20 @@ class Words:
         self.switches[name] = _SWITCH_VALUES.get(value.lower(), False)
 
     def _unknown_flag(self, spelled: str, name: str) -> str:
-        if name in _NOT_NEEDED:
-            return f"unknown flag --{spelled}: {_NOT_NEEDED[name]}"
-        return f"unknown flag --{spelled}{did_you_mean(name, [*self._value_flags, *self._switch_flags], prefix='--')}"
+        hint = f": {_NOT_NEEDED[name]}" if name in _NOT_NEEDED else self._nearest_flag(name)
+        return f"unknown flag --{spelled}{hint}"
+
+    def unexpected(self, word: str) -> str:
+        """Returns the problem of a positional argument too many, which may be a flag without its dashes."""
+        name, equals, _ = word.partition("=")
+        return f"unexpected argument {word!r}{self._nearest_flag(name) if equals else ''}"
+
+    def _nearest_flag(self, name: str) -> str:
+        return did_you_mean(name, [*self._value_flags, *self._switch_flags], prefix="--")
 
 
 def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> str:
     """Returns `; did you mean …?` with the options nearest to `word`, or an empty text without one."""
-    from official_trainer.errors import nearest
-
     near = [prefix + option for option in nearest(word, options)]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
