@@ -181,7 +181,6 @@ NEED_TENSORFLOW = {
     *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py", "runs/run_experiment.py"),
     *(
         "runs/observer.py",
-        "runs/after_restore.py",
         "runs/train.py",
         "runs/training_process.py",
         "runs/worker.py",

@@ -115,7 +115,7 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
     for _ in range(21):
         run.seconds += 1
         watchdog.poll()
-    assert [(stall.phase, stall.step) for stall in stalls] == [("evaluate", 10)]
+    assert [(stall.activity, stall.step) for stall in stalls] == [("evaluate", 10)]
 
 
 # Processes.

@@ -13,7 +13,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
@@ -65,10 +65,10 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
       CheckpointError: there is no such checkpoint.
     """
     directory, step = find_checkpoint(job, checkpoint)
-    trainers: list[Trainer] = []
-    with _watchdog_of(job, trainers) as watchdog:
+    with watchdog_of(job.config.runtime, job.model_dir) as watchdog:
         watchdog.enter("build")
-        trainers.append(trainer := build(job, stop=stop))
+        trainer = build(job, stop=stop)
+        watchdog.observe(trainer.progress)
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
             trainer.checkpoint_state.load_weights(directory, step)
@@ -124,23 +124,19 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     are also the record of what is evaluated: a checkpoint with a row is done, also after a restart. A lease makes the
     trainer keep the checkpoints that are not. Waiting for a checkpoint is not a stall.
     """
-    trainers: list[Trainer] = []
-    with _watchdog_of(job, trainers) as watchdog:
-        watchdog.enter("build")
-        return _continuous_eval(job, stop, trainers, watchdog)
-
-
-def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watchdog: Watchdog) -> dict[str, float]:
-    directory = job.path("continuous_eval")
-    files.remove_temporaries(directory, "metrics.jsonl")
+    files.remove_temporaries(job.path("continuous_eval"), "metrics.jsonl")
     trackers = trackers_of(job, beside="continuous_eval")
-    with EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease:
+    with (
+        watchdog_of(job.config.runtime, job.model_dir) as watchdog,
+        EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease,
+    ):
+        watchdog.enter("build")
         with stop.interruptible():
             trainer = build(job, keeps_best=True, stop=stop)
+        watchdog.observe(trainer.progress)
         with trainer.process_group.leading():
             with stop.interruptible():
                 trainer.evaluation.check_monitored(monitored(job))
-            trainers.append(trainer)
             best = best_of(trainer)
             if best is not None:
                 best.tidy()
@@ -214,11 +210,6 @@ def in_phases(steps: Iterator[int], watchdog: Watchdog) -> Iterator[int]:
         watchdog.enter("evaluate", step)
         yield step
         watchdog.enter("follow")
-
-
-def _watchdog_of(job: Job, trainers: Sequence[Trainer]) -> Watchdog:
-    """Returns the watchdog of an evaluator, which sees the trainer as soon as it is among `trainers`."""
-    return watchdog_of(job.config.runtime, job.model_dir, lambda: trainers[0].progress() if trainers else None)
 
 
 def _version(directory: str, step: int) -> tuple[int, str]:

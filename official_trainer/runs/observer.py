@@ -14,16 +14,17 @@ from typing import Any
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState
+from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.distributed import parameter_server
 from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.trainer import Trainer
+from official_trainer.files import RUN_FILE
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs import after_restore
 from official_trainer.runs.build import best_of, drop_best_after, export_best, export_last
 from official_trainer.runs.health import time_account
 from official_trainer.runs.job import Job
-from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.runs.training_process import TrainingProcess
 from official_trainer.tasks import variables
 from official_trainer.tracking.console import format_number
@@ -54,13 +55,32 @@ class RunObserver(LoopObserver):
         self._is_early = False
 
     def on_restore(self, state: LoopState) -> None:
-        """Checks the checkpoint against this job, and applies what has changed."""
-        if state.step == 0:
-            after_restore.check_fresh(self._job, self._record.last_checkpoint_step)
-            return
-        if notice := after_restore.check_layout(self._job, self._trainer, state.step):
-            self._console.message(notice)
-        self._changes = after_restore.apply_changes(self._job, self._trainer, state.step)
+        """Checks the checkpoint against this job, and adapts the trainer to a changed config.
+
+        Raises:
+          CheckpointError: there is none, and the run has saved one before.
+          LayoutChangeError: examples would change their order, which is not allowed.
+          ConfigError: a change is not safe, and changes are not allowed.
+        """
+        job, trainer, step = self._job, self._trainer, state.step
+        if step == 0:
+            if (saved_step := self._record.last_checkpoint_step) is None:
+                return
+            raise CheckpointError(
+                f"{job.model_dir} holds no checkpoint, but this run has saved one at step {saved_step} "
+                f"({job.path(RUN_FILE)}). Starting again from step 0 would hide that. Put the checkpoints "
+                "back, or name another --model_dir, or delete this directory to start from nothing here."
+            )
+        if (pipelines := trainer.train_iterator.pipelines()) is not None:
+            allows = job.allow_config_change
+            if notice := data_layout.check(job.model_dir, step, pipelines, allow_change=allows):
+                self._console.message(notice)
+        self._changes = job.check_changes(step)
+        changes = {change.path: change for change in self._changes}
+        if any(path.startswith("trainer.optimizer_config.") for path in changes):
+            trainer.optimizer_settings.use_configured_optimizer()
+        if size := changes.get("task.train_data.global_batch_size"):
+            trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
 
     def on_start(self, state: LoopState) -> None:
         """Records what trains from where; from here on the run directory is that of this config."""

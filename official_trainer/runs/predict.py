@@ -157,7 +157,8 @@ def _predict(
     if shards.count:
         _logger.info("continuing after %d rows in %d shards", shards.rows, shards.count)
     stop.register(lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED))
-    with watchdog_of(job.config.runtime, job.model_dir, lambda: {"detail": shards.rows}) as watchdog:
+    with watchdog_of(job.config.runtime, job.model_dir) as watchdog:
+        watchdog.observe(lambda: {"detail": shards.rows})
         watchdog.enter("build")
         trainer = build(job, stop=stop)
         watchdog.enter("restore", checkpoint[1])

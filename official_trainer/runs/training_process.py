@@ -42,7 +42,7 @@ class TrainingProcess:
         self._job = job
         self._trainer: Trainer | None = None
         self._has_started = False
-        self._late_reports = LateReports(job.model_dir, job.cluster)
+        self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
         self.record = RunRecord(job.model_dir, job.launch)
         self.account = account
         self.trackers = trackers_of(job)
@@ -50,7 +50,6 @@ class TrainingProcess:
         self.watchdog = watchdog_of(
             job.config.runtime,
             job.model_dir,
-            lambda: None if self._trainer is None else self._trainer.progress(),
             record=lambda stall: self.finish(stall.exit_code),
             late_reports=self._late_reports,
         )
@@ -84,6 +83,7 @@ class TrainingProcess:
     def set_trainer(self, trainer: Trainer) -> None:
         """The trainer is built: its progress can be watched."""
         self._trainer = trainer
+        self.watchdog.observe(trainer.progress)
         self._late_reports.clear()
 
     def set_started(self) -> None:

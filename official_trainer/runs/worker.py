@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from official_trainer import files
 from official_trainer.distributed.collective import End
 from official_trainer.distributed.peers import PeerLostError
-from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
@@ -22,7 +21,7 @@ from official_trainer.runs.health.stall_report import Stall
 from official_trainer.runs.health.watchdog import WAITING, watchdog_of
 from official_trainer.runs.job import Job
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
-from official_trainer.tracking.record import RunRecord
+from official_trainer.tracking.record import Heartbeat, RunRecord
 
 _PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_weights": "evaluate", "read_checkpoint": "restore"}
 """The phases of the calls that may take long; all others are quick, and count as `save`."""
@@ -48,56 +47,37 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
       PreemptedError: the run was stopped, and the chief has saved it.
       PeerLostError: the chief, or another process, is gone or has failed.
     """
-    trainers: list[Trainer] = []
-    records: list[RunRecord] = []
-    late_reports = LateReports(job.model_dir, job.cluster if trains else None)
+    records: list[RunRecord] = []  # none before the chief has checked a new run directory: it would not be empty
+    runtime = job.config.runtime
+    late_reports = LateReports(job.model_dir, job.cluster if trains else None, runtime.collective_timeout_seconds)
 
     def record_stall(stall: Stall) -> None:
         for record in records:
             record.finish(stall.exit_code)
 
-    watchdog = watchdog_of(
-        job.config.runtime,
-        late_reports.folder,
-        lambda: trainers[0].progress() if trainers else None,
-        record=record_stall,
-        late_reports=late_reports,
-    )
+    heartbeat, last_phase = Heartbeat(_STATUS_SECONDS), "start"
+
+    def on_call(name: str | None) -> None:
+        """Shows the phase in `status.json`: at once where it changes, else every few seconds."""
+        nonlocal last_phase
+        phase = WAITING if name is None else _PHASES.get(name, "save")
+        watchdog.enter(phase)
+        phase = last_phase if phase in _SHORT else phase
+        if heartbeat.is_due(time.monotonic()) or phase != last_phase:
+            last_phase = phase
+            for record in records:
+                record.phase(phase, int(trainer.global_step.numpy()))
+
+    watchdog = watchdog_of(runtime, late_reports.folder, record=record_stall, late_reports=late_reports)
     stop.register(lambda: (_STEPS_LOST, ExitCode.RETRY))
     with watchdog:
         watchdog.enter("build")
         with stop.interruptible():
-            trainers.append(build(job, trains=trains, stop=stop))
-
-        # Not before the chief has checked a new run directory: it would not be empty.
+            trainer = build(job, trains=trains, stop=stop)
+        watchdog.observe(trainer.progress)
         with _recorded(job, stop, late_reports, records) if trains else contextlib.nullcontext():
-            status = _StatusWriter(records, trainers[0])
-
-            def on_call(name: str | None) -> None:
-                phase = WAITING if name is None else _PHASES.get(name, "save")
-                watchdog.enter(phase)
-                status.write(phase)
-
-            end = trainers[0].process_group.follow(on_call)
-            _raise_end_of_chief(end)
+            _raise_end_of_chief(trainer.process_group.follow(on_call))
     return {}
-
-
-class _StatusWriter:
-    """Keeps `status.json` of this process up to date: at once where the phase changes, else every few seconds."""
-
-    def __init__(self, records: Sequence[RunRecord], trainer: Trainer) -> None:
-        self._records, self._trainer = records, trainer
-        self._phase, self._next_seconds = "start", 0.0
-
-    def write(self, phase: str) -> None:
-        phase = self._phase if phase in _SHORT else phase
-        now = time.monotonic()
-        if phase == self._phase and now < self._next_seconds:
-            return
-        self._phase, self._next_seconds = phase, now + _STATUS_SECONDS
-        for record in self._records:
-            record.phase(phase, int(self._trainer.global_step.numpy()))
 
 
 @contextlib.contextmanager

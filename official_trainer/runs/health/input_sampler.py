@@ -18,7 +18,7 @@ _PAUSE_SECONDS = 0.1  # with 0.02 s, sampling took 2 % of a small step that keep
 
 
 class InputSampler:
-    """Samples whether a step waits for its data, from a thread of its own.
+    """Samples whether a step waits for its data, from a thread that there is while the run trains.
 
     A sample stands for the time since the one before. That is right also when samples are late, as they are while
     Python traces.
@@ -35,23 +35,18 @@ class InputSampler:
         self._seen_seconds = self._waited_seconds = 0.0
         self._taken = 0.0, 0.0
         self._sampled_at = clock()
-        self._is_awake = False
         self._phase = 0.0
-        self._thread = RepeatingThread("input-sampler", self._sample_if_awake, self._pause)
+        self._thread: RepeatingThread | None = None
 
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._thread.stop()
-
-    def wake(self, is_awake: bool) -> None:
-        """Takes whether there are windows to sample."""
-        if is_awake and not self._is_awake:
+    def follow(self, is_training: bool) -> None:
+        """Starts the thread when the run begins to train, and ends it when something else begins."""
+        if is_training and self._thread is None:
             self._sampled_at = self._clock()
-        self._is_awake = is_awake
+            self._thread = RepeatingThread("input-sampler", self._try_to_sample, self._pause)
+            self._thread.start()
+        elif not is_training and self._thread is not None:
+            self._thread.stop()
+            self._thread = None
 
     def sample(self) -> None:
         """Samples once."""
@@ -67,13 +62,12 @@ class InputSampler:
         self._taken = self._seen_seconds, self._waited_seconds
         return self._taken[0] - seen, self._taken[1] - waited
 
-    def _sample_if_awake(self) -> None:
+    def _try_to_sample(self) -> None:
         try:
-            if self._is_awake:
-                self.sample()
+            self.sample()
         except Exception as error:
             _logger.debug("whether steps wait for data is unknown from here on: %s", error)
-            self.stop()
+            self._is_waiting = lambda: None
 
     def _pause(self) -> float:
         self._phase = (self._phase + 0.618034) % 1  # irregular, because steps may be regular

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 
 from official_trainer import files
 from official_trainer.distributed.cluster import PS, Cluster, process_name
@@ -28,10 +29,13 @@ class LateReports:
 
     Attributes:
       folder: for the files of this process: the run directory is the chief's.
+      patience_seconds: how long processes wait for each other within a step; at half of it, or of what is a stall, one
+        is late.
     """
 
-    def __init__(self, model_dir: str, cluster: Cluster | None) -> None:
+    def __init__(self, model_dir: str, cluster: Cluster | None, patience_seconds: float = math.inf) -> None:
         """Takes the run directory, and who takes part; if no other process trains, nothing is ever reported."""
+        self.patience_seconds = math.inf
         self._others: dict[str, tuple[str, str]] = {}
         self.folder = self._own = model_dir
         self._writer = WorkerThread("late-report")
@@ -41,13 +45,10 @@ class LateReports:
             if (role, index) != (cluster.role, cluster.index):
                 name = process_name(role, index)
                 self._others[name] = cluster.addresses[role][index], _folder(model_dir, name)
+        if self._others:
+            self.patience_seconds = patience_seconds
         self._own = _folder(model_dir, cluster.name)
         self.folder = model_dir if cluster.is_chief else self._own
-
-    @property
-    def has_others(self) -> bool:
-        """Whether there are processes to wait for."""
-        return bool(self._others)
 
     def report(self, gap: Stall | None) -> None:
         """Reports what this process is late with, or with None that it is no longer late; does not wait for the write.

@@ -14,8 +14,8 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import NoReturn
 
 from official_trainer import files
@@ -33,8 +33,8 @@ class Stall:
     """A gap that was too long. `str()` of it is the message: what that usually means, and what to do.
 
     Attributes:
-      phase: of the run: `build`, `train`, `save` and the like.
-      activity: the same, but `input` (waiting for a batch) or `window` (computing) in the phase `train`, if known.
+      activity: the phase of the run: `build`, `train`, `save` and the like; or instead of `train`, if known, `input`
+        (waiting for a batch) or `window` (computing).
       waited_seconds: how long there has been no progress, without the time for which the process itself was paused.
       limit_seconds: what would have been healthy.
       longest_gap_seconds: longest gap seen before; None if there was none, so that the startup limit was in force.
@@ -43,7 +43,6 @@ class Stall:
       is_patience_over: whether other processes were waited for as long as they may be.
     """
 
-    phase: str
     activity: str
     waited_seconds: float
     limit_seconds: float
@@ -117,7 +116,7 @@ _MEANINGS = {
 
 
 def dump_and_exit(
-    stall: Stall, model_dir: str, record: Callable[[Stall], object] | None = None, *, timeout_seconds: float = 5.0
+    stall: Stall, model_dir: str, record: Callable[[Stall], object], *, timeout_seconds: float = 5.0
 ) -> NoReturn:
     """Ends the process with the stall's exit code; before that, writes what hangs to stderr and to `stall-<n>.txt`.
 
@@ -132,12 +131,11 @@ def dump_and_exit(
     try:
         report = f"error: {stall}\n\n{stacks()}"
         jobs: list[Callable[[], object]] = [
-            lambda: _write_stderr(f"\n{report}"),
-            lambda: _write_report(model_dir, report),
-            lambda: sys.stdout.flush(),
+            functools.partial(_write_stderr, f"\n{report}"),
+            functools.partial(_write_report, model_dir, report),
+            sys.stdout.flush,
+            functools.partial(record, stall),
         ]
-        if record is not None:
-            jobs.append(lambda: record(stall))
         deadline = time.monotonic() + timeout_seconds
         for call in [WorkerThread("stall-report").submit(functools.partial(_attempt, job)) for job in jobs]:
             call.wait(deadline - time.monotonic())
@@ -156,16 +154,12 @@ def stacks() -> str:
     frames = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, names.get(item[0], "")))
     parts = [f"Stacks of process {os.getpid()} on {socket.gethostname()}, innermost call last:"]
     for ident, frame in frames:
-        parts.append("\n".join([f"Thread {ident} ({names.get(ident, 'not started by Python')})", *_calls(frame)]))
+        calls = [
+            f'  File "{each.f_code.co_filename}", line {line}, in {each.f_code.co_qualname}'
+            for each, line in traceback.walk_stack(frame)
+        ]
+        parts.append("\n".join([f"Thread {ident} ({names.get(ident, 'not started by Python')})", *reversed(calls)]))
     return "\n\n".join(parts) + "\n"
-
-
-def _calls(frame: FrameType | None) -> list[str]:
-    calls = []
-    while frame is not None:
-        calls.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_qualname}')
-        frame = frame.f_back
-    return calls[::-1]
 
 
 def _attempt(job: Callable[[], object]) -> None:

@@ -13,24 +13,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from official_trainer.runs.health.input_sampler import InputSampler
 
-PARTS = {
-    "start": "start",
-    "tracing": "tracing",
-    "steps": "steps",
-    "input": "input",
-    "evaluation": "evaluation",
-    "save": "saves",
-    "export": "export",
-    "actions": "actions",
-    "trackers": "trackers",
-    "other": "other",
-}
-"""The parts of the time, each with its word for the console.
+PARTS = ("start", "tracing", "steps", "input", "evaluation", "save", "export", "actions", "trackers", "other")
+"""The parts of the time, in the order of the record.
 
 `start` lasts from the process's start to the first step, `tracing` is what windows that traced took beyond their steps
 (compiling included), `input` is what steps wait for data, `save` what training waits for a save, `trackers` what it
@@ -54,6 +42,7 @@ _PART_OF_PHASE = {
 }
 _KEPT_ATTEMPTS = 20
 _BUCKET = math.log(1.01)
+_SPEED_DIGITS = {"examples_per_second": 2, "step_seconds_p50": 9, "step_seconds_p95": 9}
 
 
 @dataclasses.dataclass
@@ -127,19 +116,6 @@ def _sum(left: Any, right: Any) -> Any:
     return {key: left.get(key, 0) + right.get(key, 0) for key in left.keys() | right.keys()}
 
 
-class _Growth:
-    """By how much a growing number has grown since it was last read."""
-
-    def __init__(self, read: Callable[[], float] = lambda: 0.0) -> None:
-        self._read = read
-        self._before = 0.0
-
-    def take(self) -> float:
-        """Returns the growth since the last call."""
-        before, self._before = self._before, self._read()
-        return self._before - before
-
-
 class TimeAccount:
     """Accounts the time of one process of a run, from phases and windows as they are announced; a context manager."""
 
@@ -155,9 +131,10 @@ class TimeAccount:
           began_seconds: when the first part began, on the scale of `clock`; None for now.
           clock: returns the time in seconds.
         """
-        self._actions, self._trackers = _Growth(), _Growth()
-        self._sampler: InputSampler | None = None
         self._clock = clock
+        self._sampler = InputSampler(lambda: None, clock=clock)
+        self._spent: Mapping[str, Callable[[], float]] = {}
+        self._spent_before: dict[str, float] = {}
         self._since = self._began = clock() if began_seconds is None else began_seconds
         self._phase = "start"
         self._before, self._stretch = _Tally(), _Tally()
@@ -167,11 +144,8 @@ class TimeAccount:
     def __enter__(self) -> TimeAccount:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
+    def __exit__(self, *_: object) -> None:
+        self._sampler.follow(is_training=False)
 
     def attach(
         self,
@@ -180,16 +154,15 @@ class TimeAccount:
         actions_seconds: Callable[[], float] = lambda: 0.0,
         trackers_seconds: Callable[[], float] = lambda: 0.0,
     ) -> InputSampler:
-        """Takes what accounts for parts of a phase, once it is built; starts and returns the sampler of the input.
+        """Takes what accounts for parts of a phase, once it is built; returns the sampler of the input.
 
         Args:
           is_waiting: returns whether a step waits for data; sampled while the phase `train` lasts.
           actions_seconds: returns how long actions took so far, in any phase.
           trackers_seconds: the same of trackers.
         """
-        self._actions, self._trackers = _Growth(actions_seconds), _Growth(trackers_seconds)
+        self._spent = {"actions": actions_seconds, "trackers": trackers_seconds}
         self._sampler = InputSampler(is_waiting, clock=self._clock)
-        self._sampler.start()
         return self._sampler
 
     def enter(self, phase: str) -> None:
@@ -197,8 +170,7 @@ class TimeAccount:
         with self._lock:
             self._settle()
             self._phase = phase
-        if self._sampler is not None:
-            self._sampler.wake(phase == "train")
+        self._sampler.follow(is_training=phase == "train")
 
     def window(self, steps: int, seconds: float, *, examples: int, has_traced: bool) -> None:
         """A window has ended.
@@ -254,9 +226,7 @@ class TimeAccount:
             **_parts(tally.parts(), wall),
             "steps": tally.steps,
             "examples": tally.examples,
-            "examples_per_second": _rounded(speed.get("examples_per_second"), 2),
-            "step_seconds_p50": _rounded(speed.get("step_seconds_p50"), 9),
-            "step_seconds_p95": _rounded(speed.get("step_seconds_p95"), 9),
+            **{name: _rounded(speed.get(name), digits) for name, digits in _SPEED_DIGITS.items()},
             "input_fraction": _rounded(fraction, 4),
             "verdict": None if tally.seen_seconds < MIN_SEEN_SECONDS else verdict(fraction),
         }
@@ -265,19 +235,20 @@ class TimeAccount:
         """Accounts the time since the last call; returns how much of it was in a window, `within_window` at most."""
         now = self._clock()
         elapsed, self._since = max(0.0, now - self._since), now
-        acted = min(elapsed, self._actions.take())
-        tracked = min(elapsed - acted, self._trackers.take())
-        in_window = min(within_window, elapsed - acted - tracked)
-        tally = self._stretch
+        left, tally = elapsed, self._stretch
+        for part, spent_seconds in self._spent.items():
+            before, self._spent_before[part] = self._spent_before.get(part, 0.0), spent_seconds()
+            grown = min(left, self._spent_before[part] - before)
+            tally.add(part, grown)
+            left -= grown
+        in_window = min(within_window, left)
         tally.window_seconds += in_window
-        tally.add("actions", acted)
-        tally.add("trackers", tracked)
-        tally.add(_PART_OF_PHASE.get(self._phase, "other"), elapsed - acted - tracked - in_window)
+        tally.add(_PART_OF_PHASE.get(self._phase, "other"), left - in_window)
         return in_window
 
     def _take_samples(self) -> tuple[float, float]:
         """Adds the samples since the last call; returns the seconds they stand for, and those waited of them."""
-        seen, waited = self._sampler.take() if self._sampler is not None else (0.0, 0.0)
+        seen, waited = self._sampler.take()
         self._stretch.seen_seconds += seen
         self._stretch.waited_seconds += waited
         return seen, waited
@@ -300,38 +271,29 @@ def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) 
       before: what this returned at the end of the attempt before; None for the first attempt.
       attempt: `TimeAccount.report()` of this one, and what its traces were.
     """
-    if not before:
-        return {"attempts": [dict(attempt)], "total": _total(None, attempt)}
-    attempts = [*before["attempts"], dict(attempt)][-_KEPT_ATTEMPTS:]
-    return {"attempts": attempts, "total": _total(before["total"], attempt)}
-
-
-def _total(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> dict[str, Any]:
-    was = before or {}
-    parts: dict[str, float | None] = {
-        part: _plus(was.get("seconds", {}).get(part), attempt["seconds"][part]) for part in PARTS
-    }
-    wall = was.get("wall_seconds", 0.0) + attempt["wall_seconds"]
-    return {
-        "restarts": 0 if before is None else was["restarts"] + 1,
-        "restart_seconds": 0.0 if before is None else round(was["restart_seconds"] + attempt["seconds"]["start"], 6),
+    earlier, total = (before["attempts"], before["total"]) if before else ([], {})
+    seconds = {part: _plus(total.get("seconds", {}).get(part), attempt["seconds"][part]) for part in PARTS}
+    wall = total.get("wall_seconds", 0.0) + attempt["wall_seconds"]
+    traces = total.get("traces", {})
+    new_total = {
+        "restarts": total["restarts"] + 1 if total else 0,
+        "restart_seconds": round(total["restart_seconds"] + attempt["seconds"]["start"], 6) if total else 0.0,
         "wall_seconds": round(wall, 6),
-        **_parts(parts, wall),
-        "steps": was.get("steps", 0) + attempt["steps"],
-        "examples": was.get("examples", 0) + attempt["examples"],
-        "traces": {kind: was.get("traces", {}).get(kind, 0) + count for kind, count in attempt["traces"].items()},
-        "trace_seconds": round(was.get("trace_seconds", 0.0) + attempt["trace_seconds"], 4),
+        **_parts(seconds, wall),
+        "steps": total.get("steps", 0) + attempt["steps"],
+        "examples": total.get("examples", 0) + attempt["examples"],
+        "traces": {kind: traces.get(kind, 0) + count for kind, count in attempt["traces"].items()},
+        "trace_seconds": round(total.get("trace_seconds", 0.0) + attempt["trace_seconds"], 4),
     }
+    return {"attempts": [*earlier, dict(attempt)][-_KEPT_ATTEMPTS:], "total": new_total}
 
 
 def _parts(parts: Mapping[str, float | None], wall_seconds: float) -> dict[str, dict[str, float | None]]:
     """Returns the parts for the record, in seconds and as fractions."""
-    fractions = {
-        part: None if seconds is None else seconds / max(wall_seconds, 1e-9) for part, seconds in parts.items()
-    }
+    wall_seconds = max(wall_seconds, 1e-9)
     return {
         "seconds": {part: _rounded(seconds, 6) for part, seconds in parts.items()},
-        "fractions": {part: _rounded(fraction, 6) for part, fraction in fractions.items()},
+        "fractions": {part: _rounded(None if s is None else s / wall_seconds, 6) for part, s in parts.items()},
     }
 
 
@@ -362,8 +324,8 @@ _STARTTIME = 19  # `man proc_pid_stat`: field 22, where 3 is the first after the
 def in_one_line(report: Mapping[str, Any]) -> str:
     """Returns a `TimeAccount.report()` in one line, for the console; parts below half a percent are left out."""
     percents = {part: round(100 * (fraction or 0)) for part, fraction in report["fractions"].items()}
-    words = PARTS if report["input_fraction"] is not None else {**PARTS, "steps": "steps and input"}
-    parts = [f"{words[part]} {percents[part]} %" for part in _ORDER if percents[part]]
+    words = {"save": "saves"} | ({} if report["input_fraction"] is not None else {"steps": "steps and input"})
+    parts = [f"{words.get(part, part)} {percents[part]} %" for part in _ORDER if percents[part]]
     speed = ""
     if report["step_seconds_p50"] is not None:
         p50, p95 = (f"{report[f'step_seconds_{name}'] * 1000:.3g} ms" for name in ("p50", "p95"))
