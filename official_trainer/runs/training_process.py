@@ -17,7 +17,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.runs.build import trackers_of
 from official_trainer.runs.health import time_account
-from official_trainer.runs.health.late_reports import LateReports
+from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.health.watchdog import watchdog_of
 from official_trainer.runs.job import Job

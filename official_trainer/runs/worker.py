@@ -16,8 +16,7 @@ from official_trainer.distributed.peers import PeerLostError
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
-from official_trainer.runs.health.late_reports import LateReports
-from official_trainer.runs.health.stall_report import Stall
+from official_trainer.runs.health.stall_report import LateReports, Stall
 from official_trainer.runs.health.watchdog import WAITING, watchdog_of
 from official_trainer.runs.job import Job
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest

@@ -1,13 +1,15 @@
 """Where the time of a run goes: its start, steps, waiting for data, evaluations, saves, actions.
 
-Owns: the split of a process's wall time into parts that sum to it, how long steps take, and the verdict on the input.
-Does not own: when phases begin (`engine/loop.py`), whether a step waits (`input_sampler.py`), or where the numbers
-go (`tracking/record.py`, `tracking/`).
+Owns: the split of a process's wall time into parts that sum to it, how long steps take, how much of that they wait for
+data, by sampling from a thread, and the verdict on the input.
+Does not own: when phases begin (`engine/loop.py`), the mark of a step that waits (`engine/input_wait.py`), or where the
+numbers go (`tracking/record.py`, `tracking/`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 import threading
@@ -15,7 +17,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from official_trainer.runs.health.input_sampler import InputSampler
+from official_trainer.threads import RepeatingThread
+
+_logger = logging.getLogger(__name__)
 
 PARTS = ("start", "tracing", "steps", "input", "evaluation", "save", "export", "actions", "trackers", "other")
 """The parts of the time, in the order of the record.
@@ -41,17 +45,16 @@ _PART_OF_PHASE = {
     "export": "export",
 }
 _KEPT_ATTEMPTS = 20
+_PAUSE_SECONDS = 0.1  # with 0.02 s, sampling took 2 % of a small step that keeps all cores busy
 _BUCKET = math.log(1.01)
 _SPEED_DIGITS = {"examples_per_second": 2, "step_seconds_p50": 9, "step_seconds_p95": 9}
 
 
 @dataclasses.dataclass
 class _Tally:
-    """What a stretch of a run took; windows by themselves, because only samples show what they consist of."""
+    """What a stretch of a run took; until samples show what steps consist of, they include what they wait for data."""
 
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    window_seconds: float = 0.0
-    tracing_seconds: float = 0.0
     seen_seconds: float = 0.0
     waited_seconds: float = 0.0
     steps: int = 0
@@ -65,20 +68,17 @@ class _Tally:
         return _Tally(**{name: _sum(getattr(self, name), getattr(other, name)) for name in fields})
 
     def add(self, part: str, seconds: float) -> None:
-        """Adds to a part that windows do not belong to."""
+        """Adds to a part."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     def parts(self) -> dict[str, float | None]:
         """Returns the seconds of each part; those of `input` are None if unknown, and then among `steps`."""
-        waited = None if self.steps else 0.0
+        parts: dict[str, float | None] = {part: self.seconds.get(part, 0.0) for part in PARTS}
+        windows = self.seconds.get("steps", 0.0)
         if self.seen_seconds > 0:
-            waited = self.window_seconds * min(1.0, self.waited_seconds / self.seen_seconds)
-        of_windows = {
-            "tracing": self.tracing_seconds,
-            "steps": self.window_seconds - (waited or 0.0),
-            "input": waited,
-        }
-        return {part: of_windows.get(part, self.seconds.get(part, 0.0)) for part in PARTS}
+            waited = windows * min(1.0, self.waited_seconds / self.seen_seconds)
+            return parts | {"steps": windows - waited, "input": waited}
+        return parts | {"input": None if self.steps else 0.0}
 
     def input_fraction(self) -> float | None:
         """Returns how much of the time in steps waits for data; None if that is unknown."""
@@ -114,6 +114,63 @@ def _sum(left: Any, right: Any) -> Any:
     if not isinstance(left, dict):
         return left + right
     return {key: left.get(key, 0) + right.get(key, 0) for key in left.keys() | right.keys()}
+
+
+class InputSampler:
+    """Samples whether a step waits for its data, from a thread that there is while the run trains.
+
+    A sample stands for the time since the one before. That is right also when samples are late, as they are while
+    Python traces.
+    """
+
+    def __init__(self, is_waiting: Callable[[], bool | None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepares.
+
+        Args:
+          is_waiting: returns, in any thread, whether a step waits; None where no step runs or it is unknown.
+          clock: returns the time in seconds.
+        """
+        self._is_waiting, self._clock = is_waiting, clock
+        self._seen_seconds = self._waited_seconds = 0.0
+        self._taken = 0.0, 0.0
+        self._sampled_at = clock()
+        self._phase = 0.0
+        self._thread: RepeatingThread | None = None
+
+    def follow(self, is_training: bool) -> None:
+        """Starts the thread when the run begins to train, and ends it when something else begins."""
+        if is_training and self._thread is None:
+            self._sampled_at = self._clock()
+            self._thread = RepeatingThread("input-sampler", self._try_to_sample, self._pause)
+            self._thread.start()
+        elif not is_training and self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def sample(self) -> None:
+        """Samples once."""
+        is_waiting, now = self._is_waiting(), self._clock()
+        seconds, self._sampled_at = max(0.0, now - self._sampled_at), now
+        if is_waiting is not None:
+            self._seen_seconds += seconds
+            self._waited_seconds += seconds * is_waiting
+
+    def take(self) -> tuple[float, float]:
+        """Returns for how many seconds samples since the last call had an answer, and how many of these were waits."""
+        seen, waited = self._taken
+        self._taken = self._seen_seconds, self._waited_seconds
+        return self._taken[0] - seen, self._taken[1] - waited
+
+    def _try_to_sample(self) -> None:
+        try:
+            self.sample()
+        except Exception as error:
+            _logger.debug("whether steps wait for data is unknown from here on: %s", error)
+            self._is_waiting = lambda: None
+
+    def _pause(self) -> float:
+        self._phase = (self._phase + 0.618034) % 1  # irregular, because steps may be regular
+        return _PAUSE_SECONDS * (0.5 + self._phase)
 
 
 class TimeAccount:
@@ -191,8 +248,8 @@ class TimeAccount:
                 waited_here = seconds * waited / seen if seen else 0.0
                 usual = steps * (self._before + tally).percentile(0.5)
                 tracing = max(0.0, seconds - waited_here - usual)
-                tally.tracing_seconds += tracing
-                tally.window_seconds -= tracing
+                tally.add("tracing", tracing)
+                tally.add("steps", -tracing)
                 tally.seen_seconds -= min(seen, tracing)
             elif steps:
                 tally.timed_seconds += seconds
@@ -242,7 +299,7 @@ class TimeAccount:
             tally.add(part, grown)
             left -= grown
         in_window = min(within_window, left)
-        tally.window_seconds += in_window
+        tally.add("steps", in_window)
         tally.add(_PART_OF_PHASE.get(self._phase, "other"), left - in_window)
         return in_window
 

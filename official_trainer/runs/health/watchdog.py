@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from official_trainer.runs.health.late_reports import LateReports
-from official_trainer.runs.health.stall_report import PEERS, SHARED, Stall, dump_and_exit
+from official_trainer.runs.health.stall_report import PEERS, SHARED, LateReports, Stall, dump_and_exit
 from official_trainer.threads import Call, RepeatingThread, WorkerThread
 
 _logger = logging.getLogger(__name__)
