@@ -182,7 +182,6 @@ NEED_TENSORFLOW = {
     *(
         "runs/observer.py",
         "runs/train.py",
-        "runs/training_process.py",
         "runs/worker.py",
     ),
     *("tasks/metrics.py", "tasks/multi_task/model.py", "tasks/optimization.py"),

@@ -164,7 +164,8 @@ def _evaluate_each(
             if not has_lock:  # not earlier: the trainer creates the run directory
                 stack.enter_context(lock)
                 files.make_dirs(job.path("continuous_eval"))
-                stack.enter_context(operative.kept())
+                operative.replace()
+                stack.callback(operative.save)
                 has_lock = True
             lease.reading(step)
             version = _version(job.model_dir, step)

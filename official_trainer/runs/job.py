@@ -127,12 +127,7 @@ class Job:
 
     def write_params(self) -> None:
         """Writes `params.yaml`, unless the calling program has written its own."""
-        path = self.path(config_files.PARAMS_FILE)
-        is_callers = (
-            self.prebuilt is not None and files.exists(path) and not config_files.is_ours(files.read_text(path))
-        )
-        if not is_callers:
-            config_files.write_params(self.model_dir, self.resolved)
+        config_files.write_params(self.model_dir, self.resolved, is_shared=self.prebuilt is not None)
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""

@@ -3,20 +3,21 @@
 Owns: `continuous_eval/lease.json`, how it is kept alive, and when it is dead.
 Does not own: which checkpoints are evaluated (`evaluate.py`), what is deleted (`checkpoints/store.py`). No TensorFlow.
 
-The file holds the time of its last renewal, by the writer's clock. To a reader the lease is alive while that is less
-than `LEASE_SECONDS` away from its own time, before or after, so clocks of two hosts may differ by much less than that.
+The file holds the `host` and the `pid` of the evaluator, the step that it is `reading` now (null while it waits), the
+steps that it has `done` and does not need any more, and when it was last `renewed`, in Unix seconds by its own clock.
+To a reader the lease is alive while that is less than `LEASE_SECONDS` away from its own time, before or after, so
+clocks of two hosts may differ by much less than that.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from official_trainer import files
@@ -38,29 +39,6 @@ MANY_HELD = 10
 """More checkpoints than this that are only kept for an evaluator are worth a warning."""
 
 _FOLDER, _NAME = "continuous_eval", "lease.json"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Lease:
-    """The lease of one evaluator.
-
-    Attributes:
-      host: where it runs.
-      pid: its process there.
-      renewed: when it was last alive, Unix seconds by its own clock.
-      reading: step that it evaluates now; None while it waits.
-      done: steps that it does not need any more.
-    """
-
-    host: str
-    pid: int
-    renewed: float
-    reading: int | None
-    done: Sequence[int]
-
-    def __str__(self) -> str:
-        at = "waiting" if self.reading is None else f"at step {self.reading}"
-        return f"the evaluator on {self.host}, process {self.pid}, {at}"
 
 
 class EvaluatorLease:
@@ -124,14 +102,14 @@ class EvaluatorLease:
         if not self._is_written:
             files.make_dirs(self._folder)
             files.remove_temporaries(self._folder, _NAME)
-        lease = Lease(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            renewed=round(self._clock(), 3),
-            reading=self._reading,
-            done=sorted(self._done),
-        )
-        files.write_text_atomically(self._path, json.dumps(dataclasses.asdict(lease)) + "\n", durable=False)
+        lease = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "renewed": round(self._clock(), 3),
+            "reading": self._reading,
+            "done": sorted(self._done),
+        }
+        files.write_text_atomically(self._path, json.dumps(lease) + "\n", durable=False)
         self._is_written, self._has_failed = True, False
 
     def _pause_seconds(self) -> float:
@@ -158,20 +136,22 @@ class LeasedSteps:
         """
         now = self._clock()
         try:
-            lease = Lease(**json.loads(files.read_text(self._path)))
-            age_seconds, done = now - lease.renewed, frozenset(lease.done)
+            lease = json.loads(files.read_text(self._path))
+            age_seconds, done = now - lease["renewed"], frozenset(lease["done"])
+            at = "waiting" if lease["reading"] is None else f"at step {lease['reading']}"
+            evaluator = f"the evaluator on {lease['host']}, process {lease['pid']}, {at}"
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
             self._warn_once("unreadable", "%s: checkpoints are kept for its evaluator until it can be read", error)
             return steps
-        except (TypeError, ValueError) as error:
-            _logger.warning("%s is removed: not a lease: %s", self._path, error)
+        except (LookupError, TypeError, ValueError) as error:
+            _logger.warning("%s is removed: not a lease: %r", self._path, error)
             files.remove(self._path)
             return ()
         if abs(age_seconds) > LEASE_SECONDS:
             message = "%s has not renewed its lease for %.0f s: checkpoints are no longer kept for it"
-            _logger.warning(message, lease, age_seconds)
+            _logger.warning(message, evaluator, age_seconds)
             files.remove(self._path)
             return ()
         needed = [step for step in steps if step not in done]
@@ -180,7 +160,7 @@ class LeasedSteps:
                 "many",
                 "%d checkpoints beyond trainer.max_to_keep are kept for %s, which renewed its lease %.0f s ago: it is "
                 "slower than training. Set trainer.checkpoint_interval higher, or stop it: %.0f s later they may go.",
-                len(needed), lease, age_seconds, LEASE_SECONDS,
+                len(needed), evaluator, age_seconds, LEASE_SECONDS,
             )  # fmt: skip
         return needed
 

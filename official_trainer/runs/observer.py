@@ -1,37 +1,133 @@
-"""What the events of a loop mean for the run directory, the console and the trackers.
+"""One process that trains, and what the events of its loop mean for the run directory, the console and the trackers.
 
-Owns: what is written at each event, and the lines at the start and the end. Does not own: when events happen
-(`engine/loop.py`), the record of the process (`training_process.py`).
+Owns: its record, its time, its watchdog, and that its end is recorded in any case; what is written at each event, and
+the lines at the start and the end. Does not own: when events happen (`engine/loop.py`), the format of `run.json` and
+`status.json` (`tracking/record.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.distributed import parameter_server
+from official_trainer.distributed import parameter_server, peers, tpu
 from official_trainer.engine.loop_parts import LoopObserver
+from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import RUN_FILE
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs.build import best_of, drop_best_after, export_best, export_last
+from official_trainer.runs.build import best_of, export_best, export_last, trackers_of
 from official_trainer.runs.health import time_account
+from official_trainer.runs.health.stall_report import LateReports
+from official_trainer.runs.health.time_account import TimeAccount
+from official_trainer.runs.health.watchdog import watchdog_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes, data_layout
-from official_trainer.runs.training_process import TrainingProcess
-from official_trainer.tasks import variables
+from official_trainer.runs.resume.config_files import OperativeConfig
+from official_trainer.stopping import StopRequest
+from official_trainer.tasks import export, variables
 from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
-from official_trainer.tracking.record import HEARTBEAT_SECONDS, Heartbeat
+from official_trainer.tracking.record import HEARTBEAT_SECONDS, Heartbeat, RunRecord
 
 _logger = logging.getLogger(__name__)
+
+
+class TrainingProcess:
+    """A process that trains, as the run directory shows it.
+
+    Attributes:
+      record: writes `run.json` and `status.json`.
+      account: of its time.
+      watchdog: ends it when it stalls.
+      gin: writes the gin bindings.
+      trackers: where its numbers go.
+      metrics: results for the record of the end.
+    """
+
+    def __init__(self, job: Job, account: TimeAccount) -> None:
+        self._job = job
+        self._trainer: Trainer | None = None
+        self._has_started = False
+        self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
+        self.record = RunRecord(job.model_dir, job.launch)
+        self.account = account
+        self.trackers = trackers_of(job)
+        self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
+        self.watchdog = watchdog_of(
+            job.config.runtime,
+            job.model_dir,
+            record=lambda stall: self.finish(stall.exit_code),
+            late_reports=self._late_reports,
+        )
+        self.metrics: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def recorded(self, stop: StopRequest) -> Iterator[None]:
+        """Records how the process began and how it ended, also after an error."""
+        self.record.start()
+        try:
+            with self.watchdog, self.account:
+                yield
+        except BaseException as error:
+            failure = self._explain(error, stop)
+            exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
+            with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
+                self.save_time()
+            with contextlib.suppress(OSError):
+                self.record.finish(exit_code) if self._has_started else self.record.refuse(exit_code)
+            if failure is error:
+                raise
+            raise failure from error
+        self.finish(ExitCode.DONE, self.metrics)
+
+    def enter(self, phase: str, step: int | None = None) -> None:
+        """A phase begins."""
+        self.account.enter(phase)
+        self.watchdog.enter(phase, step)
+        self.record.phase(phase, step)
+
+    def set_trainer(self, trainer: Trainer) -> None:
+        """The trainer is built: its progress can be watched."""
+        self._trainer = trainer
+        self.watchdog.observe(trainer.progress)
+        self._late_reports.clear()
+
+    def set_started(self) -> None:
+        """Training begins: from here on an error is the end of a run, not a refusal."""
+        self._has_started = True
+
+    def save_time(self) -> None:
+        """Records the time so far, and the gin bindings that were used."""
+        self.record.set_gin(self.gin.save())
+        kinds: tuple[Kind, ...] = ("train", "eval")
+        traces = None if self._trainer is None else self._trainer.traces
+        counts = {kind: 0 if traces is None else traces.count(kind) for kind in kinds}
+        seconds = 0.0 if traces is None else sum(map(traces.seconds, kinds))
+        attempt = self.account.report() | {"traces": counts, "trace_seconds": round(seconds, 4)}
+        self.record.set_time(time_account.over_attempts(self.record.time_before, attempt))
+
+    def finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Records the end; from any thread."""
+        self.save_time()
+        self.record.finish(exit_code, metrics)
+
+    def _explain(self, error: BaseException, stop: StopRequest) -> BaseException:
+        """Returns what an error comes from: another process or a TPU that is gone, the storage, a stop, or itself."""
+        cluster, runtime = self._job.cluster, self._job.config.runtime
+        lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
+        late = None if self._trainer is None else self._late_reports.explain(lost or error)
+        known = late or lost or tpu.as_lost_error(error, runtime) or files.as_storage_error(error, self._job.model_dir)
+        return known or stop.as_preempted(error)
 
 
 class RunObserver(LoopObserver):
@@ -106,8 +202,9 @@ class RunObserver(LoopObserver):
         self._process.watchdog.beat(state.step)
         if self._lock.lost_to is not None:
             raise LockedError(self._lock.lost_to)
-        examples = self._trainer.examples_of(num_steps)
-        self._process.account.window(num_steps, seconds, examples=examples, has_traced=self._has_traced())
+        examples, traces = self._trainer.examples_of(num_steps), self._trainer.traces.count("train")
+        has_traced, self._num_traces = traces > self._num_traces, traces
+        self._process.account.window(num_steps, seconds, examples=examples, has_traced=has_traced)
         self._console.set_end_step(state.end_step)
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         if self._heartbeat.is_due(time.monotonic()):
@@ -126,11 +223,11 @@ class RunObserver(LoopObserver):
     def on_rollback(self, step: int) -> None:
         """Takes back what was recorded of steps that the run has gone back from."""
         self._record.checkpoint(step)
-        dropped = drop_best_after(self._job, self._trainer, step)
-        if not dropped:
+        export.delete_after(self._job.path("export", "best"), step)
+        best = best_of(self._trainer)
+        if best is None or not (dropped := best.drop_after(step)):
             return
-        best = self._trainer.checkpoint_exporter
-        if best.step is None:
+        if best.step is None or best.value is None:
             self._record.clear_best()
         else:
             self._record.set_best(best.metric, best.value, best.step)
@@ -199,8 +296,3 @@ class RunObserver(LoopObserver):
         if end_step and start_step > end_step:  # a run that has reached `train_steps` exactly is simply done
             start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
         return f"{job.experiment}: {count:,} parameters on {trainer.context.devices}, {start} in {job.model_dir}"
-
-    def _has_traced(self) -> bool:
-        """Whether a training step was traced since the last call."""
-        before, self._num_traces = self._num_traces, self._trainer.traces.count("train")
-        return self._num_traces > before

@@ -206,21 +206,16 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
                 f"params is a {type(params).__name__}; it must be an ExperimentConfig, Model Garden's "
                 "(official.core.config_definitions) or ours (official_trainer.config)"
             )
-        config = _mirrored(params)
+        config = from_description(describe(params))
+        task: Any = config.task
+        for name in ("train_data", "validation_data"):
+            if getattr(task, name, 0) is None:  # datasets come with the trainer
+                task = task.replace(**{name: DataConfig()})
         # A model of Model Garden does not define what a server would call it with, so nothing is exported.
         trainer = config.trainer.replace(async_checkpoint=is_async, export=ExportConfig(at_end=False))
-        config = config.replace(trainer=trainer)
+        config = config.replace(task=task, trainer=trainer)
     _check_config(config)
     return config
-
-
-def _mirrored(params: Any) -> ExperimentConfig:
-    config: Any = from_description(describe(params))
-    task = config.task
-    for name in ("train_data", "validation_data"):
-        if getattr(task, name, 0) is None:  # datasets come with the trainer
-            task = task.replace(**{name: DataConfig()})
-    return config.replace(task=task)
 
 
 def _check_config(config: ExperimentConfig) -> None:
@@ -271,21 +266,18 @@ def _job_of(config: ExperimentConfig, task: Any, mode: str, model_dir: str) -> J
 def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
     """Returns a Trainer for the task, built as Model Garden builds it; called in the strategy's scope."""
     trains, evaluates = job.mode in TRAINING_MODES, job.mode != "train"
+    create_optimizer = functools.partial(to_garden.create_optimizer, task, params)
+    if isinstance(params, ExperimentConfig):
+        create_optimizer = functools.partial(task.create_optimizer, params.trainer.optimizer_config, params.runtime)
     return Trainer(
         _as_read(job.config, params),
         task,
         task.build_model(),
-        _create_optimizer(task, params) if trains else None,
+        create_optimizer() if trains else None,
         train=trains,
         evaluate=evaluates,
         checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,
     )
-
-
-def _create_optimizer(task: Any, params: Any) -> Any:
-    if isinstance(params, ExperimentConfig):
-        return task.create_optimizer(params.trainer.optimizer_config, params.runtime)
-    return to_garden.create_optimizer(task, params)
 
 
 def _prunes(params: Any) -> bool:

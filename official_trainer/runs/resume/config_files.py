@@ -7,10 +7,8 @@ checksums. Does not own: binding (`garden/gin_bindings.py`), comparing a config 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
-from collections.abc import Iterator
 
 from official_trainer import config as configuration
 from official_trainer import files
@@ -20,17 +18,20 @@ from official_trainer.garden.gin_bindings import Bindings, load_gin, operative
 PARAMS_FILE = "params.yaml"
 
 
-def is_ours(params: str) -> bool:
-    """Whether the text of a `params.yaml` is one that `write_params` wrote."""
-    return params.startswith("# experiment: ")
+def write_params(model_dir: str, resolved: Resolved, *, is_shared: bool = False) -> None:
+    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`.
 
-
-def write_params(model_dir: str, resolved: Resolved) -> None:
-    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`."""
+    Args:
+      model_dir: the run directory.
+      resolved: the config in force.
+      is_shared: whether the calling program writes there too; a file of its own stays as it is.
+    """
     path = files.join(model_dir, PARAMS_FILE)
     content = configuration.dump(resolved, origins=True, shared=True).encode()
     before = files.read_bytes(path) if files.exists(path) else content
     if before != content:
+        if is_shared and not before.startswith(b"# experiment: "):
+            return
         kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
         files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
     files.write_bytes_atomically(path, content)
@@ -84,15 +85,6 @@ class OperativeConfig:
         self._write(self._path, load_gin().config._config_str(operative()))  # of a copy: other threads may be calling
         paths = {"config_sha256": self._bound_path, "operative_config_sha256": self._path}
         return {name: self._written[path] for name, path in paths.items()}
-
-    @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Writes what is bound, and at the end of the block, also after an error, what gin has used."""
-        self.replace()
-        try:
-            yield
-        finally:
-            self.save()
 
     def _write(self, path: str, text: str) -> None:
         checksum = hashlib.sha256(text.encode()).hexdigest()

@@ -7,6 +7,7 @@ the console and `run.json` show of it. Does not own: which process reads what (`
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -67,25 +68,20 @@ def check(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> s
     )
 
 
+@dataclasses.dataclass
 class LayoutReport:
-    """Reports how the training data of a process is divided, the first time that it is built."""
+    """Reports how the training data of a process is divided, the first time that it is built.
 
-    def __init__(
-        self,
-        *,
-        remember: Callable[[Mapping[str, Any]], object],
-        record: Callable[[Mapping[str, Any]], object],
-        show: Callable[[str], object],
-    ) -> None:
-        """Prepares.
+    Attributes:
+      remember: takes the layout for the manifests of checkpoints.
+      record: takes the layout for `run.json`.
+      show: takes lines for the console.
+    """
 
-        Args:
-          remember: takes the layout for the manifests of checkpoints.
-          record: takes the layout for `run.json`.
-          show: takes lines for the console.
-        """
-        self._remember, self._record, self._show = remember, record, show
-        self._is_done = False
+    remember: Callable[[Mapping[str, Any]], object]
+    record: Callable[[Mapping[str, Any]], object]
+    show: Callable[[str], object]
+    _is_done: bool = False
 
     def __call__(self, context: InputContext) -> None:
         """Takes the context that the data was built for."""
@@ -93,20 +89,20 @@ class LayoutReport:
             return
         self._is_done = True
         layout = _layout_of(context)
-        self._remember({KEY: layout})
+        self.remember({KEY: layout})
         if context.served_by:
             layout = layout | {"service": context.served_by}
-            self._show(
+            self.show(
                 f"training data from the tf.data service at {context.served_by}: batches come in no fixed order, so "
                 "a run that is interrupted continues near where it was, not exactly there"
             )
         if context.num_input_pipelines > 1 and context.sharing is not None:
             sharing = context.sharing()
             layout = layout | {"sharing": sharing.as_dict()}
-            self._show(str(sharing))
+            self.show(str(sharing))
             for warning in sharing.warnings():
                 _logger.warning("%s", warning)
-        self._record(layout)
+        self.record(layout)
 
 
 def _layout_of(context: InputContext) -> dict[str, Any]:
