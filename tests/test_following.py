@@ -11,6 +11,7 @@ import pytest
 
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import Manifest, committed_steps
+from official_trainer.config import RuntimeConfig
 from official_trainer.runs import evaluate
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.stopping import PreemptedError, StopRequest
@@ -98,7 +99,8 @@ def test_a_stop_ends_the_wait(tmp_path):
 def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path):
     """N12: nor are looks at the directory, as long as they come to an end."""
     run, stalls = Run(tmp_path / "run", [lambda r: None] * 5000 + [lambda r: r.commit(10)]), []
-    watchdog = Watchdog(floor_seconds=20, startup_seconds=20, on_stall=stalls.append, clock=lambda: run.seconds)
+    runtime = RuntimeConfig(stall_floor_seconds=20, stall_startup_seconds=20)
+    watchdog = Watchdog(runtime, stalls.append, clock=lambda: run.seconds)
 
     def sleep(seconds):
         watchdog.poll()

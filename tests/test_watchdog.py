@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from official_trainer.config import RuntimeConfig
 from official_trainer.errors import ExitCode
 from official_trainer.runs.health.stall_report import Stall, stacks
 from official_trainer.runs.health.watchdog import FACTOR, Progress, Reading, Watchdog
@@ -288,10 +289,10 @@ class Clock:
         return self.now
 
 
-def watchdog_on(clock, probe=None, **changes):
+def watchdog_on(clock, probe=None, *, on_stall=None, floor_seconds=100, startup_seconds=1000):
     stalls = []
-    values = {"floor_seconds": 100, "startup_seconds": 1000, "on_stall": stalls.append, "clock": clock}
-    watchdog = Watchdog(**{**values, **changes})
+    runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
+    watchdog = Watchdog(runtime, on_stall or stalls.append, clock=clock)
     if probe is not None:
         watchdog.observe(probe)
     return watchdog, stalls
@@ -490,6 +491,7 @@ def test_stacks_name_threads_and_functions():
 
 _CHILD = """
 import functools, os, select, sys, threading, time
+from official_trainer.config import RuntimeConfig
 from official_trainer.runs.health.stall_report import dump_and_exit
 from official_trainer.runs.health.watchdog import Watchdog
 
@@ -500,7 +502,8 @@ def block_for_ever(*_):
 
 def watchdog(floor_seconds, startup_seconds, probe=dict, record=lambda stall: None, timeout_seconds=60):
     act = lambda stall: dump_and_exit(stall, model_dir, record, timeout_seconds=timeout_seconds)
-    found = Watchdog(floor_seconds=floor_seconds, startup_seconds=startup_seconds, on_stall=act)
+    runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
+    found = Watchdog(runtime, act)
     found.observe(probe)
     return found
 

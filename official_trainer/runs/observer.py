@@ -8,6 +8,7 @@ the lines at the start and the end. Does not own: when events happen (`engine/lo
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +28,12 @@ from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.runs.build import best_of, export_best, export_last, trackers_of
 from official_trainer.runs.health import time_account
-from official_trainer.runs.health.stall_report import LateReports
+from official_trainer.runs.health.stall_report import LateReports, dump_and_exit
 from official_trainer.runs.health.time_account import TimeAccount
-from official_trainer.runs.health.watchdog import watchdog_of
+from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes, data_layout
-from official_trainer.runs.resume.config_files import OperativeConfig
+from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import export, variables
 from official_trainer.tracking.console import format_number
@@ -63,12 +64,10 @@ class TrainingProcess:
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
-        self.watchdog = watchdog_of(
-            job.config.runtime,
-            job.model_dir,
-            record=lambda stall: self.finish(stall.exit_code),
-            late_reports=self._late_reports,
+        on_stall = functools.partial(
+            dump_and_exit, model_dir=job.model_dir, record=lambda stall: self.finish(stall.exit_code)
         )
+        self.watchdog = Watchdog(job.config.runtime, on_stall, late_reports=self._late_reports)
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager

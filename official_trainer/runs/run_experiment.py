@@ -141,8 +141,7 @@ def _run(job: Job) -> Mapping[str, Any]:
         with stop.interruptible():
             metrics = evaluate.evaluate(job, "latest", stop)
         assert job.prebuilt is not None
-        summaries = summaries_of(job, owns_run=False)
-        with contextlib.closing(summaries):
+        with contextlib.closing(summaries_of(job, owns_run=False)) as summaries:
             summaries.log("validation", int(job.prebuilt.trainer.global_step.numpy()), metrics)
         return metrics
 

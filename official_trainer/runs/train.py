@@ -28,7 +28,7 @@ from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
-from official_trainer.runs.resume import config_files, data_layout
+from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.record import prepare_model_dir
@@ -50,12 +50,12 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
             stack.enter_context(lock)
-        names = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_files.PARAMS_FILE, *config_files.gin_names(job.mode)
+        names = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_changes.PARAMS_FILE, *config_changes.gin_names(job.mode)
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
         process = TrainingProcess(job, account)
         with process.recorded(stop):
-            if not files.exists(job.path(config_files.PARAMS_FILE)):
+            if not files.exists(job.path(config_changes.PARAMS_FILE)):
                 job.write_params()  # a restart replaces them once it has restored
             process.gin.begin()
             process.enter("build")

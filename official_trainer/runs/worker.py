@@ -7,20 +7,20 @@ Does not own: the calls (`distributed/collective.py`), what the chief does betwe
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 
 from official_trainer import files
-from official_trainer.distributed.collective import End
 from official_trainer.distributed.peers import PeerLostError
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
-from official_trainer.runs.health.stall_report import LateReports, Stall
-from official_trainer.runs.health.watchdog import WAITING, watchdog_of
+from official_trainer.runs.health.stall_report import LateReports, Stall, dump_and_exit
+from official_trainer.runs.health.watchdog import WAITING, Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
-from official_trainer.tracking.record import Heartbeat, RunRecord
+from official_trainer.tracking.record import RunRecord
 
 _PHASES = {"_run_steps": "train", "evaluate": "evaluate", "_evaluate_weights": "evaluate", "read_checkpoint": "restore"}
 """The phases of the calls that may take long; all others are quick, and count as `save`."""
@@ -54,20 +54,21 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
         for record in records:
             record.finish(stall.exit_code)
 
-    heartbeat, last_phase = Heartbeat(_STATUS_SECONDS), "start"
+    on_stall = functools.partial(dump_and_exit, model_dir=late_reports.folder, record=record_stall)
+    watchdog = Watchdog(runtime, on_stall, late_reports=late_reports)
+    next_seconds, last_phase = 0.0, "start"
 
     def on_call(name: str | None) -> None:
         """Shows the phase in `status.json`: at once where it changes, else every few seconds."""
-        nonlocal last_phase
+        nonlocal next_seconds, last_phase
         phase = WAITING if name is None else _PHASES.get(name, "save")
         watchdog.enter(phase)
         phase = last_phase if phase in _SHORT else phase
-        if heartbeat.is_due(time.monotonic()) or phase != last_phase:
-            last_phase = phase
+        if phase != last_phase or time.monotonic() >= next_seconds:
+            next_seconds, last_phase = time.monotonic() + _STATUS_SECONDS, phase
             for record in records:
                 record.phase(phase, int(trainer.global_step.numpy()))
 
-    watchdog = watchdog_of(runtime, late_reports.folder, record=record_stall, late_reports=late_reports)
     stop.register(lambda: (_STEPS_LOST, ExitCode.RETRY))
     with watchdog:
         watchdog.enter("build")
@@ -75,7 +76,11 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
             trainer = build(job, trains=trains, stop=stop)
         watchdog.observe(trainer.progress)
         with _recorded(job, stop, late_reports, records) if trains else contextlib.nullcontext():
-            _raise_end_of_chief(trainer.process_group.follow(on_call))
+            end = trainer.process_group.follow(on_call)
+            if end.exit_code == ExitCode.PREEMPTED:
+                raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
+            if end.exit_code != ExitCode.DONE:
+                raise PeerLostError(f"the chief has ended with exit code {end.exit_code}; see its error message")
     return {}
 
 
@@ -97,11 +102,3 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
             raise
         raise failure from error
     record.finish(ExitCode.DONE)
-
-
-def _raise_end_of_chief(end: End) -> None:
-    """Ends as the chief did: returns, or raises that it was stopped or has failed."""
-    if end.exit_code == ExitCode.PREEMPTED:
-        raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
-    if end.exit_code != ExitCode.DONE:
-        raise PeerLostError(f"the chief has ended with exit code {end.exit_code}; see its error message")

@@ -206,7 +206,11 @@ class LateReports:
 
 
 def dump_and_exit(
-    stall: Stall, model_dir: str, record: Callable[[Stall], object], *, timeout_seconds: float = 5.0
+    stall: Stall,
+    model_dir: str,
+    record: Callable[[Stall], object] = lambda stall: None,
+    *,
+    timeout_seconds: float = 5.0,
 ) -> NoReturn:
     """Ends the process with the stall's exit code; before that, writes what hangs to stderr and to `stall-<n>.txt`.
 

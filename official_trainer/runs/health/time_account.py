@@ -141,7 +141,7 @@ class InputSampler:
         """Starts the thread when the run begins to train, and ends it when something else begins."""
         if is_training and self._thread is None:
             self._sampled_at = self._clock()
-            self._thread = RepeatingThread("input-sampler", self._try_to_sample, self._pause)
+            self._thread = RepeatingThread("input-sampler", self.sample, self._pause)
             self._thread.start()
         elif not is_training and self._thread is not None:
             self._thread.stop()
@@ -149,7 +149,12 @@ class InputSampler:
 
     def sample(self) -> None:
         """Samples once."""
-        is_waiting, now = self._is_waiting(), self._clock()
+        try:
+            is_waiting, now = self._is_waiting(), self._clock()
+        except Exception as error:
+            _logger.debug("whether steps wait for data is unknown from here on: %s", error)
+            self._is_waiting = lambda: None
+            return
         seconds, self._sampled_at = max(0.0, now - self._sampled_at), now
         if is_waiting is not None:
             self._seen_seconds += seconds
@@ -160,13 +165,6 @@ class InputSampler:
         seen, waited = self._taken
         self._taken = self._seen_seconds, self._waited_seconds
         return self._taken[0] - seen, self._taken[1] - waited
-
-    def _try_to_sample(self) -> None:
-        try:
-            self.sample()
-        except Exception as error:
-            _logger.debug("whether steps wait for data is unknown from here on: %s", error)
-            self._is_waiting = lambda: None
 
     def _pause(self) -> float:
         self._phase = (self._phase + 0.618034) % 1  # irregular, because steps may be regular

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from official_trainer.runs.health.stall_report import PEERS, SHARED, LateReports, Stall, dump_and_exit
+from official_trainer.runs.health.stall_report import PEERS, SHARED, LateReports, Stall
 from official_trainer.threads import Call, RepeatingThread, WorkerThread
 
 _logger = logging.getLogger(__name__)
@@ -109,29 +109,33 @@ class Progress:
 
         Args:
           now: the time.
-          patience_seconds: with other processes, in a step that does what was done before.
+          patience_seconds: see `gap`.
         """
-        gap = self.gap(now)
-        if self._is_reported or gap is None:
-            return None
-        if gap.activity in SHARED and gap.longest_gap_seconds is not None and gap.waited_seconds > patience_seconds:
-            gap = dataclasses.replace(gap, limit_seconds=patience_seconds, is_patience_over=True)
-        elif gap.waited_seconds <= gap.limit_seconds:
+        gap = self.gap(now, patience_seconds)
+        if gap is None or gap.waited_seconds <= gap.limit_seconds or self._is_reported:
             return None
         self._is_reported = True
         return gap
 
-    def gap(self, now: float) -> Stall | None:
-        """Returns the gap that there is at `now`, however short; None if it may take any time."""
+    def gap(self, now: float, patience_seconds: float) -> Stall | None:
+        """Returns the gap that there is at `now`, however short; None if it may take any time.
+
+        Args:
+          now: the time.
+          patience_seconds: the limit with other processes, in a step that does what was done before.
+        """
         if self._phase == WAITING:
             return None
         longest = max(map(self._longest_gap_seconds, self._activities), key=self._limit_seconds)
+        waited, limit = now - self._since, self._limit_seconds(longest)
+        is_patience_over = self._activity in SHARED and longest is not None and waited > patience_seconds
         return Stall(
             activity=self._activity,
-            waited_seconds=now - self._since,
-            limit_seconds=self._limit_seconds(longest),
+            waited_seconds=waited,
+            limit_seconds=patience_seconds if is_patience_over else limit,
             longest_gap_seconds=longest,
             step=self._step,
+            is_patience_over=is_patience_over,
         )
 
     def _limit_seconds(self, longest_gap_seconds: float | None) -> float:
@@ -172,22 +176,21 @@ class Watchdog:
 
     def __init__(
         self,
-        *,
-        floor_seconds: float,
-        startup_seconds: float,
+        runtime: Any,
         on_stall: Callable[[Stall], object],
+        *,
         late_reports: LateReports | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepares; the `with` block starts.
 
         Args:
-          floor_seconds: see `Progress`.
-          startup_seconds: see `Progress`.
+          runtime: the config's section; without `stall_floor_seconds` nothing is ever a stall.
           on_stall: called in the watching thread, once a stall; `stall_report.dump_and_exit` with a directory.
           late_reports: of the run's processes: this one reports when it is late, and reads which others are.
           clock: tells the time in seconds.
         """
+        floor_seconds = runtime.stall_floor_seconds or math.inf
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
         self._on_stall = on_stall
         self._late_reports, self._is_late = late_reports or LateReports("", None), False
@@ -195,7 +198,7 @@ class Watchdog:
         self._clock = clock
         self._polled_at = clock()
         self._watched_seconds = 0.0
-        self._progress = Progress(floor_seconds=floor_seconds, startup_seconds=startup_seconds)
+        self._progress = Progress(floor_seconds=floor_seconds, startup_seconds=runtime.stall_startup_seconds)
         self._lock = threading.RLock()  # a signal handler may interrupt a call and make another
         self._thread = RepeatingThread("stall-watchdog", self.poll, self.poll_seconds)
 
@@ -241,7 +244,7 @@ class Watchdog:
             now = self._watched_seconds = self._now()
             self._polled_at = self._clock()
             self._progress.read(self._prober.read(self._progress.entries), now)
-            gap = None if self._thread.is_stopped else self._progress.gap(now)
+            gap = None if self._thread.is_stopped else self._progress.gap(now, patience_seconds)
             stall = None if gap is None else self._progress.stall(now, patience_seconds)
         is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, patience_seconds) / 2
         if is_late != self._is_late:
@@ -260,29 +263,6 @@ class Watchdog:
         either, so the excess counts neither as a stall nor as a gap that was healthy.
         """
         return self._watched_seconds + min(self._clock() - self._polled_at, 2 * self.poll_seconds)
-
-
-def watchdog_of(
-    runtime: Any,
-    model_dir: str,
-    *,
-    record: Callable[[Stall], object] = lambda stall: None,
-    late_reports: LateReports | None = None,
-) -> Watchdog:
-    """Returns the watchdog of a run, which ends the process when the run stalls.
-
-    Args:
-      runtime: the config's section; without `stall_floor_seconds` nothing is ever a stall.
-      model_dir: where the stacks are written; the run directory, or the folder of this process in it.
-      record: puts a stall on record.
-      late_reports: see `Watchdog`.
-    """
-    return Watchdog(
-        floor_seconds=runtime.stall_floor_seconds or math.inf,
-        startup_seconds=runtime.stall_startup_seconds,
-        on_stall=lambda stall: dump_and_exit(stall, model_dir, record),
-        late_reports=late_reports,
-    )
 
 
 class _Prober:

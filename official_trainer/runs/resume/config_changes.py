@@ -1,8 +1,9 @@
-"""The config that a run continues with: what has changed since its checkpoint, and what of that is refused.
+"""The config that a run continues with: what has changed since its checkpoint, what of that is refused, its files.
 
-Owns: the class of each change, the refusal and the notice of changes. Does not own: comparing configs
-(`config/compare.py`), the files (`config_files.py`), whether the checkpoint's variables fit
-(`checkpoints/restore.py`).
+Owns: the class of each change, the refusal and the notice of changes; `params.yaml` and its history, `config.MODE.gin`
+and `operative_config.MODE.gin` (Model Garden's name), their checksums. Does not own: comparing configs
+(`config/compare.py`), binding (`garden/gin_bindings.py`), whether the checkpoint's variables fit
+(`checkpoints/restore.py`), at which point of a run a file is written (`runs/train.py`, `runs/evaluate.py`).
 
 A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
 next checkpoint still sees that change when it starts again. For checkpoints without a config, `params.yaml` is read.
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import hashlib
+import itertools
 import logging
 import re
 import shlex
@@ -26,10 +29,11 @@ from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.errors import shorten
-from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings
-from official_trainer.runs.resume.config_files import PARAMS_FILE
+from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
 
 _logger = logging.getLogger(__name__)
+
+PARAMS_FILE = "params.yaml"
 
 GIN_KEY = "gin"
 """Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
@@ -293,3 +297,75 @@ def _unreadable(place: str, reason: str) -> ConfigError:
     what = f"{place} {reason}, so it is unknown what has changed since the checkpoints here were saved"
     fix = "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
     return ConfigError([Problem(what, fix=fix)])
+
+
+# The files.
+
+
+def write_params(model_dir: str, resolved: Resolved, *, is_shared: bool = False) -> None:
+    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`.
+
+    Args:
+      model_dir: the run directory.
+      resolved: the config in force.
+      is_shared: whether the calling program writes there too; a file of its own stays as it is.
+    """
+    path = files.join(model_dir, PARAMS_FILE)
+    content = configuration.dump(resolved, origins=True, shared=True).encode()
+    before = files.read_bytes(path) if files.exists(path) else content
+    if before != content:
+        if is_shared and not before.startswith(b"# experiment: "):
+            return
+        kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
+        files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
+    files.write_bytes_atomically(path, content)
+
+
+def gin_names(mode: str) -> tuple[str, str]:
+    """Returns the names of both files of gin: what is bound, which can be given to `--gin_file`, and what was used."""
+    return f"config.{mode}.gin", f"operative_config.{mode}.gin"
+
+
+class OperativeConfig:
+    """Writes both files of one process; without bindings it writes none.
+
+    The files of an earlier start stay until this one has begun to train, because it may still be refused.
+    """
+
+    def __init__(self, model_dir: str, mode: str, bindings: Bindings | None) -> None:
+        self._has_bindings = bindings is not None
+        self._bound_path, self._path = (files.join(model_dir, name) for name in gin_names(mode))
+        self._has_replaced = False
+        self._written: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Writes what is bound, in a run directory without these files."""
+        if self._has_bindings and not files.exists(self._bound_path):
+            self.replace()
+
+    def replace(self) -> None:
+        """Replaces the files of an earlier start by what is bound now."""
+        if self._has_bindings:
+            self._has_replaced = True
+            self._write(self._bound_path, load_gin().config_str())
+        else:
+            for path in (self._bound_path, self._path):
+                files.remove(path)
+
+    def save(self) -> dict[str, str] | None:
+        """Writes what gin has used so far, if that has changed, and returns the SHA-256 checksums of both files.
+
+        Returns:
+          `{"config_sha256": …, "operative_config_sha256": …}`; None without bindings.
+        """
+        if not self._has_replaced:
+            return None
+        self._write(self._path, load_gin().config._config_str(operative()))  # of a copy: other threads may be calling
+        paths = {"config_sha256": self._bound_path, "operative_config_sha256": self._path}
+        return {name: self._written[path] for name, path in paths.items()}
+
+    def _write(self, path: str, text: str) -> None:
+        checksum = hashlib.sha256(text.encode()).hexdigest()
+        if self._written.get(path) != checksum:
+            files.write_text_atomically(path, text)
+            self._written[path] = checksum
