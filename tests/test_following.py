@@ -13,6 +13,7 @@ from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import Manifest, committed_steps
 from official_trainer.config import RuntimeConfig
 from official_trainer.runs import evaluate
+from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking.jsonl import read_rows
@@ -100,7 +101,8 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
     """N12: nor are looks at the directory, as long as they come to an end."""
     run, stalls = Run(tmp_path / "run", [lambda r: None] * 5000 + [lambda r: r.commit(10)]), []
     runtime = RuntimeConfig(stall_floor_seconds=20, stall_startup_seconds=20)
-    watchdog = Watchdog(runtime, stalls.append, clock=lambda: run.seconds)
+    reports, clock = LateReports(str(tmp_path)), lambda: run.seconds
+    watchdog = Watchdog(runtime, reports, on_stall=lambda stall, *_: stalls.append(stall), clock=clock)
 
     def sleep(seconds):
         watchdog.poll()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from official_trainer.config import RuntimeConfig
 from official_trainer.errors import ExitCode
-from official_trainer.runs.health.stall_report import Stall, stacks
+from official_trainer.runs.health.stall_report import LateReports, Stall, stacks
 from official_trainer.runs.health.watchdog import FACTOR, Progress, Reading, Watchdog
 
 ROOT = Path(__file__).parents[1]
@@ -292,7 +292,8 @@ class Clock:
 def watchdog_on(clock, probe=None, *, on_stall=None, floor_seconds=100, startup_seconds=1000):
     stalls = []
     runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
-    watchdog = Watchdog(runtime, on_stall or stalls.append, clock=clock)
+    on_stall = on_stall or stalls.append
+    watchdog = Watchdog(runtime, LateReports("run"), on_stall=lambda stall, *_: on_stall(stall), clock=clock)
     if probe is not None:
         watchdog.observe(probe)
     return watchdog, stalls
@@ -492,7 +493,7 @@ def test_stacks_name_threads_and_functions():
 _CHILD = """
 import functools, os, select, sys, threading, time
 from official_trainer.config import RuntimeConfig
-from official_trainer.runs.health.stall_report import dump_and_exit
+from official_trainer.runs.health.stall_report import LateReports, dump_and_exit
 from official_trainer.runs.health.watchdog import Watchdog
 
 model_dir = sys.argv[1]
@@ -501,9 +502,9 @@ def block_for_ever(*_):
     os.read(os.pipe()[0], 1)
 
 def watchdog(floor_seconds, startup_seconds, probe=dict, record=lambda stall: None, timeout_seconds=60):
-    act = lambda stall: dump_and_exit(stall, model_dir, record, timeout_seconds=timeout_seconds)
+    act = functools.partial(dump_and_exit, timeout_seconds=timeout_seconds)
     runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
-    found = Watchdog(runtime, act)
+    found = Watchdog(runtime, LateReports(model_dir), record=record, on_stall=act)
     found.observe(probe)
     return found
 

@@ -31,7 +31,7 @@ from official_trainer.runs.build import (
     monitored,
     trackers_of,
 )
-from official_trainer.runs.health.stall_report import dump_and_exit
+from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
@@ -66,7 +66,7 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
       CheckpointError: there is no such checkpoint.
     """
     directory, step = find_checkpoint(job, checkpoint)
-    with Watchdog(job.config.runtime, functools.partial(dump_and_exit, model_dir=job.model_dir)) as watchdog:
+    with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.enter("build")
         trainer = build(job, stop=stop)
         watchdog.observe(trainer.progress)
@@ -125,7 +125,7 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     files.remove_temporaries(job.path("continuous_eval"), "metrics.jsonl")
     trackers = trackers_of(job, beside="continuous_eval")
     with (
-        Watchdog(job.config.runtime, functools.partial(dump_and_exit, model_dir=job.model_dir)) as watchdog,
+        Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog,
         EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease,
     ):
         watchdog.enter("build")

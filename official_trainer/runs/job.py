@@ -125,10 +125,6 @@ class Job:
         allow = self.allow_config_change
         return config_changes.check(self.model_dir, self.resolved, self.gin, allow_config_change=allow, step=step)
 
-    def write_params(self) -> None:
-        """Writes `params.yaml`, unless the calling program has written its own."""
-        config_changes.write_params(self.model_dir, self.resolved, is_shared=self.prebuilt is not None)
-
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""
         return files.join(self.model_dir, *names)

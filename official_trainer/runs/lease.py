@@ -61,8 +61,8 @@ class EvaluatorLease:
         self._reading: int | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        self._thread = RepeatingThread("lease", self.renew, self._pause_seconds)
         self._is_written = self._has_failed = False
+        self._thread = RepeatingThread("lease", self.renew, lambda: RENEW_SECONDS if self._is_written else WAIT_SECONDS)
 
     def __enter__(self) -> EvaluatorLease:
         self.renew()
@@ -111,9 +111,6 @@ class EvaluatorLease:
         }
         files.write_text_atomically(self._path, json.dumps(lease) + "\n", durable=False)
         self._is_written, self._has_failed = True, False
-
-    def _pause_seconds(self) -> float:
-        return RENEW_SECONDS if self._is_written else WAIT_SECONDS
 
 
 class LeasedSteps:

@@ -8,7 +8,6 @@ the lines at the start and the end. Does not own: when events happen (`engine/lo
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.runs.build import best_of, export_best, export_last, trackers_of
 from official_trainer.runs.health import time_account
-from official_trainer.runs.health.stall_report import LateReports, dump_and_exit
+from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
@@ -64,10 +63,9 @@ class TrainingProcess:
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
-        on_stall = functools.partial(
-            dump_and_exit, model_dir=job.model_dir, record=lambda stall: self.finish(stall.exit_code)
+        self.watchdog = Watchdog(
+            job.config.runtime, self._late_reports, record=lambda stall: self.finish(stall.exit_code)
         )
-        self.watchdog = Watchdog(job.config.runtime, on_stall, late_reports=self._late_reports)
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -180,7 +178,8 @@ class RunObserver(LoopObserver):
     def on_start(self, state: LoopState) -> None:
         """Records what trains from where; from here on the run directory is that of this config."""
         self._process.set_started()
-        self._job.write_params()
+        job = self._job
+        config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
         self._process.gin.replace()
         if (best := best_of(self._trainer)) is not None:
             best.tidy()

@@ -29,7 +29,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs.health.stall_report import dump_and_exit
+from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.predictions import manifest as prediction_manifest
@@ -158,7 +158,7 @@ def _predict(
     if shards.count:
         _logger.info("continuing after %d rows in %d shards", shards.rows, shards.count)
     stop.register(lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED))
-    with Watchdog(job.config.runtime, functools.partial(dump_and_exit, model_dir=job.model_dir)) as watchdog:
+    with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.observe(lambda: {"detail": shards.rows})
         watchdog.enter("build")
         trainer = build(job, stop=stop)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server, slurm
-from official_trainer.distributed.cluster import EVALUATOR, Cluster
+from official_trainer.distributed.cluster import EVALUATOR
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
@@ -58,11 +58,15 @@ def run(
       UserError: with the exit code for the kind of failure.
     """
     job = Job(experiment=experiment, resolved=resolved, **job_fields)
-    place = _place_of(job.mode, resolved, prediction)
-    if place is None:
-        return {}
-    mode, cluster, prediction = place
-    job = dataclasses.replace(job, mode=mode, cluster=cluster)
+    cluster = cluster_env(os.environ, resolved.config.runtime)
+    if job.mode == "predict":
+        if (share := predict.share_of(cluster)) is None:
+            return {}
+        prediction = dataclasses.replace(prediction, share=share)
+    elif cluster is not None and cluster.role == EVALUATOR:
+        job = dataclasses.replace(job, mode="continuous_eval")  # it only reads the run's checkpoints
+    else:
+        job = dataclasses.replace(job, cluster=cluster)
     check_startable(job, prediction)
     runtime = resolved.config.runtime
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
@@ -74,19 +78,6 @@ def run(
             if not job.serves:  # what serves builds nothing
                 held.enter_context(_gin_in_force(job))
         return _run_in_mode(job, stop, checkpoint, prediction)
-
-
-def _place_of(
-    mode: str, resolved: Resolved, prediction: PredictionSettings
-) -> tuple[str, Cluster | None, PredictionSettings] | None:
-    """Returns the mode of this process in its cluster, with whom it runs, and its share; None if it has no part."""
-    cluster = cluster_env(os.environ, resolved.config.runtime)
-    if mode == "predict":
-        share = predict.share_of(cluster)
-        return None if share is None else (mode, None, dataclasses.replace(prediction, share=share))
-    if cluster is not None and cluster.role == EVALUATOR:
-        return "continuous_eval", None, prediction  # it only reads the run's checkpoints
-    return mode, cluster, prediction
 
 
 def _gin_in_force(job: Job) -> AbstractContextManager[None]:

@@ -56,7 +56,8 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
         process = TrainingProcess(job, account)
         with process.recorded(stop):
             if not files.exists(job.path(config_changes.PARAMS_FILE)):
-                job.write_params()  # a restart replaces them once it has restored
+                # A restart replaces them once it has restored.
+                config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
             process.gin.begin()
             process.enter("build")
             with stop.interruptible():

@@ -7,7 +7,6 @@ Does not own: the calls (`distributed/collective.py`), what the chief does betwe
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Iterator
 
@@ -16,7 +15,7 @@ from official_trainer.distributed.peers import PeerLostError
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
-from official_trainer.runs.health.stall_report import LateReports, Stall, dump_and_exit
+from official_trainer.runs.health.stall_report import LateReports, Stall
 from official_trainer.runs.health.watchdog import WAITING, Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
@@ -54,8 +53,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
         for record in records:
             record.finish(stall.exit_code)
 
-    on_stall = functools.partial(dump_and_exit, model_dir=late_reports.folder, record=record_stall)
-    watchdog = Watchdog(runtime, on_stall, late_reports=late_reports)
+    watchdog = Watchdog(runtime, late_reports, record=record_stall)
     next_seconds, last_phase = 0.0, "start"
 
     def on_call(name: str | None) -> None:

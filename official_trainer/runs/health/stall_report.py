@@ -34,11 +34,6 @@ from official_trainer.threads import WorkerThread, run_bounded
 _LATE_FILE = "late.json"
 _READ_SECONDS = 5.0  # the storage may be what hangs
 
-FLOOR_FIELD = "runtime.stall_floor_seconds"
-STARTUP_FIELD = "runtime.stall_startup_seconds"
-PATIENCE_FIELD = "runtime.collective_timeout_seconds"
-"""The config fields that raise the limits."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stall:
@@ -80,16 +75,16 @@ class Stall:
         if self.others:
             meaning = f"It waited for others of the run: {'; '.join(self.others)}."
         if self.is_patience_over:
-            field, reason = PATIENCE_FIELD, "after which the others have not done their part of a step"
+            field, reason = "collective_timeout_seconds", "after which the others have not done their part of a step"
         elif self.longest_gap_seconds is None:
-            field, reason = STARTUP_FIELD, "as for everything that is done for the first time"
+            field, reason = "stall_startup_seconds", "as for everything that is done for the first time"
         else:
-            field = FLOOR_FIELD
+            field = "stall_floor_seconds"
             reason = f"and the longest gap before was {_seconds(self.longest_gap_seconds)}"
         return (
             f"no progress for {_seconds(self.waited_seconds)} while {self.doing}; the limit is "
-            f"{_seconds(self.limit_seconds)}, {reason}.\n{meaning}\nIf it was only slow, raise {field}; otherwise mend "
-            "it, and the same command continues from the last checkpoint."
+            f"{_seconds(self.limit_seconds)}, {reason}.\n{meaning}\nIf it was only slow, raise runtime.{field}; "
+            "otherwise mend it, and the same command continues from the last checkpoint."
         )
 
 
@@ -136,7 +131,7 @@ class LateReports:
         is late.
     """
 
-    def __init__(self, model_dir: str, cluster: Cluster | None, patience_seconds: float = math.inf) -> None:
+    def __init__(self, model_dir: str, cluster: Cluster | None = None, patience_seconds: float = math.inf) -> None:
         """Takes the run directory, and who takes part; if no other process trains, nothing is ever reported."""
         self.patience_seconds = math.inf
         self.folder = self._own = model_dir
@@ -206,11 +201,7 @@ class LateReports:
 
 
 def dump_and_exit(
-    stall: Stall,
-    model_dir: str,
-    record: Callable[[Stall], object] = lambda stall: None,
-    *,
-    timeout_seconds: float = 5.0,
+    stall: Stall, model_dir: str, record: Callable[[Stall], object], *, timeout_seconds: float = 5.0
 ) -> NoReturn:
     """Ends the process with the stall's exit code; before that, writes what hangs to stderr and to `stall-<n>.txt`.
 

@@ -174,12 +174,7 @@ class InputSampler:
 class TimeAccount:
     """Accounts the time of one process of a run, from phases and windows as they are announced; a context manager."""
 
-    def __init__(
-        self,
-        *,
-        began_seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, began_seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Begins.
 
         Args:
@@ -366,14 +361,11 @@ def process_start_seconds() -> float | None:
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
             of_process = file.read().rpartition(")")[2].split()  # the name before it may contain spaces
-        ticks = int(of_process[_STARTTIME])
+        ticks = int(of_process[19])  # `man proc_pid_stat`: field 22, where 3 is the first after the name
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return None
     return time.monotonic() - max(0.0, age)
-
-
-_STARTTIME = 19  # `man proc_pid_stat`: field 22, where 3 is the first after the name
 
 
 def in_one_line(report: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from official_trainer.runs.health.stall_report import PEERS, SHARED, LateReports, Stall
+from official_trainer.runs.health.stall_report import PEERS, SHARED, LateReports, Stall, dump_and_exit
 from official_trainer.threads import Call, RepeatingThread, WorkerThread
 
 _logger = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ FACTOR = 10
 _MAX_POLL_SECONDS = 1.0
 _POLLS_IN_FLOOR = 20
 _TRAIN = (*SHARED, "input")
-
 
 WAITING = "wait"
 """The phase of a process that waits for the next call of the chief, which may take any time."""
@@ -177,23 +176,25 @@ class Watchdog:
     def __init__(
         self,
         runtime: Any,
-        on_stall: Callable[[Stall], object],
+        late_reports: LateReports,
         *,
-        late_reports: LateReports | None = None,
+        record: Callable[[Stall], object] = lambda stall: None,
+        on_stall: Callable[[Stall, str, Callable[[Stall], object]], object] = dump_and_exit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepares; the `with` block starts.
 
         Args:
           runtime: the config's section; without `stall_floor_seconds` nothing is ever a stall.
-          on_stall: called in the watching thread, once a stall; `stall_report.dump_and_exit` with a directory.
           late_reports: of the run's processes: this one reports when it is late, and reads which others are.
+          record: puts a stall on record.
+          on_stall: called in the watching thread, once a stall, with the folder of this process and `record`.
           clock: tells the time in seconds.
         """
         floor_seconds = runtime.stall_floor_seconds or math.inf
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
-        self._on_stall = on_stall
-        self._late_reports, self._is_late = late_reports or LateReports("", None), False
+        self._end = lambda stall: on_stall(stall, late_reports.folder, record)
+        self._late_reports, self._is_late = late_reports, False
         self._prober = _Prober()
         self._clock = clock
         self._polled_at = clock()
@@ -252,7 +253,7 @@ class Watchdog:
             self._late_reports.report(gap if is_late else None)
         if stall is not None:
             try:
-                self._on_stall(dataclasses.replace(stall, others=tuple(self._late_reports.of_others())))
+                self._end(dataclasses.replace(stall, others=tuple(self._late_reports.of_others())))
             except Exception:
                 _logger.exception("a stall could not be reported: %s", stall)
 
@@ -272,15 +273,15 @@ class _Prober:
         self.probe: Callable[[], Mapping[str, Any]] | None = None
         self._thread = WorkerThread("stall-probe")
         self._call: Call | None = None
-        self._answer: tuple[int, Reading] | None = None
+        self._answer: dict[int, Reading] = {}
 
     def read(self, entry: int) -> Reading | None:
         """Starts the next call, unless the last one lasts; returns what the last one read, if it was of `entry`."""
         if self.probe is None or (self._call is not None and not self._call.is_done):
             return None
-        answer, self._answer = self._answer, None
+        answer, self._answer = self._answer.get(entry), {}
         self._call = self._thread.submit(functools.partial(self._ask, self.probe, entry))
-        return answer[1] if answer is not None and answer[0] == entry else None
+        return answer
 
     def close(self) -> None:
         """Ends the thread, once the probe returns."""
@@ -288,6 +289,6 @@ class _Prober:
 
     def _ask(self, probe: Callable[[], Mapping[str, Any]], entry: int) -> None:
         try:
-            self._answer = entry, Reading(**probe())
+            self._answer = {entry: Reading(**probe())}
         except Exception as error:
             _logger.debug("the probe of the stall watchdog failed: %s", error)

@@ -19,7 +19,10 @@ from official_trainer.inputs import InputContext
 _logger = logging.getLogger(__name__)
 
 KEY = "input"
-"""Where a manifest's metadata, and `run.json`, hold the layout."""
+"""Where a manifest's metadata, and `run.json`, hold the layout: the `replicas` that share a global batch; `pipelines`,
+one for each host; and the `order`, what decides which examples are in a global batch. `global` is the seed and the
+step alone, `by_pipeline` also the number of pipelines, `service` which data worker of a tf.data service is faster.
+"""
 
 
 class LayoutChangeError(UserError, ValueError):
@@ -88,7 +91,12 @@ class LayoutReport:
         if self._is_done:
             return
         self._is_done = True
-        layout = _layout_of(context)
+        order = "by_pipeline" if context.order_depends_on_pipelines else "global"
+        layout: dict[str, Any] = {
+            "replicas": context.num_replicas_in_sync,
+            "pipelines": context.num_input_pipelines,
+            "order": "service" if context.served_by else order,
+        }
         self.remember({KEY: layout})
         if context.served_by:
             layout = layout | {"service": context.served_by}
@@ -103,16 +111,3 @@ class LayoutReport:
             for warning in sharing.warnings():
                 _logger.warning("%s", warning)
         self.record(layout)
-
-
-def _layout_of(context: InputContext) -> dict[str, Any]:
-    """Returns the layout that a pipeline was built for.
-
-    Returns:
-      `replicas` that share a global batch; `pipelines`, one for each host; and `order`, what decides which examples are
-      in a global batch: `global` is the seed and the step alone, `by_pipeline` also the number of pipelines, `service`
-      which data worker of a tf.data service is faster.
-    """
-    order = "by_pipeline" if context.order_depends_on_pipelines else "global"
-    order = "service" if context.served_by else order
-    return {"replicas": context.num_replicas_in_sync, "pipelines": context.num_input_pipelines, "order": order}
