@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import json
+import threading
 import time
 
 import pytest
@@ -59,7 +60,7 @@ class Told:
         self.account = TimeAccount(began_seconds=90.0, clock=self.time)
         self.waits = None
         self.sampler = self.account.attach(is_waiting=lambda: self.waits, actions_seconds=lambda: self.acted)
-        self.sampler.stop()  # its thread: samples are made by hand
+        self.sampler.follow = lambda is_training: None  # without a thread: samples are made by hand
 
     def phase(self, name, seconds):
         self.account.enter(name)
@@ -150,7 +151,7 @@ def test_actions_count_in_whichever_phase_they_are_called():
 
     schedule = Schedule([Slow()], clock=clock)
     account = TimeAccount(clock=clock)
-    account.attach(actions_seconds=lambda: schedule.spent_seconds).stop()
+    account.attach(actions_seconds=lambda: schedule.spent_seconds)
     account.enter("evaluate")
     clock.after(2)
     schedule.start(type("Run", (), {"step": 0, "state": LoopState()})())
@@ -220,6 +221,35 @@ def test_looks_are_worth_the_time_since_the_last():
         told.time.after(seconds)
         told.sampler.sample()
     assert told.sampler.take() == pytest.approx((2.03, 0.03))
+
+
+def sampling():
+    """Returns the threads that sample the input."""
+    return [thread for thread in threading.enumerate() if thread.name == "input-sampler"]
+
+
+def test_the_input_is_sampled_while_the_run_trains_and_at_no_other_time():
+    """N16: a thread that wakes ten times a second would take time from evaluations, saves and exports."""
+    asked = threading.Event()
+
+    def waits():
+        asked.set()
+        raise RuntimeError("no step yet")  # ends no training
+
+    with TimeAccount() as account:
+        account.attach(is_waiting=waits)
+        assert sampling() == []
+        account.enter("train")
+        account.enter("train")
+        (first,) = sampling()
+        assert asked.wait(60)
+        account.enter("evaluate")
+        first.join(60)
+        assert sampling() == []
+        account.enter("train")
+        (second,) = sampling()
+    second.join(60)
+    assert sampling() == []
 
 
 def test_the_line_of_the_console():
@@ -424,7 +454,7 @@ def test_trackers_count_in_whichever_phase_they_are_waited_for():
     """N16: a slow destination of numbers is no slow evaluation and no slow save."""
     clock, waited = FakeTime(), [0.0]
     account = TimeAccount(clock=clock)
-    account.attach(trackers_seconds=lambda: waited[0]).stop()
+    account.attach(trackers_seconds=lambda: waited[0])
     account.enter("evaluate")
     clock.after(5)
     waited[0] += 3

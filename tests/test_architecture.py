@@ -39,7 +39,6 @@ MANY_PARAMETERS = {
     "program/program.py Program.compile": (11, "the signature is Keras's, with rewards"),
     "program/program.py Program.evaluate": (8, "the signature is Keras's"),
     "program/program.py Program.fit": (16, "the signature is Keras's"),
-    "runs/run.py run": (11, "the public entry: one keyword for each flag of the command line, and who stops it"),
     "runs/run_experiment.py run_experiment": (14, "the signature is Model Garden's"),
 }
 
@@ -179,9 +178,7 @@ NEED_TENSORFLOW = {
     *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py", "runs/run_experiment.py"),
     *(
         "runs/observer.py",
-        "runs/after_restore.py",
         "runs/train.py",
-        "runs/training_process.py",
         "runs/worker.py",
     ),
     *("tasks/metrics.py", "tasks/multi_task/model.py", "tasks/optimization.py"),

@@ -11,7 +11,9 @@ import pytest
 
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import Manifest, committed_steps
+from official_trainer.config import RuntimeConfig
 from official_trainer.runs import evaluate
+from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking.jsonl import read_rows
@@ -98,7 +100,9 @@ def test_a_stop_ends_the_wait(tmp_path):
 def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path):
     """N12: nor are looks at the directory, as long as they come to an end."""
     run, stalls = Run(tmp_path / "run", [lambda r: None] * 5000 + [lambda r: r.commit(10)]), []
-    watchdog = Watchdog(floor_seconds=20, startup_seconds=20, on_stall=stalls.append, clock=lambda: run.seconds)
+    runtime = RuntimeConfig(stall_floor_seconds=20, stall_startup_seconds=20)
+    reports, clock = LateReports(str(tmp_path)), lambda: run.seconds
+    watchdog = Watchdog(runtime, reports, on_stall=lambda stall, *_: stalls.append(stall), clock=clock)
 
     def sleep(seconds):
         watchdog.poll()
@@ -115,7 +119,7 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
     for _ in range(21):
         run.seconds += 1
         watchdog.poll()
-    assert [(stall.phase, stall.step) for stall in stalls] == [("evaluate", 10)]
+    assert [(stall.activity, stall.step) for stall in stalls] == [("evaluate", 10)]
 
 
 # Processes.

@@ -21,7 +21,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.runs.job import Job
-from official_trainer.runs.resume import config_changes, config_files
+from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import KINDS, ConfigChangeError, changes_since, kind_of
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
@@ -296,7 +296,7 @@ def test_a_run_without_a_checkpoint_may_change_anything(model_dir):
     """N9: a config that never led to a checkpoint binds nobody, nor does half a checkpoint."""
     assert job(model_dir).check_changes() == ()
     os.makedirs(model_dir)
-    config_files.write_params(model_dir, sample.resolved())
+    config_changes.write_params(model_dir, sample.resolved())
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
     save(model_dir, 10)
     os.remove(f"{model_dir}/ckpt-10.index")
@@ -367,7 +367,7 @@ def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
     """N9: a change that was accepted and then killed before a save is still one; going back is none."""
     save(model_dir, 10)
     save(model_dir, 20, "runtime.seed=1")
-    config_files.write_params(model_dir, sample.resolved("runtime.seed=2"))
+    config_changes.write_params(model_dir, sample.resolved("runtime.seed=2"))
     (change,) = refusal(model_dir, "runtime.seed=2").changes
     assert (change.before, change.after) == (1, 2)
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
@@ -441,9 +441,9 @@ def test_history_is_kept_byte_by_byte(model_dir):
     """N9: `params.<n>.yaml`, also of a file that nobody can read."""
     os.makedirs(model_dir)
     for seed in (1, 1, 2):
-        config_files.write_params(model_dir, sample.resolved(f"runtime.seed={seed}"))
+        config_changes.write_params(model_dir, sample.resolved(f"runtime.seed={seed}"))
     Path(model_dir, "params.yaml").write_bytes(b"\xff")
-    config_files.write_params(model_dir, sample.resolved("runtime.seed=3"))
+    config_changes.write_params(model_dir, sample.resolved("runtime.seed=3"))
     kept = sorted(name for name in os.listdir(model_dir) if name.startswith("params."))
     assert kept == ["params.1.yaml", "params.2.yaml", "params.yaml"]
     assert "seed: 1" in files.read_text(f"{model_dir}/params.1.yaml")

@@ -14,18 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from official_trainer.config import RuntimeConfig
 from official_trainer.errors import ExitCode
-from official_trainer.runs.health.stall_report import Stall, stacks
-from official_trainer.runs.health.watchdog import FACTOR, Limits, Progress, Reading, Watchdog
+from official_trainer.runs.health.stall_report import LateReports, Stall, stacks
+from official_trainer.runs.health.watchdog import FACTOR, Progress, Reading, Watchdog
 
 ROOT = Path(__file__).parents[1]
-LIMITS = Limits(floor_seconds=100, startup_seconds=1000)
+FLOOR_SECONDS, STARTUP_SECONDS = 100, 1000
 CHILD_SECONDS = 120
 
 
-def run_of(events, *, limits=LIMITS):
+def run_of(events, *, startup_seconds=STARTUP_SECONDS):
     """Returns the Progress and the time after `events`: (seconds since the one before, method, argument)."""
-    progress, now = Progress(limits, 0), 0
+    progress, now = Progress(floor_seconds=FLOOR_SECONDS, startup_seconds=startup_seconds), 0
     for seconds, call, argument in events:
         now += seconds
         if call == "enter":
@@ -37,12 +38,12 @@ def run_of(events, *, limits=LIMITS):
     return progress, now
 
 
-def limit_after(events, *, limits=LIMITS):
+def limit_after(events, **limits):
     """Returns how many seconds without progress are healthy after `events`: exactly so many, and not one more."""
-    progress, now = run_of(events, limits=limits)
+    progress, now = run_of(events, **limits)
     stall = progress.stall(now + 10**9)
     last = now + 10**9 - stall.waited_seconds + stall.limit_seconds
-    again, _ = run_of(events, limits=limits)
+    again, _ = run_of(events, **limits)
     assert again.stall(last) is None
     assert again.stall(last + 1) is not None
     return stall.limit_seconds
@@ -58,6 +59,8 @@ def waiting(step):
 
 # The policy.
 
+TRAIN = (0, "enter", "train")
+
 
 @pytest.mark.parametrize(
     ("longest", "limit"),
@@ -65,15 +68,12 @@ def waiting(step):
 )
 def test_limits(longest, limit):
     """N12: the startup limit before anything is known, then ten times the longest gap, never below the floor."""
-    assert LIMITS.seconds(longest) == limit
+    assert limit_after([] if longest is None else [TRAIN, (longest, "beat", 1)]) == limit
 
 
 def test_the_startup_limit_is_never_below_the_floor():
     """N12: whoever raises the floor only has raised both."""
-    assert Limits(floor_seconds=100, startup_seconds=1).seconds(None) == 100
-
-
-TRAIN = (0, "enter", "train")
+    assert limit_after([], startup_seconds=1) == 100
 
 
 @pytest.mark.parametrize(
@@ -155,19 +155,19 @@ SECONDS = st.integers(0, 10**6)
 
 
 @given(
-    limits=st.builds(lambda a, b: Limits(floor_seconds=a, startup_seconds=b), SECONDS, SECONDS),
+    floor_seconds=SECONDS,
+    startup_seconds=SECONDS,
     work=st.lists(st.tuples(PHASES, st.lists(st.integers(0, 1000), min_size=1, max_size=8)), max_size=8),
     looks=st.integers(1, 5),
 )
-def test_a_slow_healthy_run_is_never_a_stall(limits, work, looks):
+def test_a_slow_healthy_run_is_never_a_stall(floor_seconds, startup_seconds, work, looks):
     """N12: not while each gap is within the startup limit at first, then within ten times the longest before."""
-    progress, now, longest = Progress(limits, 0), 0, {}
+    progress, now, longest = Progress(floor_seconds=floor_seconds, startup_seconds=startup_seconds), 0, {}
     for phase, gaps in work:
         progress.enter(phase, None, now)
         for permille in gaps:  # of what is allowed; the last one ends with the phase
             known = longest.get(phase)
-            first = max(limits.floor_seconds, limits.startup_seconds)
-            allowed = first if known is None else max(limits.floor_seconds, FACTOR * known)
+            allowed = max(floor_seconds, startup_seconds if known is None else FACTOR * known)
             gap = allowed * permille // 1000
             for look in range(1, looks + 1):
                 assert progress.stall(now + gap * look // looks) is None
@@ -191,17 +191,16 @@ def test_when_progress_ends_there_is_a_stall_in_the_end(events):
     """N12: at an instant that the longest gap bounds, whatever the run did before."""
     progress, now = run_of(events)
     longest = max((seconds for seconds, *_ in events), default=0) * max(len(events), 1)
-    stall = progress.stall(now + max(LIMITS.startup_seconds, FACTOR * longest) + 1)
+    stall = progress.stall(now + max(STARTUP_SECONDS, FACTOR * longest) + 1)
     assert stall is not None
-    assert stall.waited_seconds > stall.limit_seconds >= LIMITS.floor_seconds
+    assert stall.waited_seconds > stall.limit_seconds >= FLOOR_SECONDS
 
 
 # What a stall says.
 
 
-def stall_in(activity, phase="train", *, longest=3.25, step=120):
+def stall_in(activity, *, longest=3.25, step=120):
     return Stall(
-        phase=phase,
         activity=activity,
         waited_seconds=612.4,
         limit_seconds=600.0,
@@ -240,12 +239,12 @@ def test_a_stall_says_what_hangs_and_which_field_raises_the_limit():
 )
 def test_each_activity_has_its_advice(activity, words):
     """N12: where to look first."""
-    assert [word for word in words if word not in str(stall_in(activity, activity))] == []
+    assert [word for word in words if word not in str(stall_in(activity))] == []
 
 
 def test_a_stall_at_the_start_names_the_field_of_the_start():
     """N12: the floor would not help there."""
-    text = str(stall_in("build", "build", longest=None, step=None))
+    text = str(stall_in("build", longest=None, step=None))
     assert "runtime.stall_startup_seconds" in text and "runtime.stall_floor_seconds" not in text
     assert "at step" not in text
 
@@ -290,10 +289,14 @@ class Clock:
         return self.now
 
 
-def watchdog_on(clock, **changes):
+def watchdog_on(clock, probe=None, *, on_stall=None, floor_seconds=100, startup_seconds=1000):
     stalls = []
-    values = {"floor_seconds": 100, "startup_seconds": 1000, "on_stall": stalls.append, "clock": clock}
-    return Watchdog(**{**values, **changes}), stalls
+    runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
+    on_stall = on_stall or stalls.append
+    watchdog = Watchdog(runtime, LateReports("run"), on_stall=lambda stall, *_: on_stall(stall), clock=clock)
+    if probe is not None:
+        watchdog.observe(probe)
+    return watchdog, stalls
 
 
 def watch(watchdog, clock, seconds):
@@ -312,9 +315,7 @@ def test_a_stall_is_noticed_in_the_phase_where_it_is():
     watch(watchdog, clock, 399)
     assert stalls == []
     watch(watchdog, clock, 3)
-    assert stalls == [
-        Stall(phase="train", activity="train", waited_seconds=401, limit_seconds=400, longest_gap_seconds=40, step=8)
-    ]
+    assert stalls == [Stall(activity="train", waited_seconds=401, limit_seconds=400, longest_gap_seconds=40, step=8)]
 
 
 def test_looks_are_frequent_enough_for_the_floor():
@@ -370,7 +371,7 @@ def test_a_report_that_fails_does_not_end_the_watch():
     for phase in ("train", "save"):
         watchdog.enter(phase)
         watch(watchdog, clock, 1002)
-    assert [stall.phase for stall in calls] == ["train", "save"]
+    assert [stall.activity for stall in calls] == ["train", "save"]
 
 
 def test_a_call_in_a_call_does_not_block():
@@ -398,20 +399,20 @@ def look(watchdog, clock):
 
 def test_what_the_probe_sees_is_progress_and_tells_input_from_window():
     """N12: nobody has to call into a long window."""
-    clock, seen = Clock(), Reading(step=0, waiting_for_input=False)
+    clock, seen = Clock(), {"step": 0, "waiting_for_input": False}
     watchdog, stalls = watchdog_on(clock, probe=lambda: seen, startup_seconds=100)
     watchdog.enter("train")
     for step in range(400):
-        seen = Reading(step=step // 2, waiting_for_input=bool(step % 2))
+        seen = {"step": step // 2, "waiting_for_input": bool(step % 2)}
         look(watchdog, clock)
     assert stalls == []
     for _ in range(110):
         look(watchdog, clock)
     watchdog.stop()
-    assert [(stall.phase, stall.activity, stall.step) for stall in stalls] == [("train", "input", 199)]
+    assert [(stall.activity, stall.step) for stall in stalls] == [("input", 199)]
 
 
-@pytest.mark.parametrize("way", ["blocks", "fails", "knows nothing"])
+@pytest.mark.parametrize("way", ["blocks", "fails", "knows nothing", "is not there yet"])
 def test_a_probe_without_an_answer_holds_up_nobody(way):
     """N12: a device that hangs may not answer questions either."""
     clock, never = Clock(), threading.Event()
@@ -421,8 +422,9 @@ def test_a_probe_without_an_answer_holds_up_nobody(way):
             never.wait()
         if way == "fails":
             raise RuntimeError("no step yet")
+        return {}
 
-    watchdog, stalls = watchdog_on(clock, probe=probe)
+    watchdog, stalls = watchdog_on(clock, probe=None if way == "is not there yet" else probe)
     watchdog.enter("train")
     watchdog.beat()
     watch(watchdog, clock, 102)
@@ -439,7 +441,7 @@ def test_a_probe_that_failed_is_asked_again():
         step = next(steps)
         if step < 5:
             raise RuntimeError("no step yet")
-        return Reading(step=step)
+        return {"step": step}
 
     watchdog, stalls = watchdog_on(clock, probe=probe, startup_seconds=100)
     watchdog.enter("train")
@@ -451,11 +453,11 @@ def test_a_probe_that_failed_is_asked_again():
 
 def test_an_answer_from_before_a_phase_says_nothing_about_it():
     """N12: else the step that a restore sets would look like the first step of training."""
-    clock, seen = Clock(), Reading(step=0)
+    clock, seen = Clock(), {"step": 0}
     watchdog, stalls = watchdog_on(clock, probe=lambda: seen)
     watchdog.enter("restore")
     look(watchdog, clock)
-    seen = Reading(step=5000)
+    seen = {"step": 5000}
     watchdog.enter("train", 5000)
     for _ in range(900):
         look(watchdog, clock)
@@ -490,17 +492,21 @@ def test_stacks_name_threads_and_functions():
 
 _CHILD = """
 import functools, os, select, sys, threading, time
-from official_trainer.runs.health.stall_report import dump_and_exit
-from official_trainer.runs.health.watchdog import Reading, Watchdog
+from official_trainer.config import RuntimeConfig
+from official_trainer.runs.health.stall_report import LateReports, dump_and_exit
+from official_trainer.runs.health.watchdog import Watchdog
 
 model_dir = sys.argv[1]
 
 def block_for_ever(*_):
     os.read(os.pipe()[0], 1)
 
-def watchdog(floor_seconds, startup_seconds, probe=None, record=None, timeout_seconds=60):
-    act = lambda stall: dump_and_exit(stall, model_dir, record, timeout_seconds=timeout_seconds)
-    return Watchdog(floor_seconds=floor_seconds, startup_seconds=startup_seconds, probe=probe, on_stall=act)
+def watchdog(floor_seconds, startup_seconds, probe=dict, record=lambda stall: None, timeout_seconds=60):
+    act = functools.partial(dump_and_exit, timeout_seconds=timeout_seconds)
+    runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
+    found = Watchdog(runtime, LateReports(model_dir), record=record, on_stall=act)
+    found.observe(probe)
+    return found
 
 """
 
@@ -624,7 +630,7 @@ def test_a_process_whose_probe_moves_is_left_alone(tmp_path):
     body = """
     import itertools
     steps = itertools.count()
-    with watchdog(1, 1, probe=lambda: Reading(step=next(steps))) as dog:
+    with watchdog(1, 1, probe=lambda: {"step": next(steps)}) as dog:
         dog.enter("train")
         time.sleep(3)
     """

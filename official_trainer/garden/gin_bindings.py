@@ -2,7 +2,7 @@
 
 Owns: gin's statements with their places, which arguments may be bound, binding them for one block and restoring gin
 after it, warnings about bindings without effect. Does not own: the files of bindings in a run directory
-(`runs/resume/config_files.py`).
+(`runs/resume/config_changes.py`).
 
 The config owns every hyperparameter; gin is for `@gin.configurable` functions that the config does not reach. gin is
 imported only when one of the flags is given. gin's parser, lookups and checks are used; what this module adds is that

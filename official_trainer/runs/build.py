@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from official_trainer import config as configuration
@@ -143,15 +143,11 @@ def best_of(trainer: Trainer) -> BestCheckpoint | None:
 
 def schedule_of(job: Job, trainer: Trainer) -> Schedule:
     """Returns the actions of a run: of the config, of the task, those put on the trainer, and the built-in one."""
-    actions = [*job.config.trainer.actions, *_of_task(trainer), *trainer.actions]
+    build_actions = getattr(trainer.task, "build_actions", lambda trainer: ())  # Model Garden's tasks have none
+    actions = [*job.config.trainer.actions, *build_actions(trainer), *trainer.actions]
     if not any(isinstance(action, PublishEnvironment | PublishEnvironmentConfig) for action in actions):
         actions.insert(0, PublishEnvironmentConfig())
     return Schedule(actions)
-
-
-def _of_task(trainer: Trainer) -> Sequence[Any]:
-    build_actions = getattr(trainer.task, "build_actions", None)  # Model Garden's tasks have none
-    return () if build_actions is None else build_actions(trainer)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,8 +159,8 @@ class RunTrackers:
     rows: JsonlTracker
 
 
-def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrackers:
-    """Returns the trackers of a process of a run; nothing is opened yet.
+def trackers_of(job: Job, *, beside: str = "") -> RunTrackers:
+    """Returns the trackers of a process that writes to the run directory; nothing is opened yet.
 
     TensorBoard and those of the config have threads of their own. The console and `metrics.jsonl` have not: its row is
     written last, and marks that everything before it is done.
@@ -172,15 +168,21 @@ def trackers_of(job: Job, *, beside: str = "", is_chief: bool = True) -> RunTrac
     Args:
       job: the run.
       beside: for a process beside training, its folder in the run directory; TensorBoard's files are shared.
-      is_chief: whether this process is the chief. Others write and show nothing; they may read the rows.
     """
-    settings = job.config.trainer
-    rows = JsonlTracker(job.path(*filter(None, [beside]), "metrics.jsonl"))
-    end_step = None if beside else settings.train_steps or None
-    console = Console(sys.stdout, end_step=end_step, quiet=job.quiet or not is_chief)
-    if not is_chief:
-        return RunTrackers(all=Trackers([]), console=console, rows=rows)
-    others = [summaries_of(job, owns_run=not beside), *_configured_trackers(job, beside), console]
+    folder, name = job.path(*filter(None, [beside])), files.base_name(job.model_dir)
+    place = Place(directory=folder, experiment=job.experiment, name=f"{name} {beside}" if beside else name)
+    rows = JsonlTracker(files.join(folder, "metrics.jsonl"))
+    console = Console(sys.stdout, end_step=None if beside else job.config.trainer.train_steps or None, quiet=job.quiet)
+    configured = [
+        ThreadedTracker(
+            config.build(place),
+            name=f"{config.type} (trainer.trackers[{number}])",
+            on_error=config.on_error,
+            fix=f"with trainer.trackers[{number}].on_error=warn the run would continue",
+        )
+        for number, config in enumerate(job.config.trainer.trackers)
+    ]
+    others = [summaries_of(job, owns_run=not beside), *configured, console]
     return RunTrackers(all=Trackers(others, rows), console=console, rows=rows)
 
 
@@ -190,24 +192,6 @@ def summaries_of(job: Job, *, owns_run: bool) -> Tracker:
     board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=owns_run)
     threaded = ThreadedTracker(board, name="tensorboard", on_error="fail")
     return threaded if job.prebuilt is None else job.prebuilt.summaries(threaded)
-
-
-def _configured_trackers(job: Job, beside: str) -> Sequence[Tracker]:
-    name = files.base_name(job.model_dir)
-    place = Place(
-        directory=job.path(*filter(None, [beside])),
-        experiment=job.experiment,
-        name=f"{name} {beside}" if beside else name,
-    )
-    return [
-        ThreadedTracker(
-            config.build(place),
-            name=f"{config.type} (trainer.trackers[{number}])",
-            on_error=config.on_error,
-            fix=f"with trainer.trackers[{number}].on_error=warn the run would continue",
-        )
-        for number, config in enumerate(job.config.trainer.trackers)
-    ]
 
 
 def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
@@ -224,13 +208,6 @@ def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) 
     directory = job.path("export", "best")
     export.save(files.join(directory, str(step)), trainer.task, trainer.model, step=step, metrics=logs)
     export.keep_newest(directory, job.config.trainer.export.max_to_keep)
-
-
-def drop_best_after(job: Job, trainer: Trainer, step: int) -> tuple[int, ...]:
-    """Deletes best checkpoints, and their exports, of steps that the run has gone back from; returns the steps."""
-    export.delete_after(job.path("export", "best"), step)
-    best = best_of(trainer)
-    return () if best is None else best.drop_after(step)
 
 
 def export_last(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import UserError
@@ -21,9 +21,6 @@ from official_trainer.runs.job import Job, check_ready
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import flatten
 from official_trainer.tracking.record import prepare_model_dir
-
-if TYPE_CHECKING:
-    from official_trainer.engine.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +54,6 @@ class _DryRun:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._trainer: Trainer | None = None
         self._scratch = dataclasses.replace(job, model_dir=files.join(job.model_dir, ".check"))
         self._made_model_dir = not files.exists(job.model_dir)
 
@@ -81,12 +77,6 @@ class _DryRun:
         """Deletes everything the check wrote."""
         files.remove(self._job.model_dir if self._made_model_dir else self._scratch.model_dir)
 
-    @property
-    def trainer(self) -> Trainer:
-        """The trainer, once it is built."""
-        assert self._trainer is not None
-        return self._trainer
-
     def _config(self) -> str:
         check_ready(self._job)
         return f"{self._job.experiment}, mode {self._job.mode}"
@@ -95,12 +85,14 @@ class _DryRun:
         return "\n".join(["what differs from a run there:", *(f"  {line}" for line in differences(self._job.config))])
 
     def _model_dir(self) -> str:
-        prepare_model_dir(self._job.model_dir, self._job.experiment)
-        return f"{self._job.model_dir} is writable, {_free_space(self._job.model_dir)} free"
+        folder = self._job.model_dir
+        prepare_model_dir(folder, self._job.experiment)
+        free = "unknown space" if files.is_url(folder) else f"{shutil.disk_usage(folder).free / 1e9:.0f} GB"
+        return f"{folder} is writable, {free} free"
 
     def _build(self) -> str:
-        self._trainer = build(self._scratch, trains=True)
-        self._schedule = schedule_of(self._job, self._trainer)
+        self.trainer = build(self._scratch, trains=True)
+        self.schedule = schedule_of(self._job, self.trainer)
         count = variables.count(self.trainer.model).trainable
         replicas = self.trainer.strategy.num_replicas_in_sync
         return f"{count:,} trainable parameters on {replicas} replica{'s' if replicas > 1 else ''}"
@@ -108,7 +100,7 @@ class _DryRun:
     def _train(self) -> str:
         self.trainer.initialize()
         logs = self.trainer.train(1)
-        if any(action.publishes for action in self._schedule.actions):
+        if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
         return f"one step, loss {float(logs['training_loss']):.4g}"
 
@@ -117,7 +109,7 @@ class _DryRun:
         return "one step, " + ", ".join(sorted(logs))
 
     def _monitored_metric(self) -> str:
-        wanted = monitored(self._job, self._schedule)
+        wanted = monitored(self._job, self.schedule)
         self.trainer.evaluation.check_monitored(wanted)
         return ", ".join(wanted) or "none is set"
 
@@ -152,7 +144,3 @@ class CheckError(UserError, RuntimeError):
 
 def _values(trainer: Any) -> dict[str, bytes]:
     return {f"{i} {v.name}": v.numpy().tobytes() for i, v in enumerate(trainer.model.variables)}
-
-
-def _free_space(directory: str) -> str:
-    return "unknown space" if files.is_url(directory) else f"{shutil.disk_usage(directory).free / 1e9:.0f} GB"

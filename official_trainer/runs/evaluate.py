@@ -13,7 +13,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
@@ -31,11 +31,12 @@ from official_trainer.runs.build import (
     monitored,
     trackers_of,
 )
-from official_trainer.runs.health.watchdog import Watchdog, watchdog_of
+from official_trainer.runs.health.stall_report import LateReports
+from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
 from official_trainer.runs.resume import config_changes
-from official_trainer.runs.resume.config_files import OperativeConfig, bound_path
+from official_trainer.runs.resume.config_changes import OperativeConfig, gin_names
 from official_trainer.runs.train import lock_of, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, closing, flatten
@@ -65,19 +66,16 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
       CheckpointError: there is no such checkpoint.
     """
     directory, step = find_checkpoint(job, checkpoint)
-    trainers: list[Trainer] = []
-    with _watchdog_of(job, trainers) as watchdog:
+    with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.enter("build")
-        trainers.append(trainer := build(job, stop=stop))
+        trainer = build(job, stop=stop)
+        watchdog.observe(trainer.progress)
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
             trainer.checkpoint_state.load_weights(directory, step)
             watchdog.enter("evaluate", step)
-            outputs = trainer.evaluate(job.config.trainer.validation_steps)
-            logs = flatten(outputs)
-            _call_actions(job, trainer, step, outputs)
-    console = Console(sys.stdout, end_step=None, quiet=job.quiet)
-    with contextlib.closing(console):
+            logs = _evaluate(job, trainer, step)
+    with contextlib.closing(Console(sys.stdout, end_step=None, quiet=job.quiet)) as console:
         console.log("validation", step, logs)
     return logs
 
@@ -110,7 +108,7 @@ def _warn_of_gin(job: Job, directory: str, step: int) -> None:
     """Warns that a checkpoint was saved under other gin bindings: its model may be another one."""
     if not (changes := config_changes.gin_changes(manifest.read(directory, step).metadata, job.gin)):
         return
-    kept = bound_path(job.model_dir, (read_run(job.model_dir) or {}).get("mode", ""))
+    kept = job.path(gin_names((read_run(job.model_dir) or {}).get("mode", ""))[0])
     fix = f"; --gin_file={kept} has them" if files.exists(kept) else ""
     lines = "\n  ".join(map(str, changes))
     _logger.warning("checkpoint %d was saved under other gin bindings%s:\n  %s", step, fix, lines)
@@ -124,23 +122,19 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     are also the record of what is evaluated: a checkpoint with a row is done, also after a restart. A lease makes the
     trainer keep the checkpoints that are not. Waiting for a checkpoint is not a stall.
     """
-    trainers: list[Trainer] = []
-    with _watchdog_of(job, trainers) as watchdog:
-        watchdog.enter("build")
-        return _continuous_eval(job, stop, trainers, watchdog)
-
-
-def _continuous_eval(job: Job, stop: StopRequest, trainers: list[Trainer], watchdog: Watchdog) -> dict[str, float]:
-    directory = job.path("continuous_eval")
-    files.remove_temporaries(directory, "metrics.jsonl")
+    files.remove_temporaries(job.path("continuous_eval"), "metrics.jsonl")
     trackers = trackers_of(job, beside="continuous_eval")
-    with EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease:
+    with (
+        Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog,
+        EvaluatorLease(job.model_dir, done=trackers.rows.steps("validation")) as lease,
+    ):
+        watchdog.enter("build")
         with stop.interruptible():
             trainer = build(job, keeps_best=True, stop=stop)
+        watchdog.observe(trainer.progress)
         with trainer.process_group.leading():
             with stop.interruptible():
                 trainer.evaluation.check_monitored(monitored(job))
-            trainers.append(trainer)
             best = best_of(trainer)
             if best is not None:
                 best.tidy()
@@ -159,17 +153,16 @@ def _evaluate_each(
     def is_done(step: int) -> bool:
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
-    lock, has_lock = lock_of(job, name="continuous_eval"), False
     operative = OperativeConfig(job.model_dir, job.mode, job.gin)
     sleep = functools.partial(pause, watchdog)
     steps = new_checkpoints(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
     with closing(trackers.all) as outcome, contextlib.ExitStack() as stack:
-        for step in in_phases(steps, watchdog):
-            if not has_lock:  # not earlier: the trainer creates the run directory
-                stack.enter_context(lock)
+        for number, step in enumerate(in_phases(steps, watchdog)):
+            if number == 0:  # not earlier: the trainer creates the run directory
+                stack.enter_context(lock_of(job, name="continuous_eval"))
                 files.make_dirs(job.path("continuous_eval"))
-                stack.enter_context(operative.kept())
-                has_lock = True
+                operative.replace()
+                stack.callback(operative.save)
             lease.reading(step)
             version = _version(job.model_dir, step)
             if damage := _load_or_damage(trainer, job.model_dir, step):
@@ -181,24 +174,24 @@ def _evaluate_each(
                 trackers.all.describe(job.experiment, configuration.flat(job.config))
                 trackers.all.resume("validation", step)
                 _warn_of_gin(job, job.model_dir, step)
-            outputs = trainer.evaluate(settings.validation_steps)
-            results = flatten(outputs)
-            _call_actions(job, trainer, step, outputs)
+            results = _evaluate(job, trainer, step)
             trackers.all.log("validation", step, results)
             outcome.step, outcome.metrics = step, results
             lease.done(step)
             operative.save()
-            if step == _end_of_run(job):
+            end = (read_run(job.model_dir) or {}).get("steps", {}).get("end")  # training may have another config
+            if step == (end or settings.train_steps or None):
                 break
     return results
 
 
-def _call_actions(job: Job, trainer: Trainer, step: int, outputs: Mapping[str, Any]) -> None:
-    """Calls the actions that were put on the trainer; those of the config belong to training."""
+def _evaluate(job: Job, trainer: Trainer, step: int) -> dict[str, float]:
+    """Evaluates the loaded weights, and calls the actions that were put on the trainer; others belong to training."""
     run = Run(state=LoopState(step=step, start_step=step), trainer=trainer, model_dir=job.model_dir, tracker=Tracker())
-    run.outputs = outputs
+    run.outputs = trainer.evaluate(job.config.trainer.validation_steps)
     for action in map(as_action, trainer.actions):
-        action.on_eval(run, flatten(outputs))
+        action.on_eval(run, flatten(run.outputs))
+    return flatten(run.outputs)
 
 
 def pause(watchdog: Watchdog, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -214,11 +207,6 @@ def in_phases(steps: Iterator[int], watchdog: Watchdog) -> Iterator[int]:
         watchdog.enter("evaluate", step)
         yield step
         watchdog.enter("follow")
-
-
-def _watchdog_of(job: Job, trainers: Sequence[Trainer]) -> Watchdog:
-    """Returns the watchdog of an evaluator, which sees the trainer as soon as it is among `trainers`."""
-    return watchdog_of(job.config.runtime, job.model_dir, lambda: trainers[0].progress() if trainers else None)
 
 
 def _version(directory: str, step: int) -> tuple[int, str]:
@@ -238,12 +226,6 @@ def _load_or_damage(trainer: Trainer, directory: str, step: int) -> str | None:
             return damage
         raise
     return None
-
-
-def _end_of_run(job: Job) -> int | None:
-    """Returns the step at which the training process will end; it may have another config than this one."""
-    run = read_run(job.model_dir) or {}
-    return run.get("steps", {}).get("end") or job.config.trainer.train_steps or None
 
 
 def new_checkpoints(

@@ -19,7 +19,7 @@ from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, InputContext
-from official_trainer.runs.resume import config_changes, config_files
+from official_trainer.runs.resume import config_changes
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import git_revision
 
@@ -124,15 +124,6 @@ class Job:
         allow = self.allow_config_change
         return config_changes.check(self.model_dir, self.resolved, self.gin, allow_config_change=allow, step=step)
 
-    def write_params(self) -> None:
-        """Writes `params.yaml`, unless the calling program has written its own."""
-        path = self.path(config_files.PARAMS_FILE)
-        is_callers = (
-            self.prebuilt is not None and files.exists(path) and not config_files.is_ours(files.read_text(path))
-        )
-        if not is_callers:
-            config_files.write_params(self.model_dir, self.resolved)
-
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""
         return files.join(self.model_dir, *names)
@@ -148,7 +139,8 @@ def check_ready(job: Job) -> None:
     for path, task in _tasks(job.config):
         registry.get_task_cls(task, path)
     problems = [*_cluster_problems(job), *_gpu_problems(job), *_least_batch_size_problems(job)]
-    problems += list(_training_problems(job)) if job.mode in _LEADS_TO_TRAINING else []
+    if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
+        problems += _training_problems(job)
     if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
     if problems:
@@ -166,7 +158,8 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
             fix = "set TF_CONFIG, or runtime.worker_hosts and runtime.task_index, or start it with a launcher"
     else:
         if name in ("off", "one_device", "mirrored"):
-            what = f"{name} is for one process, and by {cluster.source} this is {cluster.name} of {_members(cluster)}"
+            members = " and ".join(f"{len(addresses)} × {role}" for role, addresses in cluster.addresses.items())
+            what = f"{name} is for one process, and by {cluster.source} this is {cluster.name} of {members}"
             fix = f"use auto, or start it without {cluster.source}"
         elif job.mode == "continuous_train_and_eval" or (job.serves and job.mode not in modes.TRAINING_MODES):
             what, fix = f"mode {job.mode} runs in one process, and this is {cluster.name}", "start it alone"
@@ -184,10 +177,6 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
 
 def _problem(job: Job, path: str, what: str, fix: str) -> Problem:
     return Problem(what, path, fix=fix, origin=job.resolved.origin(path))
-
-
-def _members(cluster: Cluster) -> str:
-    return " and ".join(f"{len(addresses)} × {role}" for role, addresses in cluster.addresses.items())
 
 
 def _gpu_problems(job: Job) -> Iterator[Problem]:
@@ -260,11 +249,11 @@ def _training_problems(job: Job) -> Iterator[Problem]:
         fix = f"{job.mode} starts from the checkpoints of that directory"
         yield _problem(job, "task.init_checkpoint", "is not set", fix)
     optimization = trainer.optimizer_config
-    for section in ("optimizer", "learning_rate"):
+    for section, example in (("optimizer", "adam"), ("learning_rate", "constant")):
         found = getattr(optimization, section, None)  # the ranking experiments of Model Garden have other sections
         if found is not None and found.type is None:
             path = f"trainer.optimizer_config.{section}.type"
-            fix = f"for example {path}={_EXAMPLES[section]}"
+            fix = f"for example {path}={example}"
             yield _problem(job, path, "is not set, and training needs one", fix)
     if strategy_name(job.config.runtime, job.cluster) == "parameter_server":
         for path, what, fix in parameter_server.problems(job.config):
@@ -284,8 +273,3 @@ def _tracker_problems(job: Job) -> Iterator[Problem]:
         if same:
             what = f"is there twice, as trainer.trackers[{trackers.index(same[0])}] too: both would write the same"
             yield Problem(what, path, fix="remove one", origin=job.resolved.origin(f"{path}.type"))
-
-
-_LEADS_TO_TRAINING = (*modes.TRAINING_MODES, "continuous_train_and_eval")
-
-_EXAMPLES = {"optimizer": "adam", "learning_rate": "constant"}

@@ -3,13 +3,14 @@
 Owns: `continuous_eval/lease.json`, how it is kept alive, and when it is dead.
 Does not own: which checkpoints are evaluated (`evaluate.py`), what is deleted (`checkpoints/store.py`). No TensorFlow.
 
-The file holds the time of its last renewal, by the writer's clock. To a reader the lease is alive while that is less
-than `LEASE_SECONDS` away from its own time, before or after, so clocks of two hosts may differ by much less than that.
+The file holds the `host` and the `pid` of the evaluator, the step that it is `reading` now (null while it waits), the
+steps that it has `done` and does not need any more, and when it was last `renewed`, in Unix seconds by its own clock.
+To a reader the lease is alive while that is less than `LEASE_SECONDS` away from its own time, before or after, so
+clocks of two hosts may differ by much less than that.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -17,7 +18,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from types import TracebackType
 from typing import Any
 
 from official_trainer import files
@@ -41,50 +41,6 @@ MANY_HELD = 10
 _FOLDER, _NAME = "continuous_eval", "lease.json"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Lease:
-    """The lease of one evaluator.
-
-    Attributes:
-      host: where it runs.
-      pid: its process there.
-      renewed: when it was last alive, Unix seconds by its own clock.
-      reading: step that it evaluates now; None while it waits.
-      done: steps that it does not need any more.
-    """
-
-    host: str
-    pid: int
-    renewed: float
-    reading: int | None
-    done: Collection[int]
-
-    def __str__(self) -> str:
-        at = "waiting" if self.reading is None else f"at step {self.reading}"
-        return f"the evaluator on {self.host}, process {self.pid}, {at}"
-
-    def is_alive(self, now_seconds: float) -> bool:
-        """Whether the evaluator renewed its lease not long before `now_seconds`."""
-        return abs(now_seconds - self.renewed) <= LEASE_SECONDS
-
-
-def read(model_dir: str) -> Lease | None:
-    """Returns the lease in a run directory, alive or dead; None without a lease.
-
-    Raises:
-      ValueError: the file is not a lease.
-    """
-    try:
-        values = json.loads(files.read_text(_path(model_dir)))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        lease = Lease(**values)
-        return dataclasses.replace(lease, renewed=float(lease.renewed), done=frozenset(lease.done))
-    except TypeError as error:
-        raise ValueError(f"not a lease: {error}") from error
-
-
 class EvaluatorLease:
     """The evaluator's side: a lease that is renewed by a thread inside its `with` block.
 
@@ -98,27 +54,26 @@ class EvaluatorLease:
     """
 
     def __init__(self, model_dir: str, *, done: Iterable[int] = (), clock: Callable[[], float] = time.time) -> None:
-        self._model_dir = model_dir
+        self._run_file = files.join(model_dir, RUN_FILE)
+        self._folder = files.join(model_dir, _FOLDER)
+        self._path = files.join(self._folder, _NAME)
         self._done = set(done)
         self._reading: int | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        self._thread = RepeatingThread("lease", self.renew, self._pause_seconds)
-        self._is_written = False
-        self._has_failed = False
+        self._is_written = self._has_failed = False
+        self._thread = RepeatingThread("lease", self.renew, lambda: RENEW_SECONDS if self._is_written else WAIT_SECONDS)
 
     def __enter__(self) -> EvaluatorLease:
         self.renew()
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._lock:  # not while it is written
             self._thread.stop()
             if kind is None:
-                files.remove(_path(self._model_dir))
+                files.remove(self._path)
 
     def reading(self, step: int | None) -> None:
         """Records which checkpoint is evaluated now, if any."""
@@ -127,9 +82,8 @@ class EvaluatorLease:
 
     def done(self, step: int) -> None:
         """Lets retention delete the checkpoint of `step`; called once its results are recorded."""
-        self._reading = None
         self._done = self._done | {step}  # a new set, because the thread may be writing the old one
-        self.renew()
+        self.reading(None)
 
     def renew(self) -> None:
         """Writes the lease. An error is logged and the write tried again, because it must not end an evaluation."""
@@ -137,31 +91,26 @@ class EvaluatorLease:
             if self._thread.is_stopped:
                 return
             try:
-                self._write()
+                if files.exists(self._run_file):
+                    self._write()
             except Exception as error:
                 if not self._has_failed:
-                    _logger.warning("%s cannot be written: %s; trying again", _path(self._model_dir), error)
+                    _logger.warning("%s cannot be written: %s; trying again", self._path, error)
                 self._has_failed = True
 
     def _write(self) -> None:
-        if not files.exists(files.join(self._model_dir, RUN_FILE)):
-            return
         if not self._is_written:
-            files.make_dirs(files.join(self._model_dir, _FOLDER))
-            files.remove_temporaries(files.join(self._model_dir, _FOLDER), _NAME)
-        lease = Lease(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            renewed=round(self._clock(), 3),
-            reading=self._reading,
-            done=sorted(self._done),
-        )
-        text = json.dumps(dataclasses.asdict(lease)) + "\n"
-        files.write_text_atomically(_path(self._model_dir), text, durable=False)
+            files.make_dirs(self._folder)
+            files.remove_temporaries(self._folder, _NAME)
+        lease = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "renewed": round(self._clock(), 3),
+            "reading": self._reading,
+            "done": sorted(self._done),
+        }
+        files.write_text_atomically(self._path, json.dumps(lease) + "\n", durable=False)
         self._is_written, self._has_failed = True, False
-
-    def _pause_seconds(self) -> float:
-        return RENEW_SECONDS if self._is_written else WAIT_SECONDS
 
 
 class LeasedSteps:
@@ -173,7 +122,7 @@ class LeasedSteps:
     """
 
     def __init__(self, model_dir: str, *, clock: Callable[[], float] = time.time) -> None:
-        self._model_dir = model_dir
+        self._path = files.join(model_dir, _FOLDER, _NAME)
         self._clock = clock
         self._has_warned: set[str] = set()
 
@@ -184,29 +133,31 @@ class LeasedSteps:
         """
         now = self._clock()
         try:
-            lease = read(self._model_dir)
+            lease = json.loads(files.read_text(self._path))
+            age_seconds, done = now - lease["renewed"], frozenset(lease["done"])
+            at = "waiting" if lease["reading"] is None else f"at step {lease['reading']}"
+            evaluator = f"the evaluator on {lease['host']}, process {lease['pid']}, {at}"
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
         except OSError as error:
             self._warn_once("unreadable", "%s: checkpoints are kept for its evaluator until it can be read", error)
             return steps
-        except ValueError as error:
-            _logger.warning("%s is removed: %s", _path(self._model_dir), error)
-            files.remove(_path(self._model_dir))
+        except (LookupError, TypeError, ValueError) as error:
+            _logger.warning("%s is removed: not a lease: %r", self._path, error)
+            files.remove(self._path)
             return ()
-        if lease is None:
-            return ()
-        age_seconds = now - lease.renewed
-        if not lease.is_alive(now):
+        if abs(age_seconds) > LEASE_SECONDS:
             message = "%s has not renewed its lease for %.0f s: checkpoints are no longer kept for it"
-            _logger.warning(message, lease, age_seconds)
-            files.remove(_path(self._model_dir))
+            _logger.warning(message, evaluator, age_seconds)
+            files.remove(self._path)
             return ()
-        needed = [step for step in steps if step not in lease.done]
+        needed = [step for step in steps if step not in done]
         if len(needed) > MANY_HELD:
             self._warn_once(
                 "many",
                 "%d checkpoints beyond trainer.max_to_keep are kept for %s, which renewed its lease %.0f s ago: it is "
                 "slower than training. Set trainer.checkpoint_interval higher, or stop it: %.0f s later they may go.",
-                len(needed), lease, age_seconds, LEASE_SECONDS,
+                len(needed), evaluator, age_seconds, LEASE_SECONDS,
             )  # fmt: skip
         return needed
 
@@ -214,7 +165,3 @@ class LeasedSteps:
         if kind not in self._has_warned:
             self._has_warned.add(kind)
             _logger.warning(message, *arguments)
-
-
-def _path(model_dir: str) -> str:
-    return files.join(model_dir, _FOLDER, _NAME)

@@ -1,36 +1,130 @@
-"""What the events of a loop mean for the run directory, the console and the trackers.
+"""One process that trains, and what the events of its loop mean for the run directory, the console and the trackers.
 
-Owns: what is written at each event, and the lines at the start and the end. Does not own: when events happen
-(`engine/loop.py`), the record of the process (`training_process.py`).
+Owns: its record, its time, its watchdog, and that its end is recorded in any case; what is written at each event, and
+the lines at the start and the end. Does not own: when events happen (`engine/loop.py`), the format of `run.json` and
+`status.json` (`tracking/record.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState
-from official_trainer.distributed import parameter_server
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.distributed import parameter_server, peers, tpu
 from official_trainer.engine.loop_parts import LoopObserver
+from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.files import RUN_FILE
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs import after_restore
-from official_trainer.runs.build import best_of, drop_best_after, export_best, export_last
+from official_trainer.runs.build import best_of, export_best, export_last, trackers_of
 from official_trainer.runs.health import time_account
+from official_trainer.runs.health.stall_report import LateReports
+from official_trainer.runs.health.time_account import TimeAccount
+from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
-from official_trainer.runs.resume import config_changes
-from official_trainer.runs.training_process import TrainingProcess
-from official_trainer.tasks import variables
+from official_trainer.runs.resume import config_changes, data_layout
+from official_trainer.runs.resume.config_changes import OperativeConfig
+from official_trainer.stopping import StopRequest
+from official_trainer.tasks import export, variables
 from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
+from official_trainer.tracking.record import RunRecord
 
 _logger = logging.getLogger(__name__)
 _STATUS_SECONDS = 1.0  # how often `status.json` is written while training
+
+
+class TrainingProcess:
+    """A process that trains, as the run directory shows it.
+
+    Attributes:
+      record: writes `run.json` and `status.json`.
+      account: of its time.
+      watchdog: ends it when it stalls.
+      gin: writes the gin bindings.
+      trackers: where its numbers go.
+      metrics: results for the record of the end.
+    """
+
+    def __init__(self, job: Job, account: TimeAccount) -> None:
+        self._job = job
+        self._trainer: Trainer | None = None
+        self._has_started = False
+        self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
+        self.record = RunRecord(job.model_dir, job.launch)
+        self.account = account
+        self.trackers = trackers_of(job)
+        self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
+        self.watchdog = Watchdog(
+            job.config.runtime, self._late_reports, record=lambda stall: self.finish(stall.exit_code)
+        )
+        self.metrics: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def recorded(self, stop: StopRequest) -> Iterator[None]:
+        """Records how the process began and how it ended, also after an error."""
+        self.record.start()
+        try:
+            with self.watchdog, self.account:
+                yield
+        except BaseException as error:
+            failure = self._explain(error, stop)
+            exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
+            with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
+                self.save_time()
+            with contextlib.suppress(OSError):
+                self.record.finish(exit_code) if self._has_started else self.record.refuse(exit_code)
+            if failure is error:
+                raise
+            raise failure from error
+        self.finish(ExitCode.DONE, self.metrics)
+
+    def enter(self, phase: str, step: int | None = None) -> None:
+        """A phase begins."""
+        self.account.enter(phase)
+        self.watchdog.enter(phase, step)
+        self.record.phase(phase, step)
+
+    def set_trainer(self, trainer: Trainer) -> None:
+        """The trainer is built: its progress can be watched."""
+        self._trainer = trainer
+        self.watchdog.observe(trainer.progress)
+        self._late_reports.clear()
+
+    def set_started(self) -> None:
+        """Training begins: from here on an error is the end of a run, not a refusal."""
+        self._has_started = True
+
+    def save_time(self) -> None:
+        """Records the time so far, and the gin bindings that were used."""
+        kinds: tuple[Kind, ...] = ("train", "eval")
+        traces = None if self._trainer is None else self._trainer.context.traces
+        counts = {kind: 0 if traces is None else traces.count(kind) for kind in kinds}
+        seconds = 0.0 if traces is None else sum(map(traces.seconds, kinds))
+        attempt = self.account.report() | {"traces": counts, "trace_seconds": round(seconds, 4)}
+        self.record.note(gin=self.gin.save(), time=time_account.over_attempts(self.record.time_before, attempt))
+
+    def finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Records the end; from any thread."""
+        self.save_time()
+        self.record.finish(exit_code, metrics)
+
+    def _explain(self, error: BaseException, stop: StopRequest) -> BaseException:
+        """Returns what an error comes from: another process or a TPU that is gone, the storage, a stop, or itself."""
+        cluster, runtime = self._job.cluster, self._job.config.runtime
+        lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
+        late = None if self._trainer is None else self._late_reports.explain(lost or error)
+        known = late or lost or tpu.as_lost_error(error, runtime) or files.as_storage_error(error, self._job.model_dir)
+        return known or stop.as_preempted(error)
 
 
 class RunObserver(LoopObserver):
@@ -54,18 +148,38 @@ class RunObserver(LoopObserver):
         self._is_early = False
 
     def on_restore(self, state: LoopState) -> None:
-        """Checks the checkpoint against this job, and applies what has changed."""
-        if state.step == 0:
-            after_restore.check_fresh(self._job, self._record.last_checkpoint_step)
-            return
-        if notice := after_restore.check_layout(self._job, self._trainer, state.step):
-            self._console.message(notice)
-        self._changes = after_restore.apply_changes(self._job, self._trainer, state.step)
+        """Checks the checkpoint against this job, and adapts the trainer to a changed config.
+
+        Raises:
+          CheckpointError: there is none, and the run has saved one before.
+          LayoutChangeError: examples would change their order, which is not allowed.
+          ConfigError: a change is not safe, and changes are not allowed.
+        """
+        job, trainer, step = self._job, self._trainer, state.step
+        if step == 0:
+            if (saved_step := self._record.last_checkpoint_step) is None:
+                return
+            raise CheckpointError(
+                f"{job.model_dir} holds no checkpoint, but this run has saved one at step {saved_step} "
+                f"({job.path(RUN_FILE)}). Starting again from step 0 would hide that. Put the checkpoints "
+                "back, or name another --model_dir, or delete this directory to start from nothing here."
+            )
+        if (pipelines := trainer.train_iterator.pipelines()) is not None:
+            allows = job.allow_config_change
+            if notice := data_layout.check(job.model_dir, step, pipelines, allow_change=allows):
+                self._console.message(notice)
+        self._changes = job.check_changes(step)
+        changes = {change.path: change for change in self._changes}
+        if any(path.startswith("trainer.optimizer_config.") for path in changes):
+            trainer.optimizer_settings.use_configured_optimizer()
+        if size := changes.get("task.train_data.global_batch_size"):
+            trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
 
     def on_start(self, state: LoopState) -> None:
         """Records what trains from where; from here on the run directory is that of this config."""
         self._process.set_started()
-        self._job.write_params()
+        job = self._job
+        config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
         self._process.gin.replace()
         if (best := best_of(self._trainer)) is not None:
             best.tidy()
@@ -87,8 +201,9 @@ class RunObserver(LoopObserver):
         self._process.watchdog.beat(state.step)
         if self._lock.lost_to is not None:
             raise LockedError(self._lock.lost_to)
-        examples = self._trainer.examples_of(num_steps)
-        self._process.account.window(num_steps, seconds, examples=examples, has_traced=self._has_traced())
+        examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
+        has_traced, self._num_traces = traces > self._num_traces, traces
+        self._process.account.window(num_steps, seconds, examples=examples, has_traced=has_traced)
         self._console.set_end_step(state.end_step)
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         if (now := time.monotonic()) >= self._next_status_seconds:
@@ -108,11 +223,11 @@ class RunObserver(LoopObserver):
     def on_rollback(self, step: int) -> None:
         """Takes back what was recorded of steps that the run has gone back from."""
         self._record.checkpoint(step)
-        dropped = drop_best_after(self._job, self._trainer, step)
-        if not dropped:
+        export.delete_after(self._job.path("export", "best"), step)
+        best = best_of(self._trainer)
+        if best is None or not (dropped := best.drop_after(step)):
             return
-        best = self._trainer.checkpoint_exporter
-        if best.step is None:
+        if best.step is None or best.value is None:
             self._record.note(best=None)
         else:
             self._record.set_best(best.metric, best.value, best.step)
@@ -175,8 +290,3 @@ class RunObserver(LoopObserver):
         if end_step and start_step > end_step:  # a run that has reached `train_steps` exactly is simply done
             start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
         return f"{job.experiment}: {count:,} parameters on {trainer.context.devices}, {start} in {job.model_dir}"
-
-    def _has_traced(self) -> bool:
-        """Whether a training step was traced since the last call."""
-        before, self._num_traces = self._num_traces, self._trainer.context.traces.count("train")
-        return self._num_traces > before

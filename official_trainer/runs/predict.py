@@ -29,7 +29,8 @@ from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs.health.watchdog import watchdog_of
+from official_trainer.runs.health.stall_report import LateReports
+from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.predictions import manifest as prediction_manifest
 from official_trainer.runs.predictions.manifest import ALL, Share
@@ -154,7 +155,8 @@ def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: Predictio
     if shards.count:
         _logger.info("continuing after %d rows in %d shards", shards.rows, shards.count)
     stop.register(lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED))
-    with watchdog_of(job.config.runtime, job.model_dir, lambda: {"detail": shards.rows}) as watchdog:
+    with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
+        watchdog.observe(lambda: {"detail": shards.rows})
         watchdog.enter("build")
         trainer = build(job, stop=stop)
         watchdog.enter("restore", checkpoint[1])

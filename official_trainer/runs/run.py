@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server
-from official_trainer.distributed.cluster import EVALUATOR, Cluster
+from official_trainer.distributed.cluster import EVALUATOR
 from official_trainer.distributed.environment import SLURM, cluster_env
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
@@ -35,53 +35,38 @@ if TYPE_CHECKING:
 _DEFAULT_PREDICTION = PredictionSettings()
 
 
-def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and the request to stop
+def run(
     experiment: str,
     resolved: Resolved,
     *,
-    mode: str,
-    model_dir: str,
-    quiet: bool = False,
     checkpoint: str = "latest",
-    argv: Sequence[str] = (),
-    allow_config_change: bool = False,
-    gin: Bindings | None = None,
     stop: StopRequest | None = None,
     prediction: PredictionSettings = _DEFAULT_PREDICTION,
+    **job_fields: Any,
 ) -> dict[str, float]:
     """Runs an experiment in a mode and returns the metrics.
 
     Args:
       experiment: registered name.
       resolved: its config.
-      mode: one of `modes.MODES`.
-      model_dir: the run directory.
-      quiet: whether nothing is printed while it runs.
       checkpoint: for `eval` and `predict`: `latest`, `best` or a step.
-      argv: the command line, for the record.
-      allow_config_change: whether a run may continue with another config than its checkpoint's.
-      gin: what the gin flags bind; None leaves gin alone.
       stop: requests to stop; None handles signals from here on.
       prediction: for `predict`: what is predicted, and where it goes.
+      job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
 
     Raises:
       UserError: with the exit code for the kind of failure.
     """
-    place = _place_of(mode, resolved, prediction)
-    if place is None:
-        return {}
-    mode, cluster, prediction = place
-    job = Job(
-        experiment=experiment,
-        resolved=resolved,
-        model_dir=model_dir,
-        mode=mode,
-        quiet=quiet,
-        argv=tuple(argv),
-        allow_config_change=allow_config_change,
-        cluster=cluster,
-        gin=gin,
-    )
+    job = Job(experiment=experiment, resolved=resolved, **job_fields)
+    cluster = cluster_env(os.environ, resolved.config.runtime)
+    if job.mode == "predict":
+        if (share := predict.share_of(cluster)) is None:
+            return {}
+        prediction = dataclasses.replace(prediction, share=share)
+    elif cluster is not None and cluster.role == EVALUATOR:
+        job = dataclasses.replace(job, mode="continuous_eval")  # it only reads the run's checkpoints
+    else:
+        job = dataclasses.replace(job, cluster=cluster)
     check_startable(job, prediction)
     runtime = resolved.config.runtime
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
@@ -93,19 +78,6 @@ def run(  # noqa: PLR0913 - one keyword for each flag of the command line, and t
             if not job.serves:  # what serves builds nothing
                 held.enter_context(_gin_in_force(job))
         return _run_in_mode(job, stop, checkpoint, prediction)
-
-
-def _place_of(
-    mode: str, resolved: Resolved, prediction: PredictionSettings
-) -> tuple[str, Cluster | None, PredictionSettings] | None:
-    """Returns the mode of this process in its cluster, with whom it runs, and its share; None if it has no part."""
-    cluster = cluster_env(os.environ, resolved.config.runtime)
-    if mode == "predict":
-        share = predict.share_of(cluster)
-        return None if share is None else (mode, None, dataclasses.replace(prediction, share=share))
-    if cluster is not None and cluster.role == EVALUATOR:
-        return "continuous_eval", None, prediction  # it only reads the run's checkpoints
-    return mode, cluster, prediction
 
 
 def _gin_in_force(job: Job) -> AbstractContextManager[None]:

@@ -107,7 +107,8 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     strategy = distribution_strategy or tf.distribute.get_strategy()
     config = _engine_config(params, is_async=enable_async_checkpointing)
     calls_train = [*(train_actions or ())]
-    if calls_train or _prunes(params):
+    prunes = bool(getattr(params.task, "pruning", None))
+    if calls_train or prunes:
         config = _with_summary_of_each_loop(config)
     job = _job_of(config, task, "train_and_post_eval" if mode == "train" and run_post_eval else mode, str(model_dir))
     process.configure_steps(config.runtime)
@@ -117,20 +118,19 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     trainer.use_config(_as_read(config, params))
     summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
     job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
-    if _prunes(params) and job.mode in TRAINING_MODES:
+    if prunes and job.mode in TRAINING_MODES:
         calls_train.append(_pruning_action(trainer, job.model_dir))
     actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
     actions += [_OrbitAction(each, on="eval") for each in eval_actions or ()]
     results = _Results()
     wants_results = run_post_eval or mode == "train_and_post_eval"
-    with _acting(trainer, [*actions, results] if wants_results else actions):
-        metrics = _run(job)
+    metrics = _run(job, trainer, [*actions, results] if wants_results else actions)
     return trainer.model, dict(results.newest or metrics) if wants_results else {}
 
 
-def _run(job: Job) -> Mapping[str, Any]:
+def _run(job: Job, trainer: Trainer, actions: Sequence[Action]) -> Mapping[str, Any]:
     runtime = job.config.runtime
-    with StopRequest() as stop:
+    with StopRequest() as stop, _acting(trainer, actions):
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         if job.mode in TRAINING_MODES:
             if adopted := adopt(job.model_dir, job.metadata):
@@ -140,10 +140,8 @@ def _run(job: Job) -> Mapping[str, Any]:
             return evaluate.continuous_eval(job, stop)
         with stop.interruptible():
             metrics = evaluate.evaluate(job, "latest", stop)
-        assert job.prebuilt is not None
-        summaries = summaries_of(job, owns_run=False)
-        with contextlib.closing(summaries):
-            summaries.log("validation", int(job.prebuilt.trainer.global_step.numpy()), metrics)
+        with contextlib.closing(summaries_of(job, owns_run=False)) as summaries:
+            summaries.log("validation", int(trainer.global_step.numpy()), metrics)
         return metrics
 
 
@@ -206,21 +204,16 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
                 f"params is a {type(params).__name__}; it must be an ExperimentConfig, Model Garden's "
                 "(official.core.config_definitions) or ours (official_trainer.config)"
             )
-        config = _mirrored(params)
+        config = from_description(describe(params))
+        task: Any = config.task
+        for name in ("train_data", "validation_data"):
+            if getattr(task, name, 0) is None:  # datasets come with the trainer
+                task = task.replace(**{name: DataConfig()})
         # A model of Model Garden does not define what a server would call it with, so nothing is exported.
         trainer = config.trainer.replace(async_checkpoint=is_async, export=ExportConfig(at_end=False))
-        config = config.replace(trainer=trainer)
+        config = config.replace(task=task, trainer=trainer)
     _check_config(config)
     return config
-
-
-def _mirrored(params: Any) -> ExperimentConfig:
-    config: Any = from_description(describe(params))
-    task = config.task
-    for name in ("train_data", "validation_data"):
-        if getattr(task, name, 0) is None:  # datasets come with the trainer
-            task = task.replace(**{name: DataConfig()})
-    return config.replace(task=task)
 
 
 def _check_config(config: ExperimentConfig) -> None:
@@ -271,25 +264,18 @@ def _job_of(config: ExperimentConfig, task: Any, mode: str, model_dir: str) -> J
 def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
     """Returns a Trainer for the task, built as Model Garden builds it; called in the strategy's scope."""
     trains, evaluates = job.mode in TRAINING_MODES, job.mode != "train"
+    create_optimizer = functools.partial(to_garden.create_optimizer, task, params)
+    if isinstance(params, ExperimentConfig):
+        create_optimizer = functools.partial(task.create_optimizer, params.trainer.optimizer_config, params.runtime)
     return Trainer(
         _as_read(job.config, params),
         task,
         task.build_model(),
-        _create_optimizer(task, params) if trains else None,
+        create_optimizer() if trains else None,
         train=trains,
         evaluate=evaluates,
         checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,
     )
-
-
-def _create_optimizer(task: Any, params: Any) -> Any:
-    if isinstance(params, ExperimentConfig):
-        return task.create_optimizer(params.trainer.optimizer_config, params.runtime)
-    return to_garden.create_optimizer(task, params)
-
-
-def _prunes(params: Any) -> bool:
-    return bool(getattr(params.task, "pruning", None))
 
 
 def _pruning_action(trainer: Trainer, model_dir: str) -> Any:
@@ -340,9 +326,7 @@ def _acting(trainer: Trainer, actions: Sequence[Action]) -> Iterator[None]:
 def _summaries(save_summary: bool, for_training: Any, for_evaluations: Any, board: Tracker) -> Tracker:
     """Returns the tracker of summaries: the caller's managers, and `board` for splits without one."""
     managers = {"train": for_training if save_summary else None, "validation": for_evaluations}
-    used = {split: manager for split, manager in managers.items() if manager is not None}
-    rest = board if save_summary else Tracker()
-    return _Managed(used, rest) if used else rest
+    return _Managed(managers, board if save_summary else Tracker())
 
 
 class _Managed(Trackers):

@@ -1,7 +1,7 @@
 """The modes that train: the parts of a run put together around the loop.
 
 Owns: the order in which a training run is set up, and what is refused before its first step. Does not own: the order of
-events (`engine/loop.py`), what they write (`observer.py`), the record of the end (`training_process.py`).
+events (`engine/loop.py`), what they write and the record of the end (`observer.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import ConfigError, Problem
-from official_trainer.config.modes import TRAINING_MODES, Evaluates
+from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.trainer import Trainer
@@ -26,9 +26,8 @@ from official_trainer.runs.build import best_of, build, monitored, schedule_of, 
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.job import Job
-from official_trainer.runs.observer import RunObserver
-from official_trainer.runs.resume import config_files, data_layout
-from official_trainer.runs.training_process import TrainingProcess
+from official_trainer.runs.observer import RunObserver, TrainingProcess
+from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.record import prepare_model_dir
@@ -50,12 +49,21 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
             stack.enter_context(lock)
-        names = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_files.PARAMS_FILE, *config_files.gin_names(job.mode)
+        names = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_changes.PARAMS_FILE, *config_changes.gin_names(job.mode)
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
         process = TrainingProcess(job, account)
         with process.recorded(stop):
-            _build_and_run(job, stop, lock, process)
+            if not files.exists(job.path(config_changes.PARAMS_FILE)):
+                # A restart replaces them once it has restored.
+                config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
+            process.gin.begin()
+            process.enter("build")
+            with stop.interruptible():
+                trainer = build(job, trains=True, keeps_best=TRAINING_MODES[job.mode] != "never", stop=stop)
+            process.set_trainer(trainer)
+            with trainer.process_group.leading():
+                _run_loop(job, trainer, stop, lock, process)
         return process.metrics
 
 
@@ -64,26 +72,11 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
     return DirectoryLock(job.model_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, **options)
 
 
-def _build_and_run(job: Job, stop: StopRequest, lock: DirectoryLock, process: TrainingProcess) -> None:
-    if not files.exists(job.path(config_files.PARAMS_FILE)):
-        job.write_params()  # a restart replaces them once it has restored
-    process.gin.begin()
-    process.enter("build")
-    evaluates = TRAINING_MODES[job.mode]
-    with stop.interruptible():
-        trainer = build(job, trains=True, keeps_best=evaluates != "never", stop=stop)
-    process.set_trainer(trainer)
-    with trainer.process_group.leading():
-        _run_loop(job, trainer, evaluates, stop, lock, process)
-
-
-def _run_loop(
-    job: Job, trainer: Trainer, evaluates: Evaluates, stop: StopRequest, lock: DirectoryLock, process: TrainingProcess
-) -> None:
+def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, lock: DirectoryLock, process: TrainingProcess) -> None:
     """Runs the loop; the other processes of the run make the same collective calls until it ends."""
     with stop.interruptible():
         schedule = schedule_of(job, trainer)
-        _check_monitored(job, trainer, schedule, evaluates)
+        _check_monitored(job, trainer, schedule)
     trackers = process.trackers
     process.account.attach(
         is_waiting=_waits_for_input(job, trainer),
@@ -102,18 +95,17 @@ def _run_loop(
         if (best := best_of(trainer)) is not None:
             best.observe(observer.on_new_best)
         due = job.prebuilt.due if job.prebuilt is not None else None
-        loop = Loop(
-            LoopParts(
-                trainer=trainer,
-                store=store,
-                metric_writer=trackers.all,
-                due=due or DueSteps(trainer.config.trainer, evaluates),
-                observer=observer,
-                actions=schedule,
-                stop=stop,
-                model_dir=job.model_dir,
-            )
+        parts = LoopParts(
+            trainer=trainer,
+            store=store,
+            metric_writer=trackers.all,
+            due=due or DueSteps(trainer.config.trainer, TRAINING_MODES[job.mode]),
+            observer=observer,
+            actions=schedule,
+            stop=stop,
+            model_dir=job.model_dir,
         )
+        loop = Loop(parts)
         process.metrics.update(flatten(loop.run()) or observer.last_row())
         outcome.step, outcome.metrics = loop.state.step, process.metrics
     observer.show_end(loop.state.step)
@@ -127,9 +119,9 @@ def _waits_for_input(job: Job, trainer: Trainer) -> Callable[[], bool | None]:
     return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.context.input_wait.waits)
 
 
-def _check_monitored(job: Job, trainer: Trainer, schedule: Schedule, evaluates: Evaluates) -> None:
+def _check_monitored(job: Job, trainer: Trainer, schedule: Schedule) -> None:
     """Refuses before the first step what would fail at the first evaluation."""
-    if evaluates != "never":
+    if TRAINING_MODES[job.mode] != "never":
         trainer.evaluation.check_monitored(monitored(job, schedule))
         return
     for metric, name in schedule.monitored().items():

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from official_trainer import files
 from official_trainer.distributed.peers import PeerLostError
-from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
-from official_trainer.runs.health.late_reports import LateReports
-from official_trainer.runs.health.stall_report import Stall
-from official_trainer.runs.health.watchdog import WAITING, watchdog_of
+from official_trainer.runs.health.stall_report import LateReports, Stall
+from official_trainer.runs.health.watchdog import WAITING, Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.tracking.record import RunRecord
@@ -47,55 +45,41 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
       PreemptedError: the run was stopped, and the chief has saved it.
       PeerLostError: the chief, or another process, is gone or has failed.
     """
-    trainers: list[Trainer] = []
-    records: list[RunRecord] = []
-    late_reports = LateReports(job.model_dir, job.cluster if trains else None)
+    records: list[RunRecord] = []  # none before the chief has checked a new run directory: it would not be empty
+    runtime = job.config.runtime
+    late_reports = LateReports(job.model_dir, job.cluster if trains else None, runtime.collective_timeout_seconds)
 
     def record_stall(stall: Stall) -> None:
         for record in records:
             record.finish(stall.exit_code)
 
-    watchdog = watchdog_of(
-        job.config.runtime,
-        late_reports.folder,
-        lambda: trainers[0].progress() if trainers else None,
-        record=record_stall,
-        late_reports=late_reports,
-    )
+    watchdog = Watchdog(runtime, late_reports, record=record_stall)
+    next_seconds, last_phase = 0.0, "start"
+
+    def on_call(name: str | None) -> None:
+        """Shows the phase in `status.json`: at once where it changes, else every few seconds."""
+        nonlocal next_seconds, last_phase
+        phase = WAITING if name is None else _PHASES.get(name, "save")
+        watchdog.enter(phase)
+        phase = last_phase if phase in _SHORT else phase
+        if phase != last_phase or time.monotonic() >= next_seconds:
+            next_seconds, last_phase = time.monotonic() + _STATUS_SECONDS, phase
+            for record in records:
+                record.phase(phase, int(trainer.global_step.numpy()))
+
     stop.register(lambda: (_STEPS_LOST, ExitCode.RETRY))
     with watchdog:
         watchdog.enter("build")
         with stop.interruptible():
-            trainers.append(build(job, trains=trains, stop=stop))
-
-        # Not before the chief has checked a new run directory: it would not be empty.
+            trainer = build(job, trains=trains, stop=stop)
+        watchdog.observe(trainer.progress)
         with _recorded(job, stop, late_reports, records) if trains else contextlib.nullcontext():
-            status = _StatusWriter(records, trainers[0])
-
-            def on_call(name: str | None) -> None:
-                phase = WAITING if name is None else _PHASES.get(name, "save")
-                watchdog.enter(phase)
-                status.write(phase)
-
-            _raise_end_of_chief(trainers[0].process_group.follow(on_call))
+            exit_code = trainer.process_group.follow(on_call)
+            if exit_code == ExitCode.PREEMPTED:
+                raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
+            if exit_code != ExitCode.DONE:
+                raise PeerLostError(f"the chief has ended with exit code {exit_code}; see its error message")
     return {}
-
-
-class _StatusWriter:
-    """Keeps `status.json` of this process up to date: at once where the phase changes, else every few seconds."""
-
-    def __init__(self, records: Sequence[RunRecord], trainer: Trainer) -> None:
-        self._records, self._trainer = records, trainer
-        self._phase, self._next_seconds = "start", 0.0
-
-    def write(self, phase: str) -> None:
-        phase = self._phase if phase in _SHORT else phase
-        now = time.monotonic()
-        if phase == self._phase and now < self._next_seconds:
-            return
-        self._phase, self._next_seconds = phase, now + _STATUS_SECONDS
-        for record in self._records:
-            record.phase(phase, int(self._trainer.global_step.numpy()))
 
 
 @contextlib.contextmanager
@@ -116,11 +100,3 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
             raise
         raise failure from error
     record.finish(ExitCode.DONE)
-
-
-def _raise_end_of_chief(exit_code: int) -> None:
-    """Ends as the chief did: returns, or raises that it was stopped or has failed."""
-    if exit_code == ExitCode.PREEMPTED:
-        raise PreemptedError(f"the chief has stopped the run; {NOTHING_LOST}")
-    if exit_code != ExitCode.DONE:
-        raise PeerLostError(f"the chief has ended with exit code {exit_code}; see its error message")

@@ -1,31 +1,37 @@
-"""Stalls: the message, the stacks of all threads, and how a stall ends the process: with exit code 5.
+"""What a process reports when it is late, to the run's other processes, and when it hangs: then it ends, with code 5.
 
-Owns: the report of a stall, on stderr and in `model_dir/stall-<n>.txt`, and an end that nothing can block.
-Does not own: when there is a stall (`watchdog.py`), or the record of a run (`tracking/record.py`).
+Owns: the report of a stall, on stderr and in `model_dir/stall-<n>.txt`, and an end that nothing can block; the late
+reports, and what an error about another process takes from them.
+Does not own: when a process is late or hangs (`watchdog.py`), or the record of a run (`tracking/record.py`).
+
+TensorFlow only reports that a collective operation was not done in time. Only the process that hangs can see where.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import json
+import math
 import os
 import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import NoReturn
 
 from official_trainer import files
+from official_trainer.distributed.cluster import PS, Cluster, process_name
+from official_trainer.distributed.peers import PeerLostError, answers
 from official_trainer.errors import ExitCode
-from official_trainer.threads import WorkerThread
+from official_trainer.threads import WorkerThread, run_bounded
 
-FLOOR_FIELD = "runtime.stall_floor_seconds"
-STARTUP_FIELD = "runtime.stall_startup_seconds"
-PATIENCE_FIELD = "runtime.collective_timeout_seconds"
-"""The config fields that raise the limits."""
+_LATE_FILE = "late.json"
+_READ_SECONDS = 5.0  # the storage may be what hangs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,8 +39,8 @@ class Stall:
     """A gap that was too long. `str()` of it is the message: what that usually means, and what to do.
 
     Attributes:
-      phase: of the run: `build`, `train`, `save` and the like.
-      activity: the same, but `input` (waiting for a batch) or `window` (computing) in the phase `train`, if known.
+      activity: the phase of the run: `build`, `train`, `save` and the like; or instead of `train`, if known, `input`
+        (waiting for a batch) or `window` (computing).
       waited_seconds: how long there has been no progress, without the time for which the process itself was paused.
       limit_seconds: what would have been healthy.
       longest_gap_seconds: longest gap seen before; None if there was none, so that the startup limit was in force.
@@ -43,7 +49,6 @@ class Stall:
       is_patience_over: whether other processes were waited for as long as they may be.
     """
 
-    phase: str
     activity: str
     waited_seconds: float
     limit_seconds: float
@@ -69,16 +74,16 @@ class Stall:
         if self.others:
             meaning = f"It waited for others of the run: {'; '.join(self.others)}."
         if self.is_patience_over:
-            field, reason = PATIENCE_FIELD, "after which the others have not done their part of a step"
+            field, reason = "collective_timeout_seconds", "after which the others have not done their part of a step"
         elif self.longest_gap_seconds is None:
-            field, reason = STARTUP_FIELD, "as for everything that is done for the first time"
+            field, reason = "stall_startup_seconds", "as for everything that is done for the first time"
         else:
-            field = FLOOR_FIELD
+            field = "stall_floor_seconds"
             reason = f"and the longest gap before was {_seconds(self.longest_gap_seconds)}"
         return (
             f"no progress for {_seconds(self.waited_seconds)} while {self.doing}; the limit is "
-            f"{_seconds(self.limit_seconds)}, {reason}.\n{meaning}\nIf it was only slow, raise {field}; otherwise mend "
-            "it, and the same command continues from the last checkpoint."
+            f"{_seconds(self.limit_seconds)}, {reason}.\n{meaning}\nIf it was only slow, raise runtime.{field}; "
+            "otherwise mend it, and the same command continues from the last checkpoint."
         )
 
 
@@ -116,8 +121,86 @@ _MEANINGS = {
 }
 
 
+class LateReports:
+    """The reports of a run's processes.
+
+    Attributes:
+      folder: for the files of this process: the run directory is the chief's.
+      patience_seconds: how long processes wait for each other within a step; at half of it, or of what is a stall, one
+        is late.
+    """
+
+    def __init__(self, model_dir: str, cluster: Cluster | None = None, patience_seconds: float = math.inf) -> None:
+        """Takes the run directory, and who takes part; if no other process trains, nothing is ever reported."""
+        self.patience_seconds = math.inf
+        self.folder = self._own = model_dir
+        self._others: dict[str, tuple[str, str]] = {}
+        self._writer = WorkerThread("late-report")
+        if cluster is None or PS in cluster.addresses:
+            return
+
+        def folder_of(name: str) -> str:
+            return files.join(model_dir, "workers", name.replace(" ", "-"))
+
+        for role, index in cluster.training:
+            if (role, index) != (cluster.role, cluster.index):
+                name = process_name(role, index)
+                self._others[name] = cluster.addresses[role][index], folder_of(name)
+                self.patience_seconds = patience_seconds
+        self._own = folder_of(cluster.name)
+        self.folder = model_dir if cluster.is_chief else self._own
+
+    def report(self, gap: Stall | None) -> None:
+        """Reports what this process is late with, or with None that it is no longer late; does not wait for the write.
+
+        A process that may only be waiting for the others reports nothing.
+        """
+        if self._others:
+            doing = gap.doing if gap is not None and gap.activity not in UNCERTAIN else None
+            self._writer.submit(functools.partial(self._write, doing))
+
+    def clear(self) -> None:
+        """Removes the report of an earlier process with this name."""
+        if self._others:
+            self._write(None)
+
+    def of_others(self) -> list[str]:
+        """Returns which are late: `worker 1 is waiting for the next batch at step 7`, `worker 2 (…) does not answer`.
+
+        That is what is known after a few seconds; the storage may be what hangs.
+        """
+        found: list[str] = []
+        if self._others:
+            run_bounded(functools.partial(self._read, found), _READ_SECONDS, "late-reports")
+        return list(found)
+
+    def explain(self, error: BaseException) -> PeerLostError | None:
+        """Returns an error about other processes with their reports added; None for other errors, or without any."""
+        if not isinstance(error, PeerLostError):
+            return None
+        found = self.of_others()
+        return type(error)(f"{str(error).rstrip('.')}. Late: {'; '.join(found)}.") if found else None
+
+    def _write(self, doing: str | None) -> None:
+        path = files.join(self._own, _LATE_FILE)
+        with contextlib.suppress(Exception):  # of any storage; a report is not worth an error
+            if doing is None:
+                files.remove(path)
+            else:
+                files.make_dirs(self._own)
+                files.write_text_atomically(path, json.dumps({"doing": doing}), durable=False)
+
+    def _read(self, found: list[str]) -> None:
+        for name, (address, folder) in self._others.items():
+            if not answers(address):
+                found.append(f"{name} ({address}) does not answer")
+                continue
+            with contextlib.suppress(Exception):
+                found.append(f"{name} is {json.loads(files.read_bytes(files.join(folder, _LATE_FILE)))['doing']}")
+
+
 def dump_and_exit(
-    stall: Stall, model_dir: str, record: Callable[[Stall], object] | None = None, *, timeout_seconds: float = 5.0
+    stall: Stall, model_dir: str, record: Callable[[Stall], object], *, timeout_seconds: float = 5.0
 ) -> NoReturn:
     """Ends the process with the stall's exit code; before that, writes what hangs to stderr and to `stall-<n>.txt`.
 
@@ -132,12 +215,11 @@ def dump_and_exit(
     try:
         report = f"error: {stall}\n\n{stacks()}"
         jobs: list[Callable[[], object]] = [
-            lambda: _write_stderr(f"\n{report}"),
-            lambda: _write_report(model_dir, report),
-            lambda: sys.stdout.flush(),
+            functools.partial(_write_stderr, f"\n{report}"),
+            functools.partial(_write_report, model_dir, report),
+            sys.stdout.flush,
+            functools.partial(record, stall),
         ]
-        if record is not None:
-            jobs.append(lambda: record(stall))
         deadline = time.monotonic() + timeout_seconds
         for call in [WorkerThread("stall-report").submit(functools.partial(_attempt, job)) for job in jobs]:
             call.wait(deadline - time.monotonic())
@@ -156,16 +238,12 @@ def stacks() -> str:
     frames = sorted(sys._current_frames().items(), key=lambda item: (item[0] != main, names.get(item[0], "")))
     parts = [f"Stacks of process {os.getpid()} on {socket.gethostname()}, innermost call last:"]
     for ident, frame in frames:
-        parts.append("\n".join([f"Thread {ident} ({names.get(ident, 'not started by Python')})", *_calls(frame)]))
+        calls = [
+            f'  File "{each.f_code.co_filename}", line {line}, in {each.f_code.co_qualname}'
+            for each, line in traceback.walk_stack(frame)
+        ]
+        parts.append("\n".join([f"Thread {ident} ({names.get(ident, 'not started by Python')})", *reversed(calls)]))
     return "\n\n".join(parts) + "\n"
-
-
-def _calls(frame: FrameType | None) -> list[str]:
-    calls = []
-    while frame is not None:
-        calls.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_qualname}')
-        frame = frame.f_back
-    return calls[::-1]
 
 
 def _attempt(job: Callable[[], object]) -> None:

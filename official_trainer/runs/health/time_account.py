@@ -1,36 +1,28 @@
 """Where the time of a run goes: its start, steps, waiting for data, evaluations, saves, actions.
 
-Owns: the split of a process's wall time into parts that sum to it, how long steps take, and the verdict on the input.
-Does not own: when phases begin (`engine/loop.py`), whether a step waits (`input_sampler.py`), or where the numbers
-go (`tracking/record.py`, `tracking/`).
+Owns: the split of a process's wall time into parts that sum to it, how long steps take, how much of that they wait for
+data, by sampling from a thread, and the verdict on the input.
+Does not own: when phases begin (`engine/loop.py`), the mark of a step that waits (`engine/windows.py`), or where the
+numbers go (`tracking/record.py`, `tracking/`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
-from official_trainer.runs.health.input_sampler import InputSampler
+from official_trainer.threads import RepeatingThread
 
-PARTS = {
-    "start": "start",
-    "tracing": "tracing",
-    "steps": "steps",
-    "input": "input",
-    "evaluation": "evaluation",
-    "save": "saves",
-    "export": "export",
-    "actions": "actions",
-    "trackers": "trackers",
-    "other": "other",
-}
-"""The parts of the time, each with its word for the console.
+_logger = logging.getLogger(__name__)
+
+PARTS = ("start", "tracing", "steps", "input", "evaluation", "save", "export", "actions", "trackers", "other")
+"""The parts of the time, in the order of the record.
 
 `start` lasts from the process's start to the first step, `tracing` is what windows that traced took beyond their steps
 (compiling included), `input` is what steps wait for data, `save` what training waits for a save, `trackers` what it
@@ -53,16 +45,16 @@ _PART_OF_PHASE = {
     "export": "export",
 }
 _KEPT_ATTEMPTS = 20
+_PAUSE_SECONDS = 0.1  # with 0.02 s, sampling took 2 % of a small step that keeps all cores busy
 _BUCKET = math.log(1.01)
+_SPEED_DIGITS = {"examples_per_second": 2, "step_seconds_p50": 9, "step_seconds_p95": 9}
 
 
 @dataclasses.dataclass
 class _Tally:
-    """What a stretch of a run took; windows by themselves, because only samples show what they consist of."""
+    """What a stretch of a run took; until samples show what steps consist of, they include what they wait for data."""
 
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    window_seconds: float = 0.0
-    tracing_seconds: float = 0.0
     seen_seconds: float = 0.0
     waited_seconds: float = 0.0
     steps: int = 0
@@ -76,20 +68,17 @@ class _Tally:
         return _Tally(**{name: _sum(getattr(self, name), getattr(other, name)) for name in fields})
 
     def add(self, part: str, seconds: float) -> None:
-        """Adds to a part that windows do not belong to."""
+        """Adds to a part."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     def parts(self) -> dict[str, float | None]:
         """Returns the seconds of each part; those of `input` are None if unknown, and then among `steps`."""
-        waited = None if self.steps else 0.0
+        parts: dict[str, float | None] = {part: self.seconds.get(part, 0.0) for part in PARTS}
+        windows = self.seconds.get("steps", 0.0)
         if self.seen_seconds > 0:
-            waited = self.window_seconds * min(1.0, self.waited_seconds / self.seen_seconds)
-        of_windows = {
-            "tracing": self.tracing_seconds,
-            "steps": self.window_seconds - (waited or 0.0),
-            "input": waited,
-        }
-        return {part: of_windows.get(part, self.seconds.get(part, 0.0)) for part in PARTS}
+            waited = windows * min(1.0, self.waited_seconds / self.seen_seconds)
+            return parts | {"steps": windows - waited, "input": waited}
+        return parts | {"input": None if self.steps else 0.0}
 
     def input_fraction(self) -> float | None:
         """Returns how much of the time in steps waits for data; None if that is unknown."""
@@ -127,37 +116,75 @@ def _sum(left: Any, right: Any) -> Any:
     return {key: left.get(key, 0) + right.get(key, 0) for key in left.keys() | right.keys()}
 
 
-class _Growth:
-    """By how much a growing number has grown since it was last read."""
+class InputSampler:
+    """Samples whether a step waits for its data, from a thread that there is while the run trains.
 
-    def __init__(self, read: Callable[[], float] = lambda: 0.0) -> None:
-        self._read = read
-        self._before = 0.0
+    A sample stands for the time since the one before. That is right also when samples are late, as they are while
+    Python traces.
+    """
 
-    def take(self) -> float:
-        """Returns the growth since the last call."""
-        before, self._before = self._before, self._read()
-        return self._before - before
+    def __init__(self, is_waiting: Callable[[], bool | None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepares.
+
+        Args:
+          is_waiting: returns, in any thread, whether a step waits; None where no step runs or it is unknown.
+          clock: returns the time in seconds.
+        """
+        self._is_waiting, self._clock = is_waiting, clock
+        self._seen_seconds = self._waited_seconds = 0.0
+        self._taken = 0.0, 0.0
+        self._sampled_at = clock()
+        self._phase = 0.0
+        self._thread: RepeatingThread | None = None
+
+    def follow(self, is_training: bool) -> None:
+        """Starts the thread when the run begins to train, and ends it when something else begins."""
+        if is_training and self._thread is None:
+            self._sampled_at = self._clock()
+            self._thread = RepeatingThread("input-sampler", self.sample, self._pause)
+            self._thread.start()
+        elif not is_training and self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def sample(self) -> None:
+        """Samples once."""
+        try:
+            is_waiting, now = self._is_waiting(), self._clock()
+        except Exception as error:
+            _logger.debug("whether steps wait for data is unknown from here on: %s", error)
+            self._is_waiting = lambda: None
+            return
+        seconds, self._sampled_at = max(0.0, now - self._sampled_at), now
+        if is_waiting is not None:
+            self._seen_seconds += seconds
+            self._waited_seconds += seconds * is_waiting
+
+    def take(self) -> tuple[float, float]:
+        """Returns for how many seconds samples since the last call had an answer, and how many of these were waits."""
+        seen, waited = self._taken
+        self._taken = self._seen_seconds, self._waited_seconds
+        return self._taken[0] - seen, self._taken[1] - waited
+
+    def _pause(self) -> float:
+        self._phase = (self._phase + 0.618034) % 1  # irregular, because steps may be regular
+        return _PAUSE_SECONDS * (0.5 + self._phase)
 
 
 class TimeAccount:
     """Accounts the time of one process of a run, from phases and windows as they are announced; a context manager."""
 
-    def __init__(
-        self,
-        *,
-        began_seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, began_seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Begins.
 
         Args:
           began_seconds: when the first part began, on the scale of `clock`; None for now.
           clock: returns the time in seconds.
         """
-        self._actions, self._trackers = _Growth(), _Growth()
-        self._sampler: InputSampler | None = None
         self._clock = clock
+        self._sampler = InputSampler(lambda: None, clock=clock)
+        self._spent: Mapping[str, Callable[[], float]] = {}
+        self._spent_before: dict[str, float] = {}
         self._since = self._began = clock() if began_seconds is None else began_seconds
         self._phase = "start"
         self._before, self._stretch = _Tally(), _Tally()
@@ -167,11 +194,8 @@ class TimeAccount:
     def __enter__(self) -> TimeAccount:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
+    def __exit__(self, *_: object) -> None:
+        self._sampler.follow(is_training=False)
 
     def attach(
         self,
@@ -180,16 +204,15 @@ class TimeAccount:
         actions_seconds: Callable[[], float] = lambda: 0.0,
         trackers_seconds: Callable[[], float] = lambda: 0.0,
     ) -> InputSampler:
-        """Takes what accounts for parts of a phase, once it is built; starts and returns the sampler of the input.
+        """Takes what accounts for parts of a phase, once it is built; returns the sampler of the input.
 
         Args:
           is_waiting: returns whether a step waits for data; sampled while the phase `train` lasts.
           actions_seconds: returns how long actions took so far, in any phase.
           trackers_seconds: the same of trackers.
         """
-        self._actions, self._trackers = _Growth(actions_seconds), _Growth(trackers_seconds)
+        self._spent = {"actions": actions_seconds, "trackers": trackers_seconds}
         self._sampler = InputSampler(is_waiting, clock=self._clock)
-        self._sampler.start()
         return self._sampler
 
     def enter(self, phase: str) -> None:
@@ -197,8 +220,7 @@ class TimeAccount:
         with self._lock:
             self._settle()
             self._phase = phase
-        if self._sampler is not None:
-            self._sampler.wake(phase == "train")
+        self._sampler.follow(is_training=phase == "train")
 
     def window(self, steps: int, seconds: float, *, examples: int, has_traced: bool) -> None:
         """A window has ended.
@@ -219,8 +241,8 @@ class TimeAccount:
                 waited_here = seconds * waited / seen if seen else 0.0
                 usual = steps * (self._before + tally).percentile(0.5)
                 tracing = max(0.0, seconds - waited_here - usual)
-                tally.tracing_seconds += tracing
-                tally.window_seconds -= tracing
+                tally.add("tracing", tracing)
+                tally.add("steps", -tracing)
                 tally.seen_seconds -= min(seen, tracing)
             elif steps:
                 tally.timed_seconds += seconds
@@ -254,9 +276,7 @@ class TimeAccount:
             **_parts(tally.parts(), wall),
             "steps": tally.steps,
             "examples": tally.examples,
-            "examples_per_second": _rounded(speed.get("examples_per_second"), 2),
-            "step_seconds_p50": _rounded(speed.get("step_seconds_p50"), 9),
-            "step_seconds_p95": _rounded(speed.get("step_seconds_p95"), 9),
+            **{name: _rounded(speed.get(name), digits) for name, digits in _SPEED_DIGITS.items()},
             "input_fraction": _rounded(fraction, 4),
             "verdict": None if tally.seen_seconds < MIN_SEEN_SECONDS else verdict(fraction),
         }
@@ -265,19 +285,20 @@ class TimeAccount:
         """Accounts the time since the last call; returns how much of it was in a window, `within_window` at most."""
         now = self._clock()
         elapsed, self._since = max(0.0, now - self._since), now
-        acted = min(elapsed, self._actions.take())
-        tracked = min(elapsed - acted, self._trackers.take())
-        in_window = min(within_window, elapsed - acted - tracked)
-        tally = self._stretch
-        tally.window_seconds += in_window
-        tally.add("actions", acted)
-        tally.add("trackers", tracked)
-        tally.add(_PART_OF_PHASE.get(self._phase, "other"), elapsed - acted - tracked - in_window)
+        left, tally = elapsed, self._stretch
+        for part, spent_seconds in self._spent.items():
+            before, self._spent_before[part] = self._spent_before.get(part, 0.0), spent_seconds()
+            grown = min(left, self._spent_before[part] - before)
+            tally.add(part, grown)
+            left -= grown
+        in_window = min(within_window, left)
+        tally.add("steps", in_window)
+        tally.add(_PART_OF_PHASE.get(self._phase, "other"), left - in_window)
         return in_window
 
     def _take_samples(self) -> tuple[float, float]:
         """Adds the samples since the last call; returns the seconds they stand for, and those waited of them."""
-        seen, waited = self._sampler.take() if self._sampler is not None else (0.0, 0.0)
+        seen, waited = self._sampler.take()
         self._stretch.seen_seconds += seen
         self._stretch.waited_seconds += waited
         return seen, waited
@@ -300,38 +321,29 @@ def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) 
       before: what this returned at the end of the attempt before; None for the first attempt.
       attempt: `TimeAccount.report()` of this one, and what its traces were.
     """
-    if not before:
-        return {"attempts": [dict(attempt)], "total": _total(None, attempt)}
-    attempts = [*before["attempts"], dict(attempt)][-_KEPT_ATTEMPTS:]
-    return {"attempts": attempts, "total": _total(before["total"], attempt)}
-
-
-def _total(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> dict[str, Any]:
-    was = before or {}
-    parts: dict[str, float | None] = {
-        part: _plus(was.get("seconds", {}).get(part), attempt["seconds"][part]) for part in PARTS
-    }
-    wall = was.get("wall_seconds", 0.0) + attempt["wall_seconds"]
-    return {
-        "restarts": 0 if before is None else was["restarts"] + 1,
-        "restart_seconds": 0.0 if before is None else round(was["restart_seconds"] + attempt["seconds"]["start"], 6),
+    earlier, total = (before["attempts"], before["total"]) if before else ([], {})
+    seconds = {part: _plus(total.get("seconds", {}).get(part), attempt["seconds"][part]) for part in PARTS}
+    wall = total.get("wall_seconds", 0.0) + attempt["wall_seconds"]
+    traces = total.get("traces", {})
+    new_total = {
+        "restarts": total["restarts"] + 1 if total else 0,
+        "restart_seconds": round(total["restart_seconds"] + attempt["seconds"]["start"], 6) if total else 0.0,
         "wall_seconds": round(wall, 6),
-        **_parts(parts, wall),
-        "steps": was.get("steps", 0) + attempt["steps"],
-        "examples": was.get("examples", 0) + attempt["examples"],
-        "traces": {kind: was.get("traces", {}).get(kind, 0) + count for kind, count in attempt["traces"].items()},
-        "trace_seconds": round(was.get("trace_seconds", 0.0) + attempt["trace_seconds"], 4),
+        **_parts(seconds, wall),
+        "steps": total.get("steps", 0) + attempt["steps"],
+        "examples": total.get("examples", 0) + attempt["examples"],
+        "traces": {kind: traces.get(kind, 0) + count for kind, count in attempt["traces"].items()},
+        "trace_seconds": round(total.get("trace_seconds", 0.0) + attempt["trace_seconds"], 4),
     }
+    return {"attempts": [*earlier, dict(attempt)][-_KEPT_ATTEMPTS:], "total": new_total}
 
 
 def _parts(parts: Mapping[str, float | None], wall_seconds: float) -> dict[str, dict[str, float | None]]:
     """Returns the parts for the record, in seconds and as fractions."""
-    fractions = {
-        part: None if seconds is None else seconds / max(wall_seconds, 1e-9) for part, seconds in parts.items()
-    }
+    wall_seconds = max(wall_seconds, 1e-9)
     return {
         "seconds": {part: _rounded(seconds, 6) for part, seconds in parts.items()},
-        "fractions": {part: _rounded(fraction, 6) for part, fraction in fractions.items()},
+        "fractions": {part: _rounded(None if s is None else s / wall_seconds, 6) for part, s in parts.items()},
     }
 
 
@@ -349,21 +361,18 @@ def process_start_seconds() -> float | None:
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
             of_process = file.read().rpartition(")")[2].split()  # the name before it may contain spaces
-        ticks = int(of_process[_STARTTIME])
+        ticks = int(of_process[19])  # `man proc_pid_stat`: field 22, where 3 is the first after the name
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return None
     return time.monotonic() - max(0.0, age)
 
 
-_STARTTIME = 19  # `man proc_pid_stat`: field 22, where 3 is the first after the name
-
-
 def in_one_line(report: Mapping[str, Any]) -> str:
     """Returns a `TimeAccount.report()` in one line, for the console; parts below half a percent are left out."""
     percents = {part: round(100 * (fraction or 0)) for part, fraction in report["fractions"].items()}
-    words = PARTS if report["input_fraction"] is not None else {**PARTS, "steps": "steps and input"}
-    parts = [f"{words[part]} {percents[part]} %" for part in _ORDER if percents[part]]
+    words = {"save": "saves"} | ({} if report["input_fraction"] is not None else {"steps": "steps and input"})
+    parts = [f"{words.get(part, part)} {percents[part]} %" for part in _ORDER if percents[part]]
     speed = ""
     if report["step_seconds_p50"] is not None:
         p50, p95 = (f"{report[f'step_seconds_{name}'] * 1000:.3g} ms" for name in ("p50", "p95"))

@@ -14,11 +14,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from types import TracebackType
 from typing import Any
 
-from official_trainer.runs.health.late_reports import LateReports
-from official_trainer.runs.health.stall_report import PEERS, SHARED, Stall, dump_and_exit
+from official_trainer.runs.health.stall_report import PEERS, SHARED, LateReports, Stall, dump_and_exit
 from official_trainer.threads import Call, RepeatingThread, WorkerThread
 
 _logger = logging.getLogger(__name__)
@@ -30,29 +28,8 @@ _MAX_POLL_SECONDS = 1.0
 _POLLS_IN_FLOOR = 20
 _TRAIN = (*SHARED, "input")
 
-
 WAITING = "wait"
 """The phase of a process that waits for the next call of the chief, which may take any time."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How long no progress is still healthy.
-
-    Attributes:
-      floor_seconds: no gap shorter than this is a stall.
-      startup_seconds: limit of an activity of which nothing was seen yet: tracing, compiling and the filling of
-        shuffle buffers take long the first time.
-    """
-
-    floor_seconds: float
-    startup_seconds: float
-
-    def seconds(self, longest_gap_seconds: float | None) -> float:
-        """Returns the limit after gaps of at most `longest_gap_seconds`; None if there were none."""
-        if longest_gap_seconds is None:
-            return max(self.floor_seconds, self.startup_seconds)
-        return max(self.floor_seconds, FACTOR * longest_gap_seconds)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,21 +49,6 @@ class Reading:
     detail: Hashable = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Others:
-    """The processes that do each step together with this one.
-
-    Attributes:
-      patience_seconds: how long they wait for each other within a step; at half of it, or of what is a stall, one is
-        late.
-      on_late: called in the watching thread with the gap when this process is late, and with None when it continues.
-        It must not block.
-    """
-
-    patience_seconds: float = math.inf
-    on_late: Callable[[Stall | None], object] = lambda gap: None
-
-
 class Progress:
     """What was seen of a run, and whether it stalls: a function of the calls and of the times given with them.
 
@@ -95,9 +57,17 @@ class Progress:
     batches that arrive show nothing about how long it takes to compile.
     """
 
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, *, floor_seconds: float, startup_seconds: float, now: float = 0.0) -> None:
+        """Begins in the phase `start`.
+
+        Args:
+          floor_seconds: no gap shorter than this is a stall.
+          startup_seconds: limit of an activity of which nothing was seen yet: tracing, compiling and the filling of
+            shuffle buffers take long the first time.
+          now: the time.
+        """
         self.entries = 0
-        self._limits = limits
+        self._floor_seconds, self._startup_seconds = floor_seconds, startup_seconds
         self._phase = self._activity = "start"
         self._step: int | None = None
         self._reading: Reading | None = None
@@ -138,31 +108,39 @@ class Progress:
 
         Args:
           now: the time.
-          patience_seconds: with other processes, in a step that does what was done before.
+          patience_seconds: see `gap`.
         """
-        gap = self.gap(now)
-        if self._is_reported or gap is None:
-            return None
-        if gap.activity in SHARED and gap.longest_gap_seconds is not None and gap.waited_seconds > patience_seconds:
-            gap = dataclasses.replace(gap, limit_seconds=patience_seconds, is_patience_over=True)
-        elif gap.waited_seconds <= gap.limit_seconds:
+        gap = self.gap(now, patience_seconds)
+        if gap is None or gap.waited_seconds <= gap.limit_seconds or self._is_reported:
             return None
         self._is_reported = True
         return gap
 
-    def gap(self, now: float) -> Stall | None:
-        """Returns the gap that there is at `now`, however short; None if it may take any time."""
+    def gap(self, now: float, patience_seconds: float) -> Stall | None:
+        """Returns the gap that there is at `now`, however short; None if it may take any time.
+
+        Args:
+          now: the time.
+          patience_seconds: the limit with other processes, in a step that does what was done before.
+        """
         if self._phase == WAITING:
             return None
-        longest = max(map(self._longest_gap_seconds, self._activities), key=self._limits.seconds)
+        longest = max(map(self._longest_gap_seconds, self._activities), key=self._limit_seconds)
+        waited, limit = now - self._since, self._limit_seconds(longest)
+        is_patience_over = self._activity in SHARED and longest is not None and waited > patience_seconds
         return Stall(
-            phase=self._phase,
             activity=self._activity,
-            waited_seconds=now - self._since,
-            limit_seconds=self._limits.seconds(longest),
+            waited_seconds=waited,
+            limit_seconds=patience_seconds if is_patience_over else limit,
             longest_gap_seconds=longest,
             step=self._step,
+            is_patience_over=is_patience_over,
         )
+
+    def _limit_seconds(self, longest_gap_seconds: float | None) -> float:
+        """Returns the limit after gaps of at most `longest_gap_seconds`; None if there were none."""
+        usual = self._startup_seconds if longest_gap_seconds is None else FACTOR * longest_gap_seconds
+        return max(self._floor_seconds, usual)
 
     def _activity_in(self, reading: Reading | None) -> str:
         if reading is not None and reading.waiting_for_peers:
@@ -190,60 +168,62 @@ class Progress:
 
 
 class Watchdog:
-    """Watches a run from a thread of its own inside its `with` block, or between `start` and `stop`.
+    """Watches a run from a thread of its own inside its `with` block.
 
     All calls may come from any thread.
     """
 
     def __init__(
         self,
+        runtime: Any,
+        late_reports: LateReports,
         *,
-        floor_seconds: float,
-        startup_seconds: float,
-        on_stall: Callable[[Stall], object],
-        probe: Callable[[], Reading | None] | None = None,
-        others: Others | None = None,
+        record: Callable[[Stall], object] = lambda stall: None,
+        on_stall: Callable[[Stall, str, Callable[[Stall], object]], object] = dump_and_exit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepares; `start` starts.
+        """Prepares; the `with` block starts.
 
         Args:
-          floor_seconds: see `Limits`.
-          startup_seconds: see `Limits`.
-          on_stall: called in the watching thread, once a stall; `stall_report.dump_and_exit` with a directory.
-          probe: looks at the run from another thread. It may fail and it may block: then there is no information.
-          others: the run's other processes, which do each step together with this one.
+          runtime: the config's section; without `stall_floor_seconds` nothing is ever a stall.
+          late_reports: of the run's processes: this one reports when it is late, and reads which others are.
+          record: puts a stall on record.
+          on_stall: called in the watching thread, once a stall, with the folder of this process and `record`.
           clock: tells the time in seconds.
         """
+        floor_seconds = runtime.stall_floor_seconds or math.inf
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
-        self._on_stall = on_stall
-        self._others, self._is_late = others or Others(), False
-        self._prober = _Prober(probe)
+        self._end = lambda stall: on_stall(stall, late_reports.folder, record)
+        self._late_reports, self._is_late = late_reports, False
+        self._prober = _Prober()
         self._clock = clock
         self._polled_at = clock()
         self._watched_seconds = 0.0
-        self._progress = Progress(Limits(floor_seconds=floor_seconds, startup_seconds=startup_seconds), 0.0)
+        self._progress = Progress(floor_seconds=floor_seconds, startup_seconds=runtime.stall_startup_seconds)
         self._lock = threading.RLock()  # a signal handler may interrupt a call and make another
         self._thread = RepeatingThread("stall-watchdog", self.poll, self.poll_seconds)
 
     def __enter__(self) -> Watchdog:
-        self.start()
+        self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def start(self) -> None:
-        """Starts to watch."""
-        self._thread.start()
 
     def stop(self) -> None:
         """Stops for good; no stall is reported from now on."""
         with self._lock:
             self._thread.stop()
         self._prober.close()
+
+    def observe(self, probe: Callable[[], Mapping[str, Any]]) -> None:
+        """Takes a function that looks at the run, once there is something to see.
+
+        Args:
+          probe: returns what a `Reading` holds. It is called in another thread; it may fail and it may block: then
+            there is no information.
+        """
+        self._prober.probe = probe
 
     def enter(self, phase: str, step: int | None = None) -> None:
         """Takes the phase that the run begins; that is progress.
@@ -260,25 +240,22 @@ class Watchdog:
 
     def poll(self) -> None:
         """Looks at the run once, as the thread does every `poll_seconds`."""
+        patience_seconds = self._late_reports.patience_seconds
         with self._lock:
-            self._watched_seconds = self._now()
+            now = self._watched_seconds = self._now()
             self._polled_at = self._clock()
-            entry = self._progress.entries
-            self._progress.read(self._prober.read(entry), self._watched_seconds)
-            gap = None if self._thread.is_stopped else self._progress.gap(self._watched_seconds)
-            stall = None if gap is None else self._progress.stall(self._watched_seconds, self._others.patience_seconds)
-        self._report_lateness(gap)
-        if stall is not None:
-            try:
-                self._on_stall(stall)
-            except Exception:
-                _logger.exception("a stall could not be reported: %s", stall)
-
-    def _report_lateness(self, gap: Stall | None) -> None:
-        is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, self._others.patience_seconds) / 2
+            self._progress.read(self._prober.read(self._progress.entries), now)
+            gap = None if self._thread.is_stopped else self._progress.gap(now, patience_seconds)
+            stall = None if gap is None else self._progress.stall(now, patience_seconds)
+        is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, patience_seconds) / 2
         if is_late != self._is_late:
             self._is_late = is_late
-            self._others.on_late(gap if is_late else None)
+            self._late_reports.report(gap if is_late else None)
+        if stall is not None:
+            try:
+                self._end(dataclasses.replace(stall, others=tuple(self._late_reports.of_others())))
+            except Exception:
+                _logger.exception("a stall could not be reported: %s", stall)
 
     def _now(self) -> float:
         """Returns the seconds for which this process was seen to run.
@@ -289,72 +266,29 @@ class Watchdog:
         return self._watched_seconds + min(self._clock() - self._polled_at, 2 * self.poll_seconds)
 
 
-def watchdog_of(
-    runtime: Any,
-    model_dir: str,
-    progress: Callable[[], Mapping[str, Any] | None],
-    *,
-    record: Callable[[Stall], object] | None = None,
-    late_reports: LateReports | None = None,
-) -> Watchdog:
-    """Returns the watchdog of a run, which ends the process when the run stalls.
-
-    Args:
-      runtime: the config's section; without `stall_floor_seconds` nothing is ever a stall.
-      model_dir: where the stacks are written; the run directory, or the folder of this process in it.
-      progress: what a `Reading` holds, or None while there is nothing to read.
-      record: puts a stall on record.
-      late_reports: of the run's processes: this one reports when it is late, and reads which others are.
-    """
-
-    def end(stall: Stall) -> None:
-        if late_reports is not None:
-            stall = dataclasses.replace(stall, others=tuple(late_reports.of_others()))
-        dump_and_exit(stall, model_dir, record)
-
-    others = None
-    if late_reports is not None and late_reports.has_others:
-        others = Others(patience_seconds=runtime.collective_timeout_seconds, on_late=late_reports.report)
-
-    def probe() -> Reading | None:
-        values = progress()
-        return None if values is None else Reading(**values)
-
-    return Watchdog(
-        floor_seconds=runtime.stall_floor_seconds or math.inf,
-        startup_seconds=runtime.stall_startup_seconds,
-        on_stall=end,
-        probe=probe,
-        others=others,
-    )
-
-
 class _Prober:
     """Calls a probe in a thread of its own, so that one that blocks does not block the watchdog."""
 
-    def __init__(self, probe: Callable[[], Reading | None] | None) -> None:
-        self._probe = probe
+    def __init__(self) -> None:
+        self.probe: Callable[[], Mapping[str, Any]] | None = None
         self._thread = WorkerThread("stall-probe")
         self._call: Call | None = None
-        self._entry = 0
-        self._reading: Reading | None = None
+        self._answer: dict[int, Reading] = {}
 
     def read(self, entry: int) -> Reading | None:
         """Starts the next call, unless the last one lasts; returns what the last one read, if it was of `entry`."""
-        if self._probe is None or (self._call is not None and not self._call.is_done):
+        if self.probe is None or (self._call is not None and not self._call.is_done):
             return None
-        reading = self._reading if self._call is not None and self._entry == entry else None
-        self._entry = entry
-        self._call = self._thread.submit(functools.partial(self._read, self._probe))
-        return reading
+        answer, self._answer = self._answer.get(entry), {}
+        self._call = self._thread.submit(functools.partial(self._ask, self.probe, entry))
+        return answer
 
     def close(self) -> None:
         """Ends the thread, once the probe returns."""
         self._thread.close()
 
-    def _read(self, probe: Callable[[], Reading | None]) -> None:
-        self._reading = None
+    def _ask(self, probe: Callable[[], Mapping[str, Any]], entry: int) -> None:
         try:
-            self._reading = probe()
+            self._answer = {entry: Reading(**probe())}
         except Exception as error:
             _logger.debug("the probe of the stall watchdog failed: %s", error)

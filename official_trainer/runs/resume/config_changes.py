@@ -1,8 +1,9 @@
-"""The config that a run continues with: what has changed since its checkpoint, and what of that is refused.
+"""The config that a run continues with: what has changed since its checkpoint, what of that is refused, its files.
 
-Owns: the class of each change, the refusal and the notice of changes. Does not own: comparing configs
-(`config/compare.py`), the files (`config_files.py`), whether the checkpoint's variables fit
-(`checkpoints/restore.py`).
+Owns: the class of each change, the refusal and the notice of changes; `params.yaml` and its history, `config.MODE.gin`
+and `operative_config.MODE.gin` (Model Garden's name), their checksums. Does not own: comparing configs
+(`config/compare.py`), binding (`garden/gin_bindings.py`), whether the checkpoint's variables fit
+(`checkpoints/restore.py`), at which point of a run a file is written (`runs/train.py`, `runs/evaluate.py`).
 
 A checkpoint's manifest holds the config it was saved with, so a run that is killed between accepting a change and the
 next checkpoint still sees that change when it starts again. For checkpoints without a config, `params.yaml` is read.
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import hashlib
+import itertools
 import logging
 import re
 import shlex
@@ -26,10 +29,11 @@ from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.errors import shorten
-from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings
-from official_trainer.runs.resume.config_files import PARAMS_FILE
+from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
 
 _logger = logging.getLogger(__name__)
+
+PARAMS_FILE = "params.yaml"
 
 GIN_KEY = "gin"
 """Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
@@ -44,95 +48,50 @@ Kind = Literal["safe", "guarded", "variables"]
 and a checkpoint of other variables cannot be continued.
 """
 
-KINDS: Mapping[str, Kind] = {
+_ROWS: Sequence[tuple[Kind, str, Sequence[str]]] = (
     # How long, how often, what is kept, what is written.
-    "trainer.train_steps": "safe",
-    "trainer.train_epochs": "safe",
-    "trainer.on_data_end": "safe",
-    "trainer.steps_per_loop": "safe",
-    "trainer.summary_interval": "safe",
-    "trainer.checkpoint_interval": "safe",
-    "trainer.async_checkpoint": "safe",
-    "trainer.restore_allow_mismatch": "safe",
-    "trainer.max_to_keep": "safe",
-    "trainer.keep_checkpoint_every_n_steps": "safe",
-    "trainer.best_checkpoint_*": "safe",
-    "trainer.export.*": "safe",
-    "trainer.max_traces": "safe",
-    "trainer.actions*": "safe",
-    "trainer.trackers*": "safe",
+    ("safe", "trainer", ("train_steps", "train_epochs", "on_data_end", "steps_per_loop", "summary_interval")),
+    ("safe", "trainer", ("checkpoint_interval", "async_checkpoint", "restore_allow_mismatch", "max_to_keep")),
+    ("safe", "trainer", ("keep_checkpoint_every_n_steps", "best_checkpoint_*", "export.*", "max_traces")),
+    ("safe", "trainer", ("actions*", "trackers*")),
     # When a run gives up.
-    "trainer.loss_upper_bound": "safe",
-    "trainer.recovery_*": "safe",
-    "runtime.stop_grace_seconds": "safe",
-    "runtime.max_wall_seconds": "safe",
-    "runtime.stall_*": "safe",
+    ("safe", "trainer", ("loss_upper_bound", "recovery_*")),
+    ("safe", "runtime", ("stop_grace_seconds", "max_wall_seconds", "stall_*", "*_timeout_seconds")),
     # Evaluation reads the weights, and never changes them.
-    "trainer.validation_*": "safe",
-    "trainer.continuous_eval_timeout": "safe",
-    "task.validation_data.*": "safe",
-    "task.task_routines*.eval_steps": "safe",
-    "eval_tasks*": "safe",
+    ("safe", "trainer", ("validation_*", "continuous_eval_timeout")),
+    ("safe", "task", ("validation_data.*", "task_routines*.eval_steps")),
+    ("safe", "", ("eval_tasks*",)),
     # The same steps, traced or not.
-    "trainer.train_tf_*": "safe",
-    "trainer.eval_tf_*": "safe",
+    ("safe", "trainer", ("train_tf_*", "eval_tf_*")),
     # Only a fresh run reads it.
-    "task.init_checkpoint": "safe",
-    "task.init_checkpoint_allow_missing": "safe",
+    ("safe", "task", ("init_checkpoint", "init_checkpoint_allow_missing")),
     # How early a batch is ready, not what is in it.
-    "task.train_data.prefetch_buffer_size": "safe",
-    "task.train_data.tf_data_service_*": "safe",
+    ("safe", "task.train_data", ("prefetch_buffer_size", "tf_data_service_*")),
+    # Where the processes of a cluster are.
+    ("safe", "runtime", ("tpu", "worker_hosts", "task_index")),
     # Which variables there are: the model's, the optimizer's slots, averages, the loss scale.
-    "task.task_routines": "variables",
-    "task.task_routines*.task_name": "variables",
-    "task.model": "variables",
-    "task.model.*": "variables",
-    "trainer.optimizer_config.optimizer.type": "variables",
-    "trainer.optimizer_config.optimizer.*.amsgrad": "variables",
-    "trainer.optimizer_config.optimizer.*.centered": "variables",
-    "trainer.optimizer_config.optimizer.sgd.momentum": "variables",
-    "trainer.optimizer_config.optimizer.rmsprop.momentum": "variables",
-    "trainer.optimizer_config.ema": "variables",
-    "trainer.optimizer_config.ema.trainable_weights_only": "variables",
-    "runtime.mixed_precision_dtype": "variables",
-    "runtime.loss_scale": "variables",
+    ("variables", "task", ("task_routines", "task_routines*.task_name", "model", "model.*")),
+    ("variables", "trainer.optimizer_config.optimizer", ("type", "*.amsgrad", "*.centered")),
+    ("variables", "trainer.optimizer_config.optimizer", ("sgd.momentum", "rmsprop.momentum")),
+    ("variables", "trainer.optimizer_config", ("ema", "ema.trainable_weights_only")),
+    ("variables", "runtime", ("mixed_precision_dtype", "loss_scale")),
     # How the weights are updated.
-    "trainer.optimizer_config.*": "guarded",
-    "trainer.gradient_accumulation_steps": "guarded",
-    "task.task_routines*.task_weight": "guarded",
-    "trainer.trainer_type": "guarded",
-    "trainer.task_sampler*": "guarded",
+    ("guarded", "trainer", ("optimizer_config.*", "gradient_accumulation_steps", "trainer_type", "task_sampler*")),
+    ("guarded", "task", ("task_routines*.task_weight",)),
     # Which examples, in which order, in which batches.
-    "task.train_data.input_path": "guarded",
-    "task.train_data.tfds_*": "guarded",
-    "task.train_data.global_batch_size": "guarded",
-    "task.train_data.is_training": "guarded",
-    "task.train_data.shuffle": "guarded",
-    "task.train_data.shuffle_buffer_size": "guarded",
-    "task.train_data.drop_remainder": "guarded",
-    "task.train_data.cache": "guarded",
-    "task.train_data.cycle_length": "guarded",
-    "task.train_data.block_length": "guarded",
-    "task.train_data.sharding": "guarded",
-    "task.train_data.seed": "guarded",
-    "task.train_data.enable_tf_data_service": "guarded",
+    ("guarded", "task.train_data", ("input_path", "tfds_*", "global_batch_size", "is_training", "shuffle")),
+    ("guarded", "task.train_data", ("shuffle_buffer_size", "drop_remainder", "cache", "cycle_length")),
+    ("guarded", "task.train_data", ("block_length", "sharding", "seed", "enable_tf_data_service")),
     # Every random stream; how sums are rounded.
-    "runtime.seed": "guarded",
-    "runtime.distribution_strategy": "guarded",
-    "runtime.num_gpus": "guarded",
-    "runtime.num_logical_cpus": "guarded",
-    "runtime.all_reduce_alg": "guarded",
-    "runtime.num_packs": "guarded",
-    "runtime.enable_xla": "guarded",
-    "runtime.enable_op_determinism": "guarded",
-    "runtime.run_eagerly": "guarded",
-    "runtime.tpu": "safe",
-    "runtime.worker_hosts": "safe",
-    "runtime.task_index": "safe",
-    "runtime.*_timeout_seconds": "safe",
+    ("guarded", "runtime", ("seed", "distribution_strategy", "num_gpus", "num_logical_cpus", "all_reduce_alg")),
+    ("guarded", "runtime", ("num_packs", "enable_xla", "enable_op_determinism", "run_eagerly")),
+)
+
+KINDS: Mapping[str, Kind] = {
+    f"{section}.{name}".removeprefix("."): kind for kind, section, names in _ROWS for name in names
 }
 """The class of each field of the engine's own sections, the first pattern that fits. All others, which are a task's
-own, are guarded. A new field of the engine gets its line here; `*` stands for sections and names of one purpose."""
+own, are guarded. A new field of the engine is added to `_ROWS`; `*` stands for sections and names of one purpose."""
 
 
 def pattern_of(path: str) -> str | None:
@@ -143,8 +102,7 @@ def pattern_of(path: str) -> str | None:
 
 def kind_of(path: str) -> Kind:
     """Returns the class of a change of the field at `path`."""
-    pattern = pattern_of(path)
-    return "guarded" if pattern is None else KINDS[pattern]
+    return KINDS.get(pattern_of(path) or "", "guarded")
 
 
 _OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")
@@ -152,9 +110,15 @@ _OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change(Difference):
-    """A field with another value than the checkpoint was saved with, and what that means for the run."""
+    """A field with another value than the checkpoint was saved with, and what that means for the run.
+
+    Attributes:
+      kind: what it means.
+      flag: takes one of `undo`.
+    """
 
     kind: Kind
+    flag: str = "--set"
 
     def __str__(self) -> str:
         before, after = (
@@ -165,30 +129,17 @@ class Change(Difference):
             return f"{self.path}: {before} -> removed; there is no such field any more"
         return f"{self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
 
-    @property
-    def undo_flags(self) -> list[str]:
-        """The flags that bring the old value back."""
-        return [f"--set {shlex.quote(text)}" for text in self.undo]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GinChange(Change):
     """A gin binding that was changed, added or removed; a value is text, `Ellipsis` means not bound."""
 
     kind: Kind = "variables"  # the effect of a function's argument is unknown
+    flag: str = PARAMS_FLAG
 
     def __str__(self) -> str:
         before, after = ("not bound" if value is Ellipsis else shorten(value) for value in (self.before, self.after))
         return f"gin {self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
-
-    @property
-    def undo_flags(self) -> list[str]:
-        return [] if self.before is Ellipsis else [f"{PARAMS_FLAG} {shlex.quote(f'{self.path} = {self.before}')}"]
-
-    @property
-    def way_out(self) -> str:
-        """How to remove a new binding, for which there is no flag; "" for others."""
-        return f"leave out the binding of {self.path}" if self.before is Ellipsis else ""
 
 
 _HEADINGS: Mapping[Kind, str] = {
@@ -220,9 +171,10 @@ class ConfigChangeError(ConfigError):
                 yield f"{heading}:"
                 yield from (f"  {change}" for change in found)
         yield "To continue with the new values, add --allow_config_change"
-        undo = [flag for c in self.changes if c.kind != "safe" for flag in c.undo_flags]
+        undo = [f"{c.flag} {shlex.quote(text)}" for c in self.changes if c.kind != "safe" for text in c.undo]
         ways = [" ".join(["add", *undo])] if undo else []
-        ways += [c.way_out for c in self.changes if isinstance(c, GinChange) and c.way_out]
+        new_bindings = [c.path for c in self.changes if isinstance(c, GinChange) and c.before is Ellipsis]
+        ways += [f"leave out the binding of {name}" for name in new_bindings]  # for which there is no flag
         if ways:
             yield f"To continue with the old ones, {'; '.join(ways)}"
         start = shlex.quote(f"task.init_checkpoint={self._model_dir}")
@@ -283,21 +235,18 @@ def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple
       metadata: of the checkpoint's manifest.
       bindings: those of this process.
     """
-    before = metadata.get(GIN_KEY, {})
+    saved = metadata.get(GIN_KEY, {})
     if bindings is not None and bindings.bound is None:
         return ()
     bound = {} if bindings is None or bindings.bound is None else {each.name: each for each in bindings.bound.values()}
-    after = {name: binding.value for name, binding in bound.items()}
-    return tuple(
-        GinChange(
-            path=name,
-            before=before.get(name, Ellipsis),
-            after=after.get(name, Ellipsis),
-            origin=bound[name].origin if name in bound else None,
-        )
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    )
+    changes = []
+    for name in sorted(saved.keys() | bound.keys()):
+        before, binding = saved.get(name, Ellipsis), bound.get(name)
+        after, origin = (Ellipsis, None) if binding is None else (binding.value, binding.origin)
+        if before != after:
+            undo = () if before is Ellipsis else (f"{name} = {before}",)
+            changes.append(GinChange(path=name, before=before, after=after, origin=origin, undo=undo))
+    return tuple(changes)
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
@@ -348,3 +297,75 @@ def _unreadable(place: str, reason: str) -> ConfigError:
     what = f"{place} {reason}, so it is unknown what has changed since the checkpoints here were saved"
     fix = "put a good copy back, or continue without the check with --allow_config_change, or name another --model_dir"
     return ConfigError([Problem(what, fix=fix)])
+
+
+# The files.
+
+
+def write_params(model_dir: str, resolved: Resolved, *, is_shared: bool = False) -> None:
+    """Writes `params.yaml`; what an earlier start with another config wrote there is kept as `params.<n>.yaml`.
+
+    Args:
+      model_dir: the run directory.
+      resolved: the config in force.
+      is_shared: whether the calling program writes there too; a file of its own stays as it is.
+    """
+    path = files.join(model_dir, PARAMS_FILE)
+    content = configuration.dump(resolved, origins=True, shared=True).encode()
+    before = files.read_bytes(path) if files.exists(path) else content
+    if before != content:
+        if is_shared and not before.startswith(b"# experiment: "):
+            return
+        kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
+        files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
+    files.write_bytes_atomically(path, content)
+
+
+def gin_names(mode: str) -> tuple[str, str]:
+    """Returns the names of both files of gin: what is bound, which can be given to `--gin_file`, and what was used."""
+    return f"config.{mode}.gin", f"operative_config.{mode}.gin"
+
+
+class OperativeConfig:
+    """Writes both files of one process; without bindings it writes none.
+
+    The files of an earlier start stay until this one has begun to train, because it may still be refused.
+    """
+
+    def __init__(self, model_dir: str, mode: str, bindings: Bindings | None) -> None:
+        self._has_bindings = bindings is not None
+        self._bound_path, self._path = (files.join(model_dir, name) for name in gin_names(mode))
+        self._has_replaced = False
+        self._written: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Writes what is bound, in a run directory without these files."""
+        if self._has_bindings and not files.exists(self._bound_path):
+            self.replace()
+
+    def replace(self) -> None:
+        """Replaces the files of an earlier start by what is bound now."""
+        if self._has_bindings:
+            self._has_replaced = True
+            self._write(self._bound_path, load_gin().config_str())
+        else:
+            for path in (self._bound_path, self._path):
+                files.remove(path)
+
+    def save(self) -> dict[str, str] | None:
+        """Writes what gin has used so far, if that has changed, and returns the SHA-256 checksums of both files.
+
+        Returns:
+          `{"config_sha256": …, "operative_config_sha256": …}`; None without bindings.
+        """
+        if not self._has_replaced:
+            return None
+        self._write(self._path, load_gin().config._config_str(operative()))  # of a copy: other threads may be calling
+        paths = {"config_sha256": self._bound_path, "operative_config_sha256": self._path}
+        return {name: self._written[path] for name, path in paths.items()}
+
+    def _write(self, path: str, text: str) -> None:
+        checksum = hashlib.sha256(text.encode()).hexdigest()
+        if self._written.get(path) != checksum:
+            files.write_text_atomically(path, text)
+            self._written[path] = checksum
