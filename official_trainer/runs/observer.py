@@ -171,7 +171,7 @@ class RunObserver(LoopObserver):
         self._changes = job.check_changes(step)
         changes = {change.path: change for change in self._changes}
         if any(path.startswith("trainer.optimizer_config.") for path in changes):
-            trainer.optimizer_settings.use_configured_optimizer()
+            trainer.checkpoint_state.use_configured_optimizer()
         if size := changes.get("task.train_data.global_batch_size"):
             trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
 
