@@ -272,14 +272,12 @@ def _resources(wanted: Resources, profile: KubernetesProfile) -> dict[str, Any]:
 
 
 def _tpu_nodes(profile: KubernetesProfile) -> dict[str, str]:
-    if profile.tpu is None:
+    tpu = profile.tpu
+    if tpu is None:
         return {}
-    spot = {"cloud.google.com/gke-spot": "true"} if profile.tpu.spot else {}
-    return {
-        "cloud.google.com/gke-tpu-accelerator": profile.tpu.accelerator,
-        "cloud.google.com/gke-tpu-topology": profile.tpu.topology,
-        **spot,
-    }
+    names = {"gke-tpu-accelerator": tpu.accelerator, "gke-tpu-topology": tpu.topology}
+    names |= {"gke-spot": "true"} if tpu.spot else {}
+    return {f"cloud.google.com/{name}": value for name, value in names.items()}
 
 
 def _storage(profile: KubernetesProfile, *, shares_memory: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -116,10 +116,10 @@ class TPUSlice(Config):
             yield "accelerator", "is not a valid label value; use GKE's name, such as tpu-v5-lite-podslice"
         if not _TOPOLOGY.fullmatch(self.topology):
             yield "topology", "is not a valid topology; expected the chips along each side, such as 2x4 or 2x2x1"
-        elif self.chips > self.chips_of_a_host:
+        elif self.chips > (most := _CHIPS_OF_A_HOST.get(self.accelerator, _MOST_CHIPS)):
             yield (
                 "topology",
-                f"is {self.chips} chips, and a host of {self.accelerator} has {self.chips_of_a_host}: TensorFlow is "
+                f"is {self.chips} chips, and a host of {self.accelerator} has {most}: TensorFlow is "
                 "not known to run on several TPU hosts of GKE; choose a smaller topology, or `launch tpu`",
             )
 
@@ -127,11 +127,6 @@ class TPUSlice(Config):
     def chips(self) -> int:
         """The number of chips."""
         return math.prod(map(int, self.topology.split("x")))
-
-    @property
-    def chips_of_a_host(self) -> int:
-        """The most chips that one host has."""
-        return _CHIPS_OF_A_HOST.get(self.accelerator, _MOST_CHIPS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
