@@ -87,18 +87,15 @@ class _Source:
         """Returns the examples at `indices`, of any shape."""
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), self.tensors)
 
-    def block_steps(self, max_steps: int) -> int:
-        """Returns how many steps one gather fetches: many for small examples, one for large ones."""
-        batches = tf.nest.map_structure(
-            lambda tensor: tf.TensorSpec([self.plan.pipeline_batch_size, *tensor.shape[1:]], tensor.dtype), self.tensors
-        )
-        return order.window_length(batches, max_steps)
-
 
 def _endless(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
     plan, window_steps = source.plan, context.window_steps
     yields_blocks = window_steps is not None and transform_fn is None  # a block is what is gathered at once
-    steps = source.block_steps(window_steps if yields_blocks and window_steps else _BLOCK_STEPS)
+    batches = tf.nest.map_structure(
+        lambda tensor: tf.TensorSpec([plan.pipeline_batch_size, *tensor.shape[1:]], tensor.dtype), source.tensors
+    )
+    # One gather fetches many steps of small examples, and one step of large ones.
+    steps = order.window_length(batches, window_steps if yields_blocks and window_steps else _BLOCK_STEPS)
     elements_in_block = steps * plan.replicas
 
     def block(index: tf.Tensor) -> Any:

@@ -58,7 +58,7 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
     except Exception as error:
         if not (isinstance(error, OSError) or files.is_url(model_dir)):
             raise
-        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
+        reason = files.reason_of(error)
         raise ModelDirError(f"--model_dir={model_dir} cannot be written: {reason}. Name another directory.") from error
 
 
