@@ -54,8 +54,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
         job.check_changes()
         process = TrainingProcess(job, account)
         with process.recorded(stop):
-            if not files.exists(job.path(config_changes.PARAMS_FILE)):
-                # A restart replaces them once it has restored.
+            if not files.exists(job.path(config_changes.PARAMS_FILE)):  # a restart replaces it once it has restored
                 config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
             process.gin.begin()
             process.enter("build")

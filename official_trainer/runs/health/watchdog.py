@@ -195,7 +195,7 @@ class Watchdog:
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
         self._end = lambda stall: on_stall(stall, late_reports.folder, record)
         self._late_reports, self._is_late = late_reports, False
-        self._prober = _Prober()
+        self._prober: _Prober | None = None
         self._clock = clock
         self._polled_at = clock()
         self._watched_seconds = 0.0
@@ -214,7 +214,8 @@ class Watchdog:
         """Stops for good; no stall is reported from now on."""
         with self._lock:
             self._thread.stop()
-        self._prober.close()
+        if self._prober is not None:
+            self._prober.close()
 
     def observe(self, probe: Callable[[], Mapping[str, Any]]) -> None:
         """Takes a function that looks at the run, once there is something to see.
@@ -223,7 +224,7 @@ class Watchdog:
           probe: returns what a `Reading` holds. It is called in another thread; it may fail and it may block: then
             there is no information.
         """
-        self._prober.probe = probe
+        self._prober = _Prober(probe)
 
     def enter(self, phase: str, step: int | None = None) -> None:
         """Takes the phase that the run begins; that is progress.
@@ -244,7 +245,8 @@ class Watchdog:
         with self._lock:
             now = self._watched_seconds = self._now()
             self._polled_at = self._clock()
-            self._progress.read(self._prober.read(self._progress.entries), now)
+            if self._prober is not None:
+                self._progress.read(self._prober.read(self._progress.entries), now)
             gap = None if self._thread.is_stopped else self._progress.gap(now, patience_seconds)
             stall = None if gap is None else self._progress.stall(now, patience_seconds)
         is_late = gap is not None and gap.waited_seconds > min(gap.limit_seconds, patience_seconds) / 2
@@ -269,26 +271,26 @@ class Watchdog:
 class _Prober:
     """Calls a probe in a thread of its own, so that one that blocks does not block the watchdog."""
 
-    def __init__(self) -> None:
-        self.probe: Callable[[], Mapping[str, Any]] | None = None
+    def __init__(self, probe: Callable[[], Mapping[str, Any]]) -> None:
+        self._probe = probe
         self._thread = WorkerThread("stall-probe")
         self._call: Call | None = None
         self._answer: dict[int, Reading] = {}
 
     def read(self, entry: int) -> Reading | None:
         """Starts the next call, unless the last one lasts; returns what the last one read, if it was of `entry`."""
-        if self.probe is None or (self._call is not None and not self._call.is_done):
+        if self._call is not None and not self._call.is_done:
             return None
         answer, self._answer = self._answer.get(entry), {}
-        self._call = self._thread.submit(functools.partial(self._ask, self.probe, entry))
+        self._call = self._thread.submit(functools.partial(self._ask, entry))
         return answer
 
     def close(self) -> None:
         """Ends the thread, once the probe returns."""
         self._thread.close()
 
-    def _ask(self, probe: Callable[[], Mapping[str, Any]], entry: int) -> None:
+    def _ask(self, entry: int) -> None:
         try:
-            self._answer = {entry: Reading(**probe())}
+            self._answer = {entry: Reading(**self._probe())}
         except Exception as error:
             _logger.debug("the probe of the stall watchdog failed: %s", error)
