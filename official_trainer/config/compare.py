@@ -112,7 +112,7 @@ class _Comparison:
 
 def _default(section: Config, key: str) -> Any:
     """Returns the default of a field in the class of `section`, plain; Ellipsis if it has none."""
-    key = str(fields.field_name(key))
+    key = fields.field_name(key)
     part, default = getattr(section, key), values.class_default(type(section))
     if fields.is_section(part):
         return _plain(values.class_default(type(part)) or {})

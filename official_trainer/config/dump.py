@@ -31,18 +31,19 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
       shared: whether an experiment of Model Garden is written so that Model Garden can read it: without the fields that
         only we have, if they have their defaults.
     """
-    if not isinstance(config, Resolved):
-        assert not origins, "only a Resolved has origins"
-        return "".join(f"{line}\n" for line in _Writer(lambda path: "", shared=shared).lines(_plain(config), ""))
+    resolved = config if isinstance(config, Resolved) else None
+    assert resolved is not None or not origins, "only a Resolved has origins"
 
     def comment(path: str) -> str:
-        origin = config.trail.origin(path) if origins else None
+        origin = resolved.trail.origin(path) if resolved is not None and origins else None
         if origin is None or origin.kind == "default":
             return ""
         return f"  # {one_line(origin.brief)}" if origin.by_user else "  # experiment"
 
-    head = [f"# experiment: {one_line(config.experiment)}"] if origins and config.experiment else []
-    return "".join(f"{line}\n" for line in [*head, *_Writer(comment, shared=shared).lines(config.config, "")])
+    named = resolved is not None and origins and resolved.experiment
+    head = [f"# experiment: {one_line(named)}"] if named else []
+    root = config.config if isinstance(config, Resolved) else _plain(config)
+    return "".join(f"{line}\n" for line in [*head, *_Writer(comment, shared=shared).lines(root, "")])
 
 
 def flat(config: Config) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from official_trainer.config import checks, fields, nodes, overrides, values
-from official_trainer.config.declaration import Config, FrozenDict
+from official_trainer.config.declaration import Config
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.nodes import Node, node_at
@@ -60,11 +59,11 @@ def resolve(
 
 class _Layers:
     def __init__(self, base: Config, experiment: str) -> None:
+        found: list[Problem] = []
         self._experiment = experiment
-        self._problems: list[Problem] = []
-        self._base = values.normalise(base, type(base), "", self._problems.append)
+        self._base = values.normalise(base, type(base), "", found.append)
         self._trail = Trail(self._base, experiment)
-        self._problems = [_from_python(problem, self._trail) for problem in self._problems]
+        self._problems = [dataclasses.replace(each, origin=self._trail.origin(each.path)) for each in found]
         self._decoder = Decoder(self._base, self._trail, self._problems)
 
     def add_file(self, name: str) -> None:
@@ -90,30 +89,8 @@ class _Layers:
         found = overrides.parse(text, flag, self._problems, single=single)
         if single and not found and not text.strip():
             self._problems.append(Problem("expected path=value, got nothing", origin=Origin("flag", flag)))
-        for keys, mark, node in found:
-            if node.op == "~":
-                self._reset(keys, mark)
-            else:
-                self._decoder.merge(node_at(keys, mark, node))
-
-    def _reset(self, keys: tuple[fields.Key, ...], mark: Node) -> None:
-        """Puts back the experiment's value; removes an item from a list, and from a mapping if it was added."""
-        root, origin = self._decoder.root, mark.origin
-        *around, last = fields.settle(root, keys)
-        holder = fields.at(root, tuple(around))
-        value = fields.at(self._base, keys)
-        if isinstance(holder, tuple) and last in range(len(holder)):
-            rest: Any = tuple(part for i, part in enumerate(holder) if i != last)
-        elif isinstance(holder, dict) and last in holder and value is Ellipsis:
-            rest = FrozenDict({key: part for key, part in holder.items() if key != last})
-        else:
-            if value is Ellipsis and fields.is_section(holder):
-                value = fields.at(values.class_default(type(holder)), (last,))
-            self._decoder.merge(node_at(keys, mark, Node("value", value, origin)))
-            self._trail.reset(fields.path_of((*around, last)), origin, value)
-            return
-        self._trail.replace(fields.path_of(tuple(around)), origin)
-        self._decoder.merge(node_at(around, mark, Node("value", rest, origin)))
+        for node in found:
+            self._decoder.merge(node)
 
     def finish(self) -> Resolved:
         config = self._decoder.root
@@ -123,11 +100,6 @@ class _Layers:
             raise ConfigError(self._problems)
         warnings = tuple(checks.warnings(config, self._trail))
         return Resolved(config, self._experiment, self._trail, warnings)
-
-
-def _from_python(problem: Problem, trail: Trail) -> Problem:
-    """Adds the origin of the value: the experiment or a class."""
-    return dataclasses.replace(problem, origin=trail.origin(problem.path))
 
 
 def _several(texts: Sequence[str]) -> Sequence[str]:

@@ -25,7 +25,7 @@ from typing import Any
 
 from official_trainer.config import fields
 from official_trainer.config.errors import Origin, Problem
-from official_trainer.config.nodes import Node, compose
+from official_trainer.config.nodes import Node, compose, node_at
 from official_trainer.config.text import flow
 
 _HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+=|:=|=)[^\S\n]*")
@@ -34,8 +34,6 @@ _SEPARATOR = re.compile(r"\s*[,;\n]\s*")
 _YAML_FIELD = re.compile(rf"(?:\s*(?:#[^\n]*)?\n)*\s*{fields.PATH}\s*:(?:\s|$)")
 _FILE = re.compile(r"\S.*\.(ya?ml|json)", re.IGNORECASE)
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
-Item = tuple[tuple[fields.Key, ...], Node, Node]
-"""A path as keys, the text of the path, and the node to put there; the operation `~` of the node resets the path."""
 _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 
 
@@ -51,8 +49,8 @@ def is_yaml(text: str) -> bool:
     return not (_HEAD.match(text) or _RESET.match(text)) and _YAML_FIELD.match(text) is not None
 
 
-def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Item]:
-    """Reads items; `single` makes the rest of the text the value of the first."""
+def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Node]:
+    """Reads items as parts of the configuration; `single` makes the rest of the text the value of the first."""
     return list(_Parser(text, flag, problems, single).items())
 
 
@@ -69,24 +67,24 @@ class _Parser:
         self._single = single
         self._partner = _bracket_pairs(text)
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[Node]:
         at = 0
         while self._text[at:].strip():
             reset = _RESET.match(self._text, at)
             if reset and (not self._single or reset.end() == len(self._text)):
                 mark = self._scalar(*reset.span(1))
-                yield fields.parse_path(reset[1]), mark, mark.called("~")
+                yield node_at(fields.parse_path(reset[1]), mark, dataclasses.replace(mark, op="~"))
                 at = self._next(reset.end())
                 continue
             head = _HEAD.match(self._text, at)
             if head is None:
-                start = at + len(self._text[at:]) - len(self._text[at:].lstrip())
-                self._fail(start)
+                self._fail(len(self._text) - len(self._text[at:].lstrip()))
                 return
             node, end = self._value(head.end())
             if node is None:
                 return
-            yield fields.parse_path(head[1]), self._scalar(*head.span(1)), node.called(head[2])
+            node = node if head[2] == "=" else dataclasses.replace(node, op=head[2])
+            yield node_at(fields.parse_path(head[1]), self._scalar(*head.span(1)), node)
             at = self._next(end)
 
     def _value(self, at: int) -> tuple[Node | None, int]:

@@ -96,7 +96,7 @@ class Inference:
         num_examples = num_examples_of(inputs)
 
         def infer() -> dict[str, tf.Tensor]:
-            with NamedStreams(self._seed, "prediction", number):
+            with NamedStreams(self._seed, "prediction", number).drawn():
                 outputs = step_of_task(split_inputs(inputs)[0], self._model)
             self._check_dense(outputs)
             return export.by_name(outputs, self._model)

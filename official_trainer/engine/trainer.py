@@ -33,8 +33,15 @@ from official_trainer.stopping import StopRequest
 from official_trainer.tasks import optimization, variables
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.multi_task.model import is_built, sub_model
-from official_trainer.tasks.multi_task.task import MultiTask, Part, check_sections, parts_in, train_section
+from official_trainer.tasks.multi_task.task import (
+    MultiTask,
+    Part,
+    check_sections,
+    is_built,
+    parts_in,
+    sub_model,
+    train_section,
+)
 from official_trainer.tasks.random_streams import RandomStreams
 
 _MAX_TRACES = 20  # for configs without the field

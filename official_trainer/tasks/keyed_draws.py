@@ -14,18 +14,14 @@ import contextlib
 import functools
 import inspect
 import random
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from official_trainer.lazy import load, tf
+from official_trainer.tasks.scopes import during
 
-
-class _Here(threading.local):
-    keys: _Keys | None = None
-
-
-_here = _Here()
+_keys: ContextVar[_Keys | None] = ContextVar("keys", default=None)
 
 
 class _Keys:
@@ -53,19 +49,14 @@ def _graph() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-@contextlib.contextmanager
-def keyed(key_of: Callable[[int], tf.Tensor]) -> Iterator[None]:
-    """Makes random operations that are traced in a `with` block, in this thread, draw from keys.
+def keyed(key_of: Callable[[int], tf.Tensor]) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which random operations that are traced in this thread draw from keys.
 
     Args:
       key_of: returns the key, int64 [2], of a draw by its number, from 0 in the order of the code.
     """
     _install()
-    outer, _here.keys = _here.keys, _Keys(key_of)
-    try:
-        yield
-    finally:
-        _here.keys = outer
+    return during(_keys, _Keys(key_of))
 
 
 @contextlib.contextmanager
@@ -163,7 +154,7 @@ def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
 
     @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
-        keys = _here.keys
+        keys = _keys.get()
         if keys is None or not keys.apply_here():
             return original(*args, **kwargs)
         arguments = signature.bind(*args, **kwargs).arguments

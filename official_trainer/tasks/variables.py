@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from official_trainer.lazy import tf
@@ -64,7 +64,7 @@ def flatten(tree: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for path, variable in _leaves(tree, ""):
-        found[_free(path, found)] = variable
+        found[free_name(path, found)] = variable
     return found
 
 
@@ -117,6 +117,14 @@ def layers_of(model: Any) -> Iterator[Any]:
         yield from part._flatten_layers() if hasattr(part, "_flatten_layers") else [part]
 
 
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Returns `name`, with the first unused number from 2 on if it is taken: `name_2`."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
+
+
 def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, Mapping):
         for key, value in tree.items():
@@ -140,13 +148,6 @@ def _is_variable(value: Any) -> bool:
 
 def _name(variable: Any) -> str:
     return str(variable.name).removesuffix(":0")
-
-
-def _free(path: str, taken: Mapping[str, Any]) -> str:
-    number, name = 2, path
-    while name in taken:
-        name, number = f"{path}_{number}", number + 1
-    return name
 
 
 def _trained(tree: Any) -> Iterator[Any]:
