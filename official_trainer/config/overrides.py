@@ -33,6 +33,9 @@ _RESET = re.compile(rf"\s*~({fields.PATH})[^\S\n]*(?=$|[,;\n])")
 _SEPARATOR = re.compile(r"\s*[,;\n]\s*")
 _YAML_FIELD = re.compile(rf"(?:\s*(?:#[^\n]*)?\n)*\s*{fields.PATH}\s*:(?:\s|$)")
 _FILE = re.compile(r"\S.*\.(ya?ml|json)", re.IGNORECASE)
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_FLOW = re.compile(rf"[\[{{,:]\s*(?:{_QUOTED.pattern}|(['\"]))?|[\]}}]", re.DOTALL)
+"""Brackets, and quoted text where YAML reads it as such: after a bracket, comma or colon; or a quote without an end."""
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 
@@ -91,7 +94,8 @@ class _Parser:
         first = self._text[at : at + 1]
         if first in ("[", "{") and self._ends_value(end := self._flow_end(at)):
             return compose(self._text[at:end], self._origin(at), self._problems), end
-        if first in ("'", '"') and self._ends_value(end := self._quote_end(at)):
+        quote = _QUOTED.match(self._text, at)
+        if quote and self._ends_value(end := quote.end()):
             return dataclasses.replace(self._scalar(at, end), value=_unquote(self._text[at:end]), quoted=True), end
         end = len(self._text) if self._single else self._bare_end(at)
         stop = at + len(self._text[at:end].rstrip())
@@ -99,27 +103,12 @@ class _Parser:
 
     def _flow_end(self, at: int) -> int:
         """Returns the index after the bracket that closes the one at `at`, minding quotes; -1 if none does."""
-        depth, i, before = 0, at, ""
-        while i < len(self._text):
-            char = self._text[i]
-            if char in "'\"" and before in "[{,:":
-                i = self._quote_end(i)
-                if i < 0:
-                    return -1
-                before = char
-                continue
-            depth += (char in "[{") - (char in "]}")
-            i += 1
-            if depth == 0:
-                return i
-            before = before if char.isspace() else char
+        depth = 0
+        for token in _FLOW.finditer(self._text, at):
+            depth += (token[0][0] in "[{") - (token[0] in "]}")
+            if depth == 0 or token[1]:
+                return -1 if token[1] else token.end()
         return -1
-
-    def _quote_end(self, at: int) -> int:
-        """Returns the index after the quote that closes the one at `at`; -1 if none does."""
-        pattern = r"'(?:[^']|'')*'" if self._text[at] == "'" else r'"(?:[^"\\]|\\.)*"'
-        match = re.compile(pattern, re.DOTALL).match(self._text, at)
-        return match.end() if match else -1
 
     def _ends_value(self, end: int) -> bool:
         if end < 0:

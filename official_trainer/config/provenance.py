@@ -107,7 +107,8 @@ class Trail:
     def _origin_in_base(self, path: str) -> Origin:
         default = self.default(path)
         value = fields.at(self._base, fields.parse_path(path))
-        if value is Ellipsis or (default is not Ellipsis and _same(value, default)):
+        is_default = value == default or (value != value and default != default)  # NaN equals NaN here
+        if value is Ellipsis or (default is not Ellipsis and is_default):
             return _DEFAULT
         return self._experiment
 
@@ -153,8 +154,3 @@ class Resolved:
 def is_inside(path: str, around: str) -> bool:
     """Whether `path` is `around` or a part of it."""
     return path == around or not around or path.startswith((f"{around}.", f"{around}["))
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two values are equal; a NaN equals itself."""
-    return a == b or (a != a and b != b)

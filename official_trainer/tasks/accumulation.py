@@ -19,7 +19,7 @@ from typing import Any
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import publish
-from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.scopes import during
 
 Step = Callable[..., dict[str, Any]]
@@ -93,8 +93,7 @@ class Accumulator:
           loss_name: the key of the loss in its logs.
           entered: returns the context of a call, for the number of the micro-batch (scalar int64).
         """
-        autograph = tf.__internal__.autograph  # AutoGraph does not convert a loop's body by itself
-        converted = autograph.tf_convert(step, autograph.control_status_ctx())
+        converted = convert(step)  # AutoGraph does not convert a loop's body by itself
 
         @tf.autograph.experimental.do_not_convert
         def run(inputs: Any, **kwargs: Any) -> dict[str, Any]:

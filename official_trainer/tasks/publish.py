@@ -29,7 +29,7 @@ from typing import Any
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import do_not_convert
-from official_trainer.tasks.scopes import during
+from official_trainer.tasks.scopes import current_graph, during
 from official_trainer.tasks.variables import free_name
 from official_trainer.tracking import Histogram, Image
 
@@ -103,11 +103,11 @@ class _Collection:
     def __init__(self, *, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
         self.tensors: Tensors = {"scalar": {}, "histogram": {}, "image": {}}
-        self._graph = _current_graph()
+        self._graph = current_graph()
 
     def check_place(self, call: str, value: Any) -> None:
         """Refuses a value of a graph inside the step's graph, from which it cannot be returned."""
-        here = _current_graph()
+        here = current_graph()
         if here is not self._graph or (here is not None and getattr(value, "graph", here) is not here):
             raise PublishError(
                 f"{call} is called inside a tf.function, tf.cond or loop (an `if` or `for` over tensors, a recurrent "
@@ -181,10 +181,6 @@ def _publish(kind: str, name: str, value: Any, check: Callable[[str, tf.Tensor],
     if collection.is_wanted:
         taken = {name for named in collection.tensors.values() for name in named}
         collection.tensors[kind][free_name(name, taken)] = check(call, tf.convert_to_tensor(value))
-
-
-def _current_graph() -> Any:
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def _checked_scalar(call: str, tensor: tf.Tensor) -> tf.Tensor:

@@ -149,11 +149,7 @@ class NamedStreams:
         replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
         value = self._place if isinstance(self._place, tf.Tensor) else self._place.read_value()
         place = tf.cast(value, tf.int64)
-        # Distant, so that seeds that a caller computes from these, by adding a small number, differ as well.
-        return tf.stack([high + place * _STRIDE, low + replica * _STRIDE])
-
-
-_STRIDE = 1_000_003
+        return tf.stack([high + place * keyed_draws.STRIDE, low + replica * keyed_draws.STRIDE])
 
 
 def find_generators(model: Any) -> list[tf.random.Generator]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import ConfigError, Problem, not_a_choice
+from official_trainer.config.multitask import named_twice
 from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
@@ -323,14 +324,11 @@ def train_section(task: Any, config: Any) -> Any:
 
 def _check(parts: Sequence[Part]) -> None:
     problems = [] if parts else [Problem("names no task", "task.task_routines", fix="add at least one TaskRoutine")]
-    names = [part.name for part in parts]
+    problems += [Problem(what, path) for path, what in named_twice("task.task_routines", parts)]
     for number, part in enumerate(parts):
-        path = f"task.task_routines[{number}]"
-        if part.name in names[:number]:
-            what = f"{part.name!r} is the name of task.task_routines[{names.index(part.name)}] too"
-            problems.append(Problem(what, f"{path}.task_name", fix="give one another name"))
         if not part.weight > 0:
-            problems.append(Problem("must be greater than 0", f"{path}.task_weight", got=str(part.weight)))
+            path = f"task.task_routines[{number}].task_weight"
+            problems.append(Problem("must be greater than 0", path, got=str(part.weight)))
     if problems:
         raise ConfigError(problems)
 
