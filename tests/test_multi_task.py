@@ -19,8 +19,7 @@ from official_trainer.lazy import keras
 from official_trainer.runs.job import Job, batch_size_problems, check_ready
 from official_trainer.tasks.accumulation import AccumulationError
 from official_trainer.tasks.metrics import MetricDirectionError
-from official_trainer.tasks.multi_task.model import SubTasksError
-from official_trainer.tasks.multi_task.task import MultiTask, Part, parts_of
+from official_trainer.tasks.multi_task.task import MultiTask, Part, SubTasksError, parts_of
 from official_trainer.tasks.random_streams import find_generators
 from tests import several, toy
 from tests.several import POINTS, SUMS_ROUTINE, Several

@@ -102,7 +102,7 @@ class _Comparison:
     def _origin(self, path: str, now: Any) -> Origin:
         if not fields.is_section(now):
             return self._trail.origin(path)
-        inside = [self._trail.origin(place) for place, part in fields.walk(now, path) if not fields.is_section(part)]
+        inside = (self._trail.origin(place) for place, part in fields.walk(now, path) if not fields.is_section(part))
         return next((origin for origin in inside if origin.by_user), self._trail.origin(path))
 
     def _is_set_by_user(self, path: str) -> bool:
@@ -112,7 +112,7 @@ class _Comparison:
 
 def _default(section: Config, key: str) -> Any:
     """Returns the default of a field in the class of `section`, plain; Ellipsis if it has none."""
-    key = str(fields.field_name(key))
+    key = fields.field_name(key)
     part, default = getattr(section, key), values.class_default(type(section))
     if fields.is_section(part):
         return _plain(values.class_default(type(part)) or {})

@@ -16,11 +16,13 @@ from typing import Any, Literal
 
 from official_trainer.config import fields, scalars, values
 from official_trainer.config.components import Component
-from official_trainer.config.declaration import Config, FrozenDict, OneOf
+from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Trail
 
+_ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
+"""The order in which the members of a union are tried; all other types are 5."""
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""
 
@@ -29,7 +31,7 @@ class Decoder:
     """Reads nodes into a configuration, collects problems, and records the origin of each value."""
 
     def __init__(self, root: Config, trail: Trail, problems: list[Problem]) -> None:
-        self.root = root
+        self._base = self.root = root
         self.trail = trail
         self.problems = problems
         self._as_garden = False
@@ -51,16 +53,14 @@ class Decoder:
             first, here = self.trail.last(path), node.origin
             # A file may set a field in two places, as `a: {b: 1}` and as `a.b: 2`.
             is_same_file = first is not None and here.kind == first.kind == "file" and first.name == here.name
-            if first is not None and is_same_file and first != here and node.kind != "part":
+            if first is not None and is_same_file and first != here and not node.is_part:
                 self._fail(node, path, f"is set twice in this file, first on line {first.line}", fix="keep one")
             self.trail.note(path, here, result)
         return result
 
     def _read(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         bare, limits = fields.strip(tp)
-        if node.kind == "value":
-            return node.value
-        if node.kind == "part":
+        if node.is_part:
             return self._part(node, tp, current, path)
         if self._as_garden and node.is_null and node.value not in ("", "None"):  # YAML's null; None is text there
             return None
@@ -103,18 +103,18 @@ class Decoder:
             return self._read(node, (fitting or arms)[0], current, path)
         found: list[Problem] = []
         types = [fields.strip(arm)[0] for arm in fitting]
-        for arm in sorted(fitting, key=fields.narrowness):
-            twin = Decoder(self.root, self.trail.copy(), [])
-            twin._as_garden = self._as_garden
+        num_problems, num_events = len(self.problems), len(self.trail)
+        for arm in sorted(fitting, key=lambda arm: _ORDER.get(fields.strip(arm)[0], 5)):
             bare, limits = fields.strip(arm)
             if bare in (bool, int) and node.kind == "scalar":
-                result = twin._scalar(node, bare, limits, path, narrow=float in types or str in types)
+                result = self._scalar(node, bare, limits, path, narrow=float in types or str in types)
             else:
-                result = twin._read(node, arm, current, path)
-            if not twin.problems:
-                self.trail.take(twin.trail)
+                result = self._read(node, arm, current, path)
+            if len(self.problems) == num_problems:
                 return result
-            found += twin.problems
+            found += self.problems[num_problems:]
+            del self.problems[num_problems:]
+            self.trail.forget(num_events)
         outside = [p for p in found if p.got == node.value]  # the type was right, the range was not
         if outside or (found and node.kind != "scalar"):
             self.problems += outside or found
@@ -145,22 +145,23 @@ class Decoder:
     def _mapping(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         if node.kind != "mapping":
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown)
-        if self._as_garden and isinstance(current, dict) and node.op != ":=":
-            merged = self._entries(node, tp, current, path, merge=True)
-            return FAILED if merged is FAILED else FrozenDict({**current, **merged})
-        self.trail.replace(path)
-        return self._entries(node, tp, current, path, merge=False)
-
-    def _entries(self, node: Node, tp: Any, current: Any, path: str, merge: bool) -> Any:
+        is_merged = node.is_part or node.op == "+=" or (self._as_garden and node.op != ":=")
+        old = current if isinstance(current, dict) else {}
+        if not is_merged:
+            self.trail.replace(path)
         found: dict[str, Any] = {}
         for key, item in node.value:
             if self._refuse_glued(key, item, path):
                 found[key.value] = FAILED
                 continue
-            now = (current or {}).get(key.value)
-            item_type = _kept(fields.value_type(tp) if tp is not Any else Any, current or {}, key.value)
-            found[key.value] = self.value(item, item_type, now if merge else None, fields.join(path, key.value))
-        return FAILED if any(item is FAILED for item in found.values()) else FrozenDict(found)
+            if item.op == "~":
+                return self._reset_entry(item, old, key.value, path)
+            item_type = _kept(fields.value_type(tp) if tp is not Any else Any, old, key.value)
+            now = old.get(key.value) if is_merged else None
+            found[key.value] = self.value(item, item_type, now, fields.join(path, key.value))
+        if any(item is FAILED for item in found.values()):
+            return FAILED
+        return FrozenDict({**old, **found} if is_merged else found)
 
     def _change_items(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         """Appends to a list or a mapping, or removes from a list."""
@@ -168,14 +169,12 @@ class Decoder:
         if tp is None:
             verb = "append to" if node.op == "+=" else "remove from"
             return self._fail(node, path, f"is not a list or a mapping, so there is nothing to {verb}", fix="use '='")
-        plain = dataclasses.replace(node, op="=")
         if fields.is_mapping(tp) and node.op == "+=":
             if node.kind != "mapping":
                 return self._fail(node, path, "only a mapping can be added to a mapping", got=node.shown)
-            added = self._entries(plain, tp, current, path, merge=True)
-            return FAILED if added is FAILED else FrozenDict({**(current or {}), **added})
+            return self._mapping(node, tp, current, path)
         old = current if isinstance(current, tuple) else () if current in (None, "") else (current,)
-        items = plain.value if plain.kind == "list" else (plain,)
+        items = node.value if node.kind == "list" else (dataclasses.replace(node, op="="),)
         types = fields.item_types(tp, len(old) + len(items)) or []
         if len(types) != len(old) + len(items):
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=f"{len(old) + len(items)} items")
@@ -204,21 +203,38 @@ class Decoder:
         cls = type(current) if isinstance(current, tp) else tp
         if node.kind != "mapping":
             return self._not_a_section(node, cls, path)
-        start = current if isinstance(current, tp) and not cls.IS_WHOLE else None
+        start = current if isinstance(current, tp) and (node.is_part or not cls.IS_WHOLE) else None
         if node.op == ":=":
             start = None
             self.trail.replace(path, node.origin)
         elif start is None:
             self.trail.replace(path)
+        base = values.class_default(cls) if start is None else start
         changes: dict[str, Any] = {}
         for key, item in node.value:
-            keys = (key.value,) if key.quoted or not fields.is_path(key.value) else fields.parse_path(key.value)
+            is_name = key.quoted or not fields.is_path(key.value)
+            name, *rest = (key.value,) if is_name else fields.parse_path(key.value)
+            field = fields.field_name(name)
             if self._refuse_glued(key, item, path):
                 continue
-            if item.value == "" and not item.quoted:
-                item = dataclasses.replace(item, origin=key.origin, length=key.length)
-            self._set_field(cls, start, changes, node_at(keys, key, item), path)
+            if field not in fields.hints(cls):
+                self._unknown(cls, name, key, path)
+                continue
+            now = changes.get(field, getattr(base, field, None))
+            changes[field] = self._field(cls, field, node_at(rest, key, item), now, path)
         return self._build(cls, start, changes, path, node)
+
+    def _field(self, cls: type[Config], name: str, node: Node, current: Any, path: str) -> Any:
+        tp = fields.hints(cls)[name]
+        if issubclass(cls, OneOf) and name == "type" and tp == (str | None):
+            tp = Literal[tuple(fields.choices(cls))] | None
+        place = fields.join(path, spelling(name))
+        if node.op == "~":
+            return self._reset(node, place, getattr(values.class_default(cls), name, Ellipsis))
+        outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN or name in cls.READ_AS_GARDEN
+        result = self.value(node, tp, current, place)
+        self._as_garden = outside
+        return result
 
     def _component(self, node: Node, tp: type[Component], current: Any, path: str) -> Any:
         """Returns the class that `type` chooses; without `type`, the present class."""
@@ -248,25 +264,6 @@ class Decoder:
         near = best_match(node.value, cls.WORDS) if node.kind == "scalar" else ""
         return self._fail(node, path, what, got=node.shown, near=near, fix=fix)
 
-    def _set_field(
-        self, cls: type[Config], start: Config | None, changes: dict[str, Any], part: Node, path: str
-    ) -> None:
-        """Reads one field of a section into `changes`."""
-        key, mark, node = part.value
-        name = fields.field_name(key)
-        if name not in fields.hints(cls):
-            self._unknown(cls, key, mark, path)
-            return
-        assert isinstance(name, str)
-        tp = fields.hints(cls)[name]
-        if issubclass(cls, OneOf) and name == "type" and tp == (str | None):
-            tp = Literal[tuple(fields.choices(cls))] | None
-        base = start if start is not None else values.class_default(cls)
-        now = changes.get(name, getattr(base, name, None))
-        outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN or name in cls.READ_AS_GARDEN
-        changes[name] = self.value(node, tp, now, fields.join(path, key))
-        self._as_garden = outside
-
     def _build(self, cls: type[Config], start: Config | None, changes: Mapping[str, Any], path: str, node: Node) -> Any:
         good = {name: value for name, value in changes.items() if value is not FAILED}
         if start is None:
@@ -276,7 +273,7 @@ class Decoder:
             if any(name not in good for name in fields.required(cls)):
                 return FAILED
         try:
-            return fields.rebuild(cls, start, good)
+            return cls(**good) if start is None else start.replace(**good)
         except (TypeError, ValueError) as error:
             return self._fail(node, path, f"{cls.__name__} refuses these values: {error}")
 
@@ -284,30 +281,54 @@ class Decoder:
 
     def _part(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         """Returns `current` with one of its parts set."""
-        key, mark, inner = node.value
-        holder = _holder(tp, current)
+        ((mark, inner),) = node.value
+        key, holder = mark.value, _holder(tp, current)
         if fields.is_section_type(holder):
-            cls, start = (type(current), current) if isinstance(current, holder) else (holder, None)
-            if start is None:
-                self.trail.replace(path)
-            changes: dict[str, Any] = {}
-            self._set_field(cls, start, changes, node, path)
-            return self._build(cls, start, changes, path, mark) if changes else FAILED
-        if holder is not None and fields.is_mapping(holder) and isinstance(key, str):
-            items = current or FrozenDict()
-            part_type = _kept(fields.value_type(holder), items, key)
-            part = self.value(inner, part_type, items.get(key), fields.join(path, key))
-            return FAILED if part is FAILED else FrozenDict({**items, key: part})
-        if holder is not None and fields.is_list(holder) and str(key).lstrip("-").isdecimal():
-            old: tuple[Any, ...] = current or ()
-            index = int(key) + (len(old) if int(key) < 0 else 0)
-            if not 0 <= index < len(old):
-                return self._unknown(old, key, mark, path)
-            types = fields.item_types(holder, len(old)) or [Any] * len(old)
-            part = self.value(inner, types[index], old[index], fields.join(path, index))
-            return FAILED if part is FAILED else (*old[:index], part, *old[index + 1 :])
-        what = f"is {fields.describe(tp)}, which has no part '{key}'"
-        return self._fail(mark, path, what, fix="set it as a whole" if holder is not None else "")
+            return self._section(node, holder, current, path)
+        if fields.is_mapping(holder) and isinstance(key, str):
+            return self._mapping(node, holder, current, path)
+        if not fields.is_list(holder) or not str(key).lstrip("-").isdecimal():
+            what = f"is {fields.describe(tp)}, which has no part '{key}'"
+            return self._fail(mark, path, what, fix="set it as a whole" if holder is not None else "")
+        old: tuple[Any, ...] = current or ()
+        index = int(key) + (len(old) if int(key) < 0 else 0)
+        if not 0 <= index < len(old):
+            return self._unknown(old, key, mark, path)
+        if inner.op == "~":
+            return self._without_item(inner, holder, old, index, path)
+        types = fields.item_types(holder, len(old)) or [Any] * len(old)
+        part = self.value(inner, types[index], old[index], fields.join(path, index))
+        return FAILED if part is FAILED else (*old[:index], part, *old[index + 1 :])
+
+    # Resets.
+
+    def _reset(self, node: Node, path: str, default: Any) -> Any:
+        """Puts back the experiment's value, or where it has none the default."""
+        value = fields.at(self._base, fields.parse_path(path))
+        value = default if value is Ellipsis else value
+        if value is Ellipsis:
+            return self._fail(node, path, "has no value in the experiment and no default", fix="set it")
+        self.trail.reset(path, node.origin, value)
+        return value
+
+    def _reset_entry(self, node: Node, old: Mapping[str, Any], key: str, path: str) -> Any:
+        """Puts back the experiment's value of an entry; removes one that was added."""
+        place = fields.join(path, key)
+        value = fields.at(self._base, fields.parse_path(place))
+        if value is not Ellipsis:
+            self.trail.reset(place, node.origin, value)
+            return FrozenDict({**old, key: value})
+        if key not in old:
+            return self._unknown(old, key, node, path)
+        self.trail.replace(path, node.origin)
+        return FrozenDict({name: part for name, part in old.items() if name != key})
+
+    def _without_item(self, node: Node, tp: Any, old: tuple[Any, ...], index: int, path: str) -> Any:
+        if fields.item_types(tp, len(old) - 1) is None:
+            what = f"must be {fields.describe(tp)}, so none of them can be removed"
+            return self._fail(node, path, what, fix="set the item, or the list as a whole")
+        self.trail.replace(path, node.origin)
+        return (*old[:index], *old[index + 1 :])
 
     def _unknown(self, section: Any, key: fields.Key, mark: Node, path: str) -> Any:
         known = fields.unknown_field(self.root, section, path, key, mark.origin)

@@ -31,18 +31,19 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
       shared: whether an experiment of Model Garden is written so that Model Garden can read it: without the fields that
         only we have, if they have their defaults.
     """
-    if not isinstance(config, Resolved):
-        assert not origins, "only a Resolved has origins"
-        return "".join(f"{line}\n" for line in _Writer(lambda path: "", shared=shared).lines(_plain(config), ""))
+    resolved = config if isinstance(config, Resolved) else None
+    assert resolved is not None or not origins, "only a Resolved has origins"
 
     def comment(path: str) -> str:
-        origin = config.trail.origin(path) if origins else None
+        origin = resolved.trail.origin(path) if resolved is not None and origins else None
         if origin is None or origin.kind == "default":
             return ""
         return f"  # {one_line(origin.brief)}" if origin.by_user else "  # experiment"
 
-    head = [f"# experiment: {one_line(config.experiment)}"] if origins and config.experiment else []
-    return "".join(f"{line}\n" for line in [*head, *_Writer(comment, shared=shared).lines(config.config, "")])
+    named = resolved is not None and origins and resolved.experiment
+    head = [f"# experiment: {one_line(named)}"] if named else []
+    root = config.config if isinstance(config, Resolved) else _plain(config)
+    return "".join(f"{line}\n" for line in [*head, *_lines(root, "", comment, shared)])
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -66,35 +67,28 @@ def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield place, flow(part) if isinstance(part, tuple) else part
 
 
-class _Writer:
-    """Writes values over several lines, each with a comment."""
+def _lines(value: Any, path: str, comment: Comment, shared: bool) -> Iterator[str]:
+    """Yields a section or mapping in block style, not indented, each value with its comment."""
+    for key, part in parts(value):
+        place, part = fields.join(path, key), _plain(part)
+        if shared and _is_left_out(value, key, part):
+            continue
+        if not _is_block(part):
+            yield f"{quoted(key)}: {flow(part)}{comment(place)}"
+            continue
+        is_list = isinstance(part, tuple)
+        yield f"{quoted(key)}:{comment(place) if is_list else ''}"
+        yield from (f"  {line}" for line in (_items if is_list else _lines)(part, place, comment, shared))
 
-    def __init__(self, comment: Comment, *, shared: bool) -> None:
-        self._comment, self._shared = comment, shared
 
-    def lines(self, value: Any, path: str) -> Iterator[str]:
-        """Yields a section or mapping in block style, not indented."""
-        for key, part in parts(value):
-            place, part = fields.join(path, key), _plain(part)
-            if self._shared and _is_left_out(value, key, part):
-                continue
-            if _is_block(part) and not isinstance(part, tuple):
-                yield f"{quoted(key)}:"
-                yield from (f"  {line}" for line in self.lines(part, place))
-            elif _is_block(part):
-                yield f"{quoted(key)}:{self._comment(place)}"
-                yield from (f"  {line}" for line in self._items(part, place))
-            else:
-                yield f"{quoted(key)}: {flow(part)}{self._comment(place)}"
-
-    def _items(self, items: tuple[Any, ...], path: str) -> Iterator[str]:
-        for i, item in enumerate(items):
-            place = fields.join(path, i)
-            if isinstance(item, tuple) or not _is_block(item):
-                yield f"- {flow(item)}{self._comment(place)}"
-                continue
-            for number, line in enumerate(self.lines(item, place)):
-                yield f"{'  ' if number else '- '}{line}"
+def _items(items: tuple[Any, ...], path: str, comment: Comment, shared: bool) -> Iterator[str]:
+    for i, item in enumerate(items):
+        place = fields.join(path, i)
+        if isinstance(item, tuple) or not _is_block(item):
+            yield f"- {flow(item)}{comment(place)}"
+            continue
+        for number, line in enumerate(_lines(item, place, comment, shared)):
+            yield f"{'  ' if number else '- '}{line}"
 
 
 def _is_left_out(section: Any, key: str, part: Any) -> bool:

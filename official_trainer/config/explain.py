@@ -49,9 +49,9 @@ def _section(section: Config, path: str) -> Iterator[str]:
 
 def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: str) -> Iterator[str]:
     holder = fields.at(resolved.config, keys[:-1])
-    tp = fields.hints(type(holder))[str(fields.field_name(keys[-1]))] if fields.is_section(holder) else Any
+    tp = fields.hints(type(holder))[fields.field_name(keys[-1])] if fields.is_section(holder) else Any
     yield f"{path}: {fields.describe(tp)}" if fields.is_section(holder) else path
-    if fields.is_section(holder) and (doc := fields.docs(type(holder)).get(str(fields.field_name(keys[-1])))):
+    if fields.is_section(holder) and (doc := fields.docs(type(holder)).get(fields.field_name(keys[-1]))):
         yield from (f"  {line}" for line in textwrap.wrap(doc, _WIDTH))
     yield ""
     yield f"  value    {flow(value)}"

@@ -77,14 +77,9 @@ def _hints(cls: Any) -> Mapping[str, Any]:
     return types.MappingProxyType({name: found[name] for name in names})
 
 
-def field_name(key: Key) -> Key:
+def field_name(key: Key) -> str:
     """Returns the name of the field that is written as `key`: `not_` for `not`."""
-    return f"{key}_" if isinstance(key, str) and keyword.iskeyword(key) else key
-
-
-def rebuild(cls: type[Config], start: Config | None, changes: Mapping[str, Any]) -> Config:
-    """Returns `start` with `changes`, or a new `cls` from its defaults where there is no start."""
-    return cls(**changes) if start is None else dataclasses.replace(start, **changes)
+    return f"{key}_" if keyword.iskeyword(str(key)) else str(key)
 
 
 def required(cls: type[Config]) -> list[str]:
@@ -203,12 +198,6 @@ def value_type(tp: Any) -> Any:
     return typing.get_args(tp)[1] if typing.get_args(tp) else Any
 
 
-def narrowness(tp: Any) -> int:
-    """Returns a sort key: the members of a union are tried from low to high."""
-    order: dict[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
-    return order.get(strip(tp)[0], 5)
-
-
 def describe(tp: Any, many: bool = False) -> str:
     """Returns a type in words, to follow "must be"."""
     bare, limits = strip(tp)
@@ -317,12 +306,10 @@ def settle(value: Any, keys: tuple[Key, ...]) -> tuple[Key, ...]:
     return tuple(settled)
 
 
-def at(value: Any, keys: tuple[Key, ...], default: Any = Ellipsis) -> Any:
-    """Returns the value at `keys` below `value`, or `default`."""
+def at(value: Any, keys: tuple[Key, ...]) -> Any:
+    """Returns the value at `keys` below `value`, or Ellipsis if there is none."""
     for key in settle(value, keys):
         value = dict(children(value)).get(key, Ellipsis)
-        if value is Ellipsis:
-            return default
     return value
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from official_trainer.config import checks, fields, nodes, overrides, values
-from official_trainer.config.declaration import Config, FrozenDict
+from official_trainer.config.declaration import Config
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.nodes import Node, node_at
@@ -46,88 +45,46 @@ def resolve(
     Raises:
       ConfigError: with all problems of all layers.
     """
-    layers = _Layers(base, experiment)
+    found: list[Problem] = []
+    base = values.normalise(base, type(base), "", found.append)
+    trail = Trail(base, experiment)
+    problems = [dataclasses.replace(each, origin=trail.origin(each.path)) for each in found]
+    decoder = Decoder(base, trail, problems)
+    # One at a time: so the problems are in the order of the layers.
+    for node in _nodes(config_files, flags, params_overrides, sets, problems):
+        decoder.merge(node)
+    problems += list(checks.unused(decoder.root, trail, problems))
+    problems += list(checks.rules(decoder.root, trail, problems))
+    if problems:
+        raise ConfigError(problems)
+    return Resolved(decoder.root, experiment, trail, tuple(checks.warnings(decoder.root, trail)))
+
+
+def _nodes(
+    config_files: Sequence[str],
+    flags: Sequence[tuple[str, str, str]],
+    params_overrides: Sequence[str],
+    sets: Sequence[str],
+    problems: list[Problem],
+) -> Iterator[Node]:
+    """Yields what the layers set, low to high."""
     for name in _several(config_files):
-        layers.add_file(os.path.expanduser(name))
+        yield from nodes.load(os.path.expanduser(name), problems)
     for flag, path, text in flags:
-        layers.add_flag(flag, path, text)
+        node = Node("scalar", text, Origin("flag", flag, 1, 1, text), len(text))
+        yield node_at(fields.parse_path(path), node, node)
     for text in _several(params_overrides):
-        layers.add_override(text)
-    for text in _several(sets):
-        layers.add_items(text, _SET, single=True)
-    return layers.finish()
-
-
-class _Layers:
-    def __init__(self, base: Config, experiment: str) -> None:
-        self._experiment = experiment
-        self._problems: list[Problem] = []
-        self._base = values.normalise(base, type(base), "", self._problems.append)
-        self._trail = Trail(self._base, experiment)
-        self._problems = [_from_python(problem, self._trail) for problem in self._problems]
-        self._decoder = Decoder(self._base, self._trail, self._problems)
-
-    def add_file(self, name: str) -> None:
-        for node in nodes.load(name, self._problems):
-            self._decoder.merge(node)
-
-    def add_flag(self, flag: str, path: str, text: str) -> None:
-        origin = Origin("flag", flag, 1, 1, text)
-        node = Node("scalar", text, origin, len(text))
-        self._decoder.merge(node_at(fields.parse_path(path), node, node))
-
-    def add_override(self, text: str) -> None:
         if overrides.is_file(text):
-            self.add_file(os.path.expanduser(text.strip()))
+            yield from nodes.load(os.path.expanduser(text.strip()), problems)
         elif overrides.is_yaml(text):
-            node = nodes.compose(text, Origin("flag", _OVERRIDE, 1, 1, text), self._problems)
-            if node is not None:
-                self._decoder.merge(node)
+            whole = nodes.compose(text, Origin("flag", _OVERRIDE, 1, 1, text), problems)
+            yield from [] if whole is None else [whole]
         else:
-            self.add_items(text, _OVERRIDE, single=False)
-
-    def add_items(self, text: str, flag: str, single: bool) -> None:
-        found = overrides.parse(text, flag, self._problems, single=single)
-        if single and not found and not text.strip():
-            self._problems.append(Problem("expected path=value, got nothing", origin=Origin("flag", flag)))
-        for keys, mark, node in found:
-            if node.op == "~":
-                self._reset(keys, mark)
-            else:
-                self._decoder.merge(node_at(keys, mark, node))
-
-    def _reset(self, keys: tuple[fields.Key, ...], mark: Node) -> None:
-        """Puts back the experiment's value; removes an item from a list, and from a mapping if it was added."""
-        root, origin = self._decoder.root, mark.origin
-        *around, last = fields.settle(root, keys)
-        holder = fields.at(root, tuple(around))
-        value = fields.at(self._base, keys)
-        if isinstance(holder, tuple) and last in range(len(holder)):
-            rest: Any = tuple(part for i, part in enumerate(holder) if i != last)
-        elif isinstance(holder, dict) and last in holder and value is Ellipsis:
-            rest = FrozenDict({key: part for key, part in holder.items() if key != last})
-        else:
-            if value is Ellipsis and fields.is_section(holder):
-                value = fields.at(values.class_default(type(holder)), (last,))
-            self._decoder.merge(node_at(keys, mark, Node("value", value, origin)))
-            self._trail.reset(fields.path_of((*around, last)), origin, value)
-            return
-        self._trail.replace(fields.path_of(tuple(around)), origin)
-        self._decoder.merge(node_at(around, mark, Node("value", rest, origin)))
-
-    def finish(self) -> Resolved:
-        config = self._decoder.root
-        self._problems += list(checks.unused(config, self._trail, self._problems))
-        self._problems += list(checks.rules(config, self._trail, self._problems))
-        if self._problems:
-            raise ConfigError(self._problems)
-        warnings = tuple(checks.warnings(config, self._trail))
-        return Resolved(config, self._experiment, self._trail, warnings)
-
-
-def _from_python(problem: Problem, trail: Trail) -> Problem:
-    """Adds the origin of the value: the experiment or a class."""
-    return dataclasses.replace(problem, origin=trail.origin(problem.path))
+            yield from overrides.parse(text, _OVERRIDE, problems)
+    for text in _several(sets):
+        if not text.strip():
+            problems.append(Problem("expected path=value, got nothing", origin=Origin("flag", _SET)))
+        yield from overrides.parse(text, _SET, problems, single=True)
 
 
 def _several(texts: Sequence[str]) -> Sequence[str]:

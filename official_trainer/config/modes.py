@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, nearest
 
 Evaluates = Literal["interval", "end", "never"]
 """When a training run evaluates: at `validation_interval` and at the end, at the end only, never."""
@@ -40,8 +40,6 @@ def check(mode: str) -> None:
     """
     if mode in MODES:
         return
-    from official_trainer.errors import nearest  # here, because `--help` needs only the names, and quickly
-
     near = nearest(mode, MODES)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ModeError(f"--mode={mode}: no such mode{hint}\nmodes: {', '.join(MODES)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from official_trainer.config.declaration import Between, Config, OneOf, Positive, PositiveFloat
 from official_trainer.config.schema import ExperimentConfig, TaskConfig, TrainerConfig
@@ -182,8 +182,8 @@ class MultiEvalExperimentConfig(ExperimentConfig):
         yield from named_twice("eval_tasks", self.eval_tasks)
 
 
-def named_twice(field: str, routines: Sequence[TaskRoutine]) -> Iterator[tuple[str, str]]:
-    """Yields the field and a message for each task in a list that has the name of an earlier one."""
+def named_twice(field: str, routines: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yields the field and a message for each task in a list that has the `name` of an earlier one."""
     names = [routine.name for routine in routines]
     for number, name in enumerate(names):
         if name and name in names[:number]:

@@ -41,21 +41,22 @@ class Node:
     """A piece of configuration text.
 
     Attributes:
-      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `part` (value: a key, the
-        node of the path that contains it, and the node to put there), or `value` (value: a Python value, already read).
+      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes).
       value: see kind.
       origin: where it starts.
       length: columns it takes on its first line.
       quoted: whether a scalar was quoted.
       op: `=` set or merge, `:=` replace, `+=` append, `-=` remove, `~` reset.
+      is_part: whether it is a mapping with one key of a path, for one part of what is there; all else stays as it is.
     """
 
-    kind: Literal["scalar", "list", "mapping", "part", "value"]
+    kind: Literal["scalar", "list", "mapping"]
     value: Any
     origin: Origin
     length: int = 1
     quoted: bool = False
     op: str = "="
+    is_part: bool = False
 
     @property
     def is_glued(self) -> bool:
@@ -77,10 +78,6 @@ class Node:
             return ("the quoted text " if self.quoted else "") + f"'{shorten(self.value)}'"
         return "a list" if self.kind == "list" else "a mapping"
 
-    def called(self, op: str) -> Node:
-        """Returns the node with another operation; `=` keeps the one it has."""
-        return self if op == "=" else dataclasses.replace(self, op=op)
-
     def problem(self, what: str, path: str = "", **parts: str) -> Problem:
         """Returns a problem at the place of this node."""
         return Problem(what, path, origin=self.origin, length=self.length, **parts)
@@ -89,7 +86,8 @@ class Node:
 def node_at(keys: Sequence[fields.Key], mark: Node, node: Node) -> Node:
     """Returns what puts `node` at `keys`, a path that is written at `mark`; all else stays as it is."""
     for key in reversed(keys):
-        node = Node("part", (key, mark, node), node.origin, node.length)
+        at = dataclasses.replace(mark, value=key, quoted=True)
+        node = Node("mapping", ((at, node),), node.origin, node.length, is_part=True)
     return node
 
 
@@ -179,7 +177,10 @@ class _Converter:
                 what = f"'{key.value}' appears twice in one section, first on line {first}"
                 self._problems.append(key.problem(what, fix="keep one"))
             else:
-                own[key.value] = key, self.node(raw_value)
+                item = self.node(raw_value)
+                if item.value == "" and not item.quoted:  # it ends on another line
+                    item = dataclasses.replace(item, origin=key.origin, length=key.length)
+                own[key.value] = key, item
         yield from (pair for name, pair in merged.items() if name not in own)
         yield from own.values()
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from official_trainer.config import fields
 from official_trainer.config.errors import Origin, Problem
-from official_trainer.config.nodes import Node, compose
+from official_trainer.config.nodes import Node, compose, node_at
 from official_trainer.config.text import flow
 
 _HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+=|:=|=)[^\S\n]*")
@@ -33,9 +33,10 @@ _RESET = re.compile(rf"\s*~({fields.PATH})[^\S\n]*(?=$|[,;\n])")
 _SEPARATOR = re.compile(r"\s*[,;\n]\s*")
 _YAML_FIELD = re.compile(rf"(?:\s*(?:#[^\n]*)?\n)*\s*{fields.PATH}\s*:(?:\s|$)")
 _FILE = re.compile(r"\S.*\.(ya?ml|json)", re.IGNORECASE)
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_FLOW = re.compile(rf"[\[{{,:]\s*(?:{_QUOTED.pattern}|(['\"]))?|[\]}}]", re.DOTALL)
+"""Brackets, and quoted text where YAML reads it as such: after a bracket, comma or colon; or a quote without an end."""
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
-Item = tuple[tuple[fields.Key, ...], Node, Node]
-"""A path as keys, the text of the path, and the node to put there; the operation `~` of the node resets the path."""
 _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 
 
@@ -51,8 +52,8 @@ def is_yaml(text: str) -> bool:
     return not (_HEAD.match(text) or _RESET.match(text)) and _YAML_FIELD.match(text) is not None
 
 
-def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Item]:
-    """Reads items; `single` makes the rest of the text the value of the first."""
+def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Node]:
+    """Reads items as parts of the configuration; `single` makes the rest of the text the value of the first."""
     return list(_Parser(text, flag, problems, single).items())
 
 
@@ -69,31 +70,32 @@ class _Parser:
         self._single = single
         self._partner = _bracket_pairs(text)
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[Node]:
         at = 0
         while self._text[at:].strip():
             reset = _RESET.match(self._text, at)
             if reset and (not self._single or reset.end() == len(self._text)):
                 mark = self._scalar(*reset.span(1))
-                yield fields.parse_path(reset[1]), mark, mark.called("~")
+                yield node_at(fields.parse_path(reset[1]), mark, dataclasses.replace(mark, op="~"))
                 at = self._next(reset.end())
                 continue
             head = _HEAD.match(self._text, at)
             if head is None:
-                start = at + len(self._text[at:]) - len(self._text[at:].lstrip())
-                self._fail(start)
+                self._fail(len(self._text) - len(self._text[at:].lstrip()))
                 return
             node, end = self._value(head.end())
             if node is None:
                 return
-            yield fields.parse_path(head[1]), self._scalar(*head.span(1)), node.called(head[2])
+            node = node if head[2] == "=" else dataclasses.replace(node, op=head[2])
+            yield node_at(fields.parse_path(head[1]), self._scalar(*head.span(1)), node)
             at = self._next(end)
 
     def _value(self, at: int) -> tuple[Node | None, int]:
         first = self._text[at : at + 1]
         if first in ("[", "{") and self._ends_value(end := self._flow_end(at)):
             return compose(self._text[at:end], self._origin(at), self._problems), end
-        if first in ("'", '"') and self._ends_value(end := self._quote_end(at)):
+        quote = _QUOTED.match(self._text, at)
+        if quote and self._ends_value(end := quote.end()):
             return dataclasses.replace(self._scalar(at, end), value=_unquote(self._text[at:end]), quoted=True), end
         end = len(self._text) if self._single else self._bare_end(at)
         stop = at + len(self._text[at:end].rstrip())
@@ -101,27 +103,12 @@ class _Parser:
 
     def _flow_end(self, at: int) -> int:
         """Returns the index after the bracket that closes the one at `at`, minding quotes; -1 if none does."""
-        depth, i, before = 0, at, ""
-        while i < len(self._text):
-            char = self._text[i]
-            if char in "'\"" and before in "[{,:":
-                i = self._quote_end(i)
-                if i < 0:
-                    return -1
-                before = char
-                continue
-            depth += (char in "[{") - (char in "]}")
-            i += 1
-            if depth == 0:
-                return i
-            before = before if char.isspace() else char
+        depth = 0
+        for token in _FLOW.finditer(self._text, at):
+            depth += (token[0][0] in "[{") - (token[0] in "]}")
+            if depth == 0 or token[1]:
+                return -1 if token[1] else token.end()
         return -1
-
-    def _quote_end(self, at: int) -> int:
-        """Returns the index after the quote that closes the one at `at`; -1 if none does."""
-        pattern = r"'(?:[^']|'')*'" if self._text[at] == "'" else r'"(?:[^"\\]|\\.)*"'
-        match = re.compile(pattern, re.DOTALL).match(self._text, at)
-        return match.end() if match else -1
 
     def _ends_value(self, end: int) -> bool:
         if end < 0:

@@ -15,15 +15,17 @@ from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.text import flow
 
 _BASE = Origin("experiment", "the base")
+_DEFAULT = Origin("default")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting of a value. `time` orders settings; those before a section was replaced do not count below it."""
+class _Event:
+    """A value that was set, or a section or list that was replaced; earlier events do not count below it."""
 
+    path: str
     origin: Origin
-    value: Any
-    time: int
+    value: Any = None
+    is_replacement: bool = False
 
 
 class Trail:
@@ -32,59 +34,46 @@ class Trail:
     def __init__(self, base: Config, experiment: str = "") -> None:
         self._base = base
         self._experiment = Origin("experiment", experiment)
-        self._settings: dict[str, list[Setting]] = {}
-        self._replaced: dict[str, tuple[int, Origin | None]] = {}
-        self._time = 0
+        self._events: list[_Event] = []
 
     def note(self, path: str, origin: Origin, value: Any) -> None:
         """Records that `origin` set `path`."""
-        self._time += 1
-        self._settings.setdefault(path, []).append(Setting(origin, value, self._time))
+        self._events.append(_Event(path, origin, value))
 
-    def replace(self, path: str, origin: Origin | None = None) -> None:
+    def replace(self, path: str, origin: Origin = _DEFAULT) -> None:
         """Records that the section or list at `path` was replaced.
 
         Parts below it that are not set later have this `origin`, or without one the defaults of their class.
         """
-        self._time += 1
-        self._replaced[path] = self._time, origin
+        self._events.append(_Event(path, origin, is_replacement=True))
 
     def reset(self, path: str, origin: Origin, value: Any) -> None:
         """Records that `origin` restored `value`, which the base has at `path`."""
         for place, part in fields.walk(value, path):
-            if place != path and not fields.is_section(part):
+            if not fields.is_section(part):
                 self.note(place, origin, part)
-        self._time += 1
-        self._replaced[path] = self._time, _BASE
+        self.replace(path, _BASE)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def forget(self, count: int) -> None:
+        """Removes all but the first `count` events."""
+        del self._events[count:]
 
     def last(self, path: str) -> Origin | None:
         """Returns the last file or flag that set `path`, or None."""
-        found = self._settings.get(path)
-        return found[-1].origin if found else None
+        return next((event.origin for event in reversed(self._settings(path))), None)
 
     def touched(self) -> list[str]:
         """Returns every path that a file or a flag has set, in the order in which they were first set."""
-        return list(self._settings)
-
-    def take(self, other: Trail) -> None:
-        """Takes over the content of `other`, a `copy` that was changed."""
-        self._settings, self._replaced, self._time = other._settings, other._replaced, other._time
-
-    def copy(self) -> Trail:
-        """Returns an independent copy."""
-        twin = Trail(self._base, self._experiment.name)
-        twin._settings = {path: list(found) for path, found in self._settings.items()}
-        twin._replaced, twin._time = dict(self._replaced), self._time
-        return twin
+        return list(dict.fromkeys(event.path for event in self._events if not event.is_replacement))
 
     def origin(self, path: str) -> Origin:
         """Returns what set `path` last."""
-        cut, owner = self._cut(path)
-        last = self._settings.get(path, [None])[-1]
-        if last is not None and last.time > cut:
-            return last.origin
-        if cut and owner is not _BASE:
-            return owner or Origin("default")
+        for event in reversed(self._events):
+            if is_inside(path, event.path) if event.is_replacement else event.path == path:
+                return self._origin_in_base(path) if event.origin is _BASE else event.origin
         return self._origin_in_base(path)
 
     def history(self, path: str, value: Any) -> list[tuple[Origin, Any]]:
@@ -92,19 +81,17 @@ class Trail:
         steps: list[tuple[Origin, Any]] = []
         default = self.default(path)
         if default is not Ellipsis:
-            steps.append((Origin("default"), default))
+            steps.append((_DEFAULT, default))
         if self._origin_in_base(path).kind == "experiment":
             steps.append((self._experiment, fields.at(self._base, fields.parse_path(path))))
-        steps += [(setting.origin, setting.value) for setting in self._settings.get(path, [])]
+        steps += [(event.origin, event.value) for event in self._settings(path)]
         origin = self.origin(path)
         if not steps or steps[-1][0] != origin:
             steps.append((origin, value))
         return steps
 
-    def _cut(self, path: str) -> tuple[int, Origin | None]:
-        """Returns the time at which `path`, or something around it, was last replaced, and the origin."""
-        times = [found for around, found in self._replaced.items() if is_inside(path, around)]
-        return max(times, key=lambda found: found[0], default=(0, None))
+    def _settings(self, path: str) -> list[_Event]:
+        return [event for event in self._events if event.path == path and not event.is_replacement]
 
     def default(self, path: str) -> Any:
         """Returns the default of `path` in the classes of the base; Ellipsis if there is none."""
@@ -120,8 +107,9 @@ class Trail:
     def _origin_in_base(self, path: str) -> Origin:
         default = self.default(path)
         value = fields.at(self._base, fields.parse_path(path))
-        if value is Ellipsis or (default is not Ellipsis and _same(value, default)):
-            return Origin("default")
+        is_default = value == default or (value != value and default != default)  # NaN equals NaN here
+        if value is Ellipsis or (default is not Ellipsis and is_default):
+            return _DEFAULT
         return self._experiment
 
 
@@ -166,8 +154,3 @@ class Resolved:
 def is_inside(path: str, around: str) -> bool:
     """Whether `path` is `around` or a part of it."""
     return path == around or not around or path.startswith((f"{around}.", f"{around}["))
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two values are equal; a NaN equals itself."""
-    return a == b or (a != a and b != b)

@@ -153,14 +153,10 @@ def _section(cls: type[Config], paths: list[str], only: list[str] | None = None)
     default, docs = values.class_default(cls), fields.docs(cls)
     for name in names:
         tp, shown = fields.hints(cls)[name], getattr(default, name, getattr(cls, name, None))
-        text = "" if name in fields.required(cls) or _is_whole(shown) else f"`{flow(shown)}`"
+        has_table = fields.is_section(shown) and not shown.IS_WHOLE
+        text = "" if name in fields.required(cls) or has_table else f"`{flow(shown)}`"
         meaning = docs.get(name, "").replace("|", "\\|")
         yield f"| `{spelling(name)}` | {_type(tp)} | {text} | {', '.join(fields.allowed(tp, '`'))} | {meaning} |"
-
-
-def _is_whole(default: Any) -> bool:
-    """Whether a default is a section with a table of its own."""
-    return fields.is_section(default) and not default.IS_WHOLE
 
 
 def _type(tp: Any) -> str:

@@ -13,13 +13,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from official_trainer.config.components import ActionConfig, TrackerConfig
-from official_trainer.config.declaration import (
-    Between,
-    Config,
-    NonNegative,
-    Positive,
-    PositiveFloat,
-)
+from official_trainer.config.declaration import Between, Config, NonNegative, Positive, PositiveFloat
 from official_trainer.config.optimization import OptimizationConfig
 
 

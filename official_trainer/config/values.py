@@ -41,7 +41,7 @@ def blank(value: Any) -> Config | None:
         part, declared = getattr(value, name), getattr(default, name)
         if fields.is_section(part) and type(part) is not type(declared):
             changes[name] = blank(part) or class_default(type(part))
-    return fields.rebuild(type(value), default, changes) if changes and all(changes.values()) else None
+    return default.replace(**changes) if changes and all(changes.values()) else None
 
 
 def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
@@ -52,8 +52,6 @@ def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
     if fields.is_section(value):
         return _normalise_section(value, tp, path, report)
     bare, limits = fields.strip(tp)
-    if value is None and fields.NoneType in fields.arms(tp):
-        return None
     arms = fields.arms(tp) if fields.is_union(bare) else []
     # The arm of the value's own type comes first: in `int | float`, 1.0 stays a float.
     for arm in sorted(arms, key=lambda arm: fields.strip(arm)[0] is not type(value)):
@@ -80,7 +78,7 @@ def _normalise_section(value: Config, tp: Any, path: str, report: Report) -> Any
     }
     if isinstance(value, OneOf):
         _check_choice(value, path, report)
-    return fields.rebuild(cls, value, parts)
+    return value.replace(**parts)
 
 
 def _check_choice(value: OneOf, path: str, report: Report) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from official_trainer import triggers
+from official_trainer.config import fields
 from official_trainer.config.declaration import Above, Config, Positive, PositiveFloat
 
 
@@ -95,44 +96,32 @@ class When(Config):
     def trigger(self) -> triggers.Trigger:
         """Returns the trigger that this describes."""
         (name,) = self._chosen()
-        trigger = self._build(name)
+        trigger = _TRIGGERS[name](getattr(self, fields.field_name(name)))
+        if isinstance(trigger, triggers.EverySeconds) and self.measure_from is not None:
+            trigger = dataclasses.replace(trigger, measure_from=self.measure_from)
         return triggers.AnyOf((trigger, triggers.AtEnd())) if self.call_on_end else trigger
 
     def _chosen(self) -> list[str]:
-        return [name for name in _TRIGGERS if getattr(self, f"{name}_" if name == "not" else name) not in (None, False)]
-
-    def _build(self, name: str) -> triggers.Trigger:
-        match name:
-            case "exponential":
-                assert self.exponential is not None
-                return triggers.Exponential(self.exponential.start, self.exponential.factor)
-            case "every_seconds":
-                assert self.every_seconds is not None
-                return triggers.EverySeconds(self.every_seconds, self.measure_from or "end")
-            case "any":
-                return triggers.AnyOf(tuple(part.trigger() for part in self.any or ()))
-            case "all":
-                return triggers.AllOf(tuple(part.trigger() for part in self.all or ()))
-            case "not":
-                assert self.not_ is not None
-                return triggers.Not(self.not_.trigger())
-            case "after_eval" | "after_summary" | "at_end":
-                return _TRIGGERS[name]()
-        return _TRIGGERS[name](getattr(self, name))
+        return [name for name in _TRIGGERS if getattr(self, fields.field_name(name)) not in (None, False)]
 
 
-_TRIGGERS: dict[str, Callable[..., triggers.Trigger]] = {
+def _all(parts: tuple[When, ...]) -> tuple[triggers.Trigger, ...]:
+    return tuple(part.trigger() for part in parts)
+
+
+_TRIGGERS: dict[str, Callable[[Any], triggers.Trigger]] = {
     "every": triggers.Every,
     "at_steps": triggers.AtSteps,
     "first_steps": triggers.FirstSteps,
     "first_steps_of_process": triggers.FirstStepsOfProcess,
     "n_times": triggers.NTimes,
-    "exponential": triggers.Exponential,
+    "exponential": lambda section: triggers.Exponential(section.start, section.factor),
     "every_seconds": triggers.EverySeconds,
-    "after_eval": triggers.AfterEval,
-    "after_summary": triggers.AfterSummary,
-    "at_end": triggers.AtEnd,
-    "any": triggers.AnyOf,
-    "all": triggers.AllOf,
-    "not": triggers.Not,
+    "after_eval": lambda _: triggers.AfterEval(),
+    "after_summary": lambda _: triggers.AfterSummary(),
+    "at_end": lambda _: triggers.AtEnd(),
+    "any": lambda parts: triggers.AnyOf(_all(parts)),
+    "all": lambda parts: triggers.AllOf(_all(parts)),
+    "not": lambda part: triggers.Not(part.trigger()),
 }
+"""The trigger of each field, from its value."""

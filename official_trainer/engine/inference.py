@@ -90,7 +90,7 @@ class Inference:
         num_examples = num_examples_of(inputs)
 
         def infer() -> dict[str, tf.Tensor]:
-            with NamedStreams(self._seed, "prediction", number):
+            with NamedStreams(self._seed, "prediction", number).drawn():
                 outputs = step_of_task(split_inputs(inputs)[0], self._model)
             for value in tf.nest.flatten(outputs, expand_composites=False):
                 if isinstance(value, tf.RaggedTensor | tf.SparseTensor):

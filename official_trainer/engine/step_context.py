@@ -20,8 +20,7 @@ from official_trainer.engine.windows import InputWait
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import optimization
-from official_trainer.tasks.multi_task.model import is_built
-from official_trainer.tasks.multi_task.task import MultiTask, Part
+from official_trainer.tasks.multi_task.task import MultiTask, Part, is_built
 from official_trainer.tasks.random_streams import RandomStreams
 
 _MAX_TRACES = 20  # for configs without the field

@@ -28,8 +28,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.tasks import optimization, variables
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.multi_task.model import sub_model
-from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, train_section
+from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, sub_model, train_section
 
 _logger = logging.getLogger(__name__)
 

@@ -12,14 +12,15 @@ once for each update.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import publish
-from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.scopes import during
 
 Step = Callable[..., dict[str, Any]]
 """A task's `train_step(inputs, model, optimizer, metrics)`."""
@@ -33,33 +34,16 @@ class AccumulationError(UserError, ValueError):
     __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
 
 
-class _Here(threading.local):
-    micro_batch: _MicroBatch | None = None  # replicas are traced in threads of their own
-
-
-_here = _Here()
-
-
 class _MicroBatch:
-    """Takes the gradients that one call of a step passes to the optimizer; entered around the call."""
+    """Takes the gradients that one call of a step passes to the optimizer; set during the call."""
 
     def __init__(self, variables: Sequence[Any], sums: Sequence[tf.Tensor], scale: float | None) -> None:
         """Adds to `sums`, one for each of `variables`; with a `scale`, applies the sums times the scale."""
         self._numbers = {id(variable): number for number, variable in enumerate(variables)}
         self.sums = list(sums)
         self._scale = scale
+        self.is_last = scale is not None
         self.calls = 0
-
-    def __enter__(self) -> _MicroBatch:
-        self._outer, _here.micro_batch = _here.micro_batch, self
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        _here.micro_batch = self._outer
-
-    @property
-    def is_last(self) -> bool:
-        return self._scale is not None
 
     def take(self, apply: Callable[..., Any], gradients: Sequence[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
@@ -78,6 +62,7 @@ class _MicroBatch:
 
 
 _FIELD = "trainer.gradient_accumulation_steps"
+_micro_batch: ContextVar[_MicroBatch | None] = ContextVar("micro_batch", default=None)
 
 
 class Accumulator:
@@ -92,9 +77,10 @@ class Accumulator:
 
         @tf.autograph.experimental.do_not_convert
         def apply_gradients(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            if _here.micro_batch is None:
+            micro_batch = _micro_batch.get()
+            if micro_batch is None:
                 return apply(grads_and_vars, *args, **kwargs)
-            return _here.micro_batch.take(apply, list(grads_and_vars), *args, **kwargs)
+            return micro_batch.take(apply, list(grads_and_vars), *args, **kwargs)
 
         # Tasks check the class of an optimizer, so it stays the same object; and Keras would track the function.
         object.__setattr__(optimizer, "apply_gradients", apply_gradients)
@@ -107,8 +93,7 @@ class Accumulator:
           loss_name: the key of the loss in its logs.
           entered: returns the context of a call, for the number of the micro-batch (scalar int64).
         """
-        autograph = tf.__internal__.autograph  # AutoGraph does not convert a loop's body by itself
-        converted = autograph.tf_convert(step, autograph.control_status_ctx())
+        converted = convert(step)  # AutoGraph does not convert a loop's body by itself
 
         @tf.autograph.experimental.do_not_convert
         def run(inputs: Any, **kwargs: Any) -> dict[str, Any]:
@@ -125,9 +110,15 @@ class Accumulator:
 
         def call(number: Any, sums: Sequence[tf.Tensor], scale: float | None) -> tuple[list[tf.Tensor], tf.Tensor]:
             part = tf.nest.map_structure(lambda whole, size: _part(whole, number, size), inputs, sizes)
-            with _MicroBatch(variables, sums, scale) as micro_batch, entered(tf.cast(number, tf.int64)):
+            micro_batch = _MicroBatch(variables, sums, scale)
+            with during(_micro_batch, micro_batch), entered(tf.cast(number, tf.int64)):
                 loss = step(part)
-            _check_calls(micro_batch)
+            if micro_batch.calls != 1:
+                raise AccumulationError(
+                    f"{_FIELD}: the task's train_step called optimizer.apply_gradients {micro_batch.calls} times; "
+                    "gradients can be accumulated if it calls it once, with all of them. Change the step, or set it "
+                    "to 1"
+                )
             return micro_batch.sums, tf.reduce_mean(tf.cast(loss, tf.float32))
 
         def body(number: tf.Tensor, total: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
@@ -168,7 +159,8 @@ def _explained_communication() -> Iterator[None]:
 @do_not_convert
 def is_update() -> bool:
     """Whether the step that is being traced ends with an update; false for all but the last micro-batch."""
-    return _here.micro_batch is None or _here.micro_batch.is_last
+    micro_batch = _micro_batch.get()
+    return micro_batch is None or micro_batch.is_last
 
 
 def check_used(accumulator: Accumulator | None, trainer: Any) -> None:
@@ -181,14 +173,6 @@ def check_used(accumulator: Accumulator | None, trainer: Any) -> None:
         raise AccumulationError(
             f"{_FIELD}: {type(trainer).__name__}.train_step does not call the method that it overrides, which "
             "accumulates; call super().train_step, or set it to 1"
-        )
-
-
-def _check_calls(micro_batch: _MicroBatch) -> None:
-    if micro_batch.calls != 1:
-        raise AccumulationError(
-            f"{_FIELD}: the task's train_step called optimizer.apply_gradients {micro_batch.calls} times; gradients "
-            "can be accumulated if it calls it once, with all of them. Change the step, or set it to 1"
         )
 
 

@@ -75,15 +75,18 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
 
 def exported_step(directory: str) -> int | None:
     """Returns the step of the SavedModel in `directory`, or None if there is none."""
-    path = files.join(directory, "export.json")
-    return json.loads(files.read_text(path))["step"] if files.exists(path) else None
+    return _record(directory).get("step")
 
 
 def holds(directory: str, model: Any, *, step: int) -> bool:
     """Whether the SavedModel in `directory` is of `step` and has the current weights of `model`."""
-    path = files.join(directory, "export.json")
-    record = json.loads(files.read_text(path)) if files.exists(path) else {}
+    record = _record(directory)
     return record.get("step") == step and record.get("weights") == _digest(model)
+
+
+def _record(directory: str) -> dict[str, Any]:
+    path = files.join(directory, "export.json")
+    return json.loads(files.read_text(path)) if files.exists(path) else {}
 
 
 def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -> None:

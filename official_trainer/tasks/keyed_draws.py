@@ -14,18 +14,14 @@ import contextlib
 import functools
 import inspect
 import random
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from official_trainer.lazy import load, tf
+from official_trainer.tasks.scopes import current_graph, during
 
-
-class _Here(threading.local):
-    keys: _Keys | None = None
-
-
-_here = _Here()
+_keys: ContextVar[_Keys | None] = ContextVar("keys", default=None)
 
 
 class _Keys:
@@ -33,13 +29,13 @@ class _Keys:
 
     def __init__(self, key_of: Callable[[int], tf.Tensor]) -> None:
         self._key_of = key_of
-        self._graph = _graph()
+        self._graph = current_graph()
         self._num_drawn = 0
 
     def apply_here(self) -> bool:
         """Whether a draw here happens once for each key: not in a loop, nor in a function with other callers."""
         branch = load("tensorflow.python.ops.control_flow_v2_func_graphs").CondBranchFuncGraph
-        graph = _graph()
+        graph = current_graph()
         while graph is not self._graph and isinstance(graph, branch):
             graph = graph.outer_graph
         return graph is self._graph
@@ -49,23 +45,14 @@ class _Keys:
         return self._key_of(self._num_drawn - 1)
 
 
-def _graph() -> Any:
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-@contextlib.contextmanager
-def keyed(key_of: Callable[[int], tf.Tensor]) -> Iterator[None]:
-    """Makes random operations that are traced in a `with` block, in this thread, draw from keys.
+def keyed(key_of: Callable[[int], tf.Tensor]) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which random operations that are traced in this thread draw from keys.
 
     Args:
       key_of: returns the key, int64 [2], of a draw by its number, from 0 in the order of the code.
     """
     _install()
-    outer, _here.keys = _here.keys, _Keys(key_of)
-    try:
-        yield
-    finally:
-        _here.keys = outer
+    return during(_keys, _Keys(key_of))
 
 
 @contextlib.contextmanager
@@ -95,14 +82,15 @@ def _map(self: Any, original: Any, map_func: Any, num_parallel_calls: Any = None
         return tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64), element
 
     def from_key(key: tf.Tensor, element: Any) -> Any:
-        with keyed(lambda number: key + number * _STRIDE):
+        with keyed(lambda number: key + number * STRIDE):
             return map_func(*element)
 
     mapped = original(original(self, with_key), from_key, num_parallel_calls, *args, **options)
     return original(self, map_func) if _draws(mapped) else mapped
 
 
-_STRIDE = 1_000_003  # distant, so that keys that a stateless operation computes from these differ as well
+STRIDE = 1_000_003
+"""A distance of keys, so that those that an operation or its caller computes from them by small numbers differ too."""
 
 
 def _draws(mapped: Any) -> bool:
@@ -163,7 +151,7 @@ def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
 
     @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
-        keys = _here.keys
+        keys = _keys.get()
         if keys is None or not keys.apply_here():
             return original(*args, **kwargs)
         arguments = signature.bind(*args, **kwargs).arguments

@@ -22,13 +22,15 @@ A name that is published twice in a step, for example by a layer that is called 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.tasks.scopes import current_graph, during
+from official_trainer.tasks.variables import free_name
 from official_trainer.tracking import Histogram, Image
 
 Tensors = dict[str, dict[str, Any]]
@@ -41,12 +43,9 @@ class PublishError(UserError, ValueError):
     __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
 
 
-class _Here(threading.local):
-    collection: Collection | None = None
-    request: Request | None = None
-
-
-_here = _Here()
+_collection: ContextVar[_Collection | None] = ContextVar("collection", default=None)
+_request: ContextVar[Tensors | None] = ContextVar("request", default=None)
+"""What a step of all replicas fills with the values that it publishes, where they are requested."""
 
 
 # For authors of models and tasks.
@@ -91,30 +90,24 @@ def image(name: str, value: Any, *, max_images: int = 3) -> None:
 @do_not_convert
 def is_wanted() -> bool:
     """Whether the published values of this step are requested; for values that are expensive to compute."""
-    return _here.collection is not None and _here.collection.is_wanted
+    collection = _collection.get()
+    return collection is not None and collection.is_wanted
 
 
 # For the engine, which runs steps.
 
 
-class Collection:
-    """The published values of one replica in a step; entered around the step, in the thread and graph that trace it."""
+class _Collection:
+    """The published values of one replica in a step; made in the thread and graph that trace the step."""
 
     def __init__(self, *, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
         self.tensors: Tensors = {"scalar": {}, "histogram": {}, "image": {}}
-
-    def __enter__(self) -> Collection:
-        self._outer, _here.collection = _here.collection, self
-        self._graph = _current_graph()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        _here.collection = self._outer
+        self._graph = current_graph()
 
     def check_place(self, call: str, value: Any) -> None:
         """Refuses a value of a graph inside the step's graph, from which it cannot be returned."""
-        here = _current_graph()
+        here = current_graph()
         if here is not self._graph or (here is not None and getattr(value, "graph", here) is not here):
             raise PublishError(
                 f"{call} is called inside a tf.function, tf.cond or loop (an `if` or `for` over tensors, a recurrent "
@@ -122,55 +115,30 @@ class Collection:
                 "publish it outside."
             )
 
-    def free_name(self, name: str) -> str:
-        """Returns `name`, with the first unused number from 2 on if it is used already."""
-        taken = {name for named in self.tensors.values() for name in named}
-        free, number = name, 2
-        while free in taken:
-            free, number = f"{name}_{number}", number + 1
-        return free
 
-
-@contextlib.contextmanager
-def discarded() -> Iterator[None]:
-    """Discards what is published in a `with` block, for a part of a step that is run several times."""
-    outer, _here.collection = _here.collection, None
-    try:
-        yield
-    finally:
-        _here.collection = outer
-
-
-class Request:
-    """Requests the published values of a step; entered around the step of all replicas, which fills it."""
-
-    def __init__(self) -> None:
-        self.tensors: Tensors = {}
-
-    def __enter__(self) -> Request:
-        self._outer, _here.request = _here.request, self
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        _here.request = self._outer
+def discarded() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context that discards what is published, for a part of a step that is run several times."""
+    return during(_collection, None)
 
 
 def is_requested() -> bool:
     """Whether the step of all replicas that is being traced has to return its published values; see `deliver`."""
-    return _here.request is not None
+    return _request.get() is not None
 
 
 def deliver(tensors: Tensors | None) -> None:
     """Takes the values that the replicas have published in this step; None if they were not requested."""
-    if _here.request is not None and tensors is not None:
-        _here.request.tensors = tensors
+    request = _request.get()
+    if request is not None and tensors is not None:
+        request.update(tensors)
 
 
 def collecting(step: Callable[..., Any], *, is_wanted: bool) -> Callable[..., tuple[Any, Tensors]]:
     """Returns one replica's `step` as a function that also returns its published values, if `is_wanted`."""
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
-        with Collection(is_wanted=is_wanted) as collection:
+        collection = _Collection(is_wanted=is_wanted)
+        with during(_collection, collection):
             returned = step(*args, **kwargs)
         return returned, collection.tensors
 
@@ -181,9 +149,10 @@ def returning(step: Callable[[Any], Any]) -> Callable[[Any], Tensors]:
     """Returns the `step` of all replicas as a function that returns their published values."""
 
     def run(inputs: Any) -> Tensors:
-        with Request() as request:
+        tensors: Tensors = {}
+        with during(_request, tensors):
             step(inputs)
-        return request.tensors
+        return tensors
 
     return run
 
@@ -203,20 +172,15 @@ def on_host(tensors: Tensors, strategy: tf.distribute.Strategy) -> dict[str, flo
 
 
 def _publish(kind: str, name: str, value: Any, check: Callable[[str, tf.Tensor], tf.Tensor]) -> None:
-    collection = _here.collection
+    collection = _collection.get()
     if collection is None:
         return
     call = f"publish.{kind}({name!r}, …)"
-    collection.check_place(
-        call, value
-    )  # at every step: otherwise the run would fail late, at the first step that is requested
+    # At every step: otherwise the run would fail late, at the first step that is requested.
+    collection.check_place(call, value)
     if collection.is_wanted:
-        tensor = check(call, tf.convert_to_tensor(value))
-        collection.tensors[kind][collection.free_name(name)] = tensor
-
-
-def _current_graph() -> Any:
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        taken = {name for named in collection.tensors.values() for name in named}
+        collection.tensors[kind][free_name(name, taken)] = check(call, tf.convert_to_tensor(value))
 
 
 def _checked_scalar(call: str, tensor: tf.Tensor) -> tf.Tensor:

@@ -8,16 +8,16 @@ Does not own: the order of data (`inputs/order.py`).
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import random
-import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from official_trainer.errors import UserError
 from official_trainer.lazy import keras, load, tf
 from official_trainer.tasks import keyed_draws
+from official_trainer.tasks.scopes import during
 from official_trainer.tasks.variables import layers_of
 
 
@@ -30,11 +30,7 @@ def enable(seed: int) -> None:
     keras.utils.set_random_seed(seed % 2**32)
 
 
-class _Here(threading.local):
-    streams: NamedStreams | None = None
-
-
-_here = _Here()
+_streams: ContextVar[NamedStreams | None] = ContextVar("streams", default=None)
 
 
 class RandomStreamError(UserError, RuntimeError):
@@ -57,21 +53,23 @@ def seed(name: str) -> tf.Tensor:
     Raises:
       RandomStreamError: called outside of a step, as in a layer while a model is built.
     """
-    if _here.streams is None:
+    streams = _streams.get()
+    if streams is None:
         raise RandomStreamError(
             f"random_streams.seed({name!r}) is called outside of a step, so there is nothing that the seed could "
             "depend on. Call it in Task.train_step or Task.validation_step, or in what they call; in a layer, only if "
             "`training` is true, because layers are called to build the model too."
         )
-    return _here.streams.seed(name)
+    return streams.seed(name)
 
 
 def again() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context that repeats the random numbers of the step from its start, each time it is entered.
+    """Returns a context that repeats the random numbers of the step from its start; every call returns a new one.
 
     For a computation that is repeated within a step and must draw the same numbers each time, also in a loop.
     """
-    return contextlib.nullcontext() if _here.streams is None else copy.copy(_here.streams)
+    streams = _streams.get()
+    return contextlib.nullcontext() if streams is None else streams.drawn()
 
 
 @contextlib.contextmanager
@@ -126,29 +124,23 @@ class RandomStreams:
 
         return with_streams
 
-    def named(self, domain: str, place: tf.Variable | tf.Tensor) -> NamedStreams:
+    def named(self, domain: str, place: tf.Variable | tf.Tensor) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""
-        return NamedStreams(self._seed, domain, place)
+        return NamedStreams(self._seed, domain, place).drawn()
 
 
 class NamedStreams:
-    """Named seeds for one step of one replica; entered around the step, in the thread that traces it.
-
-    TensorFlow's stateful random operations in the step draw from such seeds too.
-    """
+    """Named seeds for one step of one replica."""
 
     def __init__(self, seed: int, domain: str, place: tf.Variable | tf.Tensor) -> None:
         self._words = f"{seed} {domain}"
         self._place = place
 
-    def __enter__(self) -> None:
-        self._outer, _here.streams = _here.streams, self
-        self._draws = keyed_draws.keyed(lambda number: self.seed(f"tf.random {number}"))
-        self._draws.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._draws.__exit__(*error)
-        _here.streams = self._outer
+    @contextlib.contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Makes `seed` and TensorFlow's stateful random operations draw from these seeds, in the thread that traces."""
+        with during(_streams, self), keyed_draws.keyed(lambda number: self.seed(f"tf.random {number}")):
+            yield
 
     def seed(self, name: str) -> tf.Tensor:
         """Returns the seed of a name, int64 [2]; stateless operations hash it, so seeds only have to be different."""
@@ -157,11 +149,7 @@ class NamedStreams:
         replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
         value = self._place if isinstance(self._place, tf.Tensor) else self._place.read_value()
         place = tf.cast(value, tf.int64)
-        # Distant, so that seeds that a caller computes from these, by adding a small number, differ as well.
-        return tf.stack([high + place * _STRIDE, low + replica * _STRIDE])
-
-
-_STRIDE = 1_000_003
+        return tf.stack([high + place * keyed_draws.STRIDE, low + replica * keyed_draws.STRIDE])
 
 
 def find_generators(model: Any) -> list[tf.random.Generator]:

@@ -19,19 +19,12 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from official_trainer.tracking.monitored import Direction, find_metric, is_better
 
 _Number = Fraction | float
 """A sum: exact if every number in it is finite; else NaN or an infinity."""
-
-
-class Part(Protocol):
-    """A part of `Results`. Trackers show parts that have a number `value`."""
-
-    def merge(self, other: Any) -> Any:
-        """Returns this and `other`, of the same class, merged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +144,7 @@ class Results:
     """Named parts, which may be `Results` themselves: `Results({"dev": Results({"accuracy": Mean.of(…)})})`.
 
     Attributes:
-      parts: by name.
+      parts: by name; each has `merge(other)`, for another part of its class. Trackers show those with a number `value`.
     """
 
     parts: Mapping[str, Any] = dataclasses.field(default_factory=dict)

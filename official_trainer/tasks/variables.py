@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from official_trainer.lazy import tf
@@ -64,13 +64,13 @@ def flatten(tree: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for path, variable in _leaves(tree, ""):
-        found[_free(path, found)] = variable
+        found[free_name(path, found)] = variable
     return found
 
 
 def table(tree: Any) -> list[Row]:
     """Returns a row for each variable; the variables of a frozen layer are not trainable."""
-    trained = {id(variable) for variable in _trained(tree)}
+    trained = {id(each) for _, each in _leaves(tree, "", "trainable_variables") if getattr(each, "trainable", False)}
     return [
         Row(path, tuple(variable.shape), *_dtype(variable), is_trainable=id(variable) in trained)
         for path, variable in flatten(tree).items()
@@ -117,18 +117,28 @@ def layers_of(model: Any) -> Iterator[Any]:
         yield from part._flatten_layers() if hasattr(part, "_flatten_layers") else [part]
 
 
-def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Returns `name`, with the first unused number from 2 on if it is taken: `name_2`."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
+
+
+def _leaves(tree: Any, prefix: str, name: str = "variables") -> Iterator[tuple[str, Any]]:
+    """Yields path and variable; `name` is the attribute that has those of a model, layer, module or optimizer."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
-            yield from _leaves(value, f"{prefix}{key}/")
+            yield from _leaves(value, f"{prefix}{key}/", name)
     elif isinstance(tree, list | tuple):
         for index, value in enumerate(tree):
             if _is_variable(value):
                 yield prefix + _name(value), value  # its name means more than its index
             else:
-                yield from _leaves(value, f"{prefix}{index}/")
+                yield from _leaves(value, f"{prefix}{index}/", name)
     elif hasattr(tree, "variables"):
-        for variable in _called(tree.variables):
+        of_tree = getattr(tree, name, ())
+        for variable in of_tree() if callable(of_tree) else of_tree:  # it is a method of Keras's optimizers
             yield prefix + _name(variable), variable
     else:
         yield prefix.rstrip("/") or _name(tree), tree
@@ -140,29 +150,6 @@ def _is_variable(value: Any) -> bool:
 
 def _name(variable: Any) -> str:
     return str(variable.name).removesuffix(":0")
-
-
-def _free(path: str, taken: Mapping[str, Any]) -> str:
-    number, name = 2, path
-    while name in taken:
-        name, number = f"{path}_{number}", number + 1
-    return name
-
-
-def _trained(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, Mapping):
-        tree = list(tree.values())
-    if isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _trained(value)
-    elif hasattr(tree, "trainable_variables"):
-        yield from _called(tree.trainable_variables)
-    elif getattr(tree, "trainable", False):
-        yield tree
-
-
-def _called(variables: Any) -> Iterable[Any]:
-    return variables() if callable(variables) else variables  # it is a method of Keras's optimizers
 
 
 def _dtype(variable: Any) -> tuple[str, int]:

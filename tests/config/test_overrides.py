@@ -257,3 +257,20 @@ def _equal(found, value):
     if isinstance(value, float) and math.isnan(value):
         return isinstance(found, float) and math.isnan(found)
     return type(found) is type(value) and found == value
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (["~task.model.window[0]"], "window: must be a list of 2 items (an integer, a number), so none of them can be"),
+        (["task.model.weights.total=1", "~task.model.weights.totl"], "totl: unknown field; did you mean 'total'?"),
+        (["task.model.strict={size: 3}", "~task.model.strict.size"], "size: has no value in the experiment and no def"),
+    ],
+)
+def test_what_cannot_be_reset(items, message):
+    assert message in problems(*items)[0]
+
+
+def test_a_path_chooses_the_type_of_an_action():
+    changed = resolved("trainer.actions=[{type: early_stopping}]", "trainer.actions[0].type=checkpoint")
+    assert [action.type for action in changed.config.trainer.actions] == ["checkpoint"]

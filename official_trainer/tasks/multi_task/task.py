@@ -1,7 +1,7 @@
 """Several tasks as one: trained jointly or interleaved by the same Trainer and loop as any other, evaluated one by one.
 
-Owns: `MultiTask`, its step, its metrics by task. Does not own: its batches (`data.py`), which step is for which task
-(`sampler.py`), the model's parts (`model.py`), evaluation (`engine/evaluation.py`).
+Owns: `MultiTask`, its step, its metrics by task, finding a task's part in a model. Does not own: its batches
+(`data.py`), which step is for which task (`sampler.py`), evaluation (`engine/evaluation.py`).
 
 Importing this module does not import TensorFlow.
 """
@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import ConfigError, Problem, not_a_choice
+from official_trainer.config.multitask import named_twice
+from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import registry
@@ -56,6 +58,12 @@ def parts_of(routines: Sequence[Any], logging_dir: str | None = None) -> list[Pa
         )
         for routine in routines
     ]
+
+
+class SubTasksError(UserError, LookupError):
+    """A model lacks the part of a task."""
+
+    exit_code = ExitCode.CONFIG
 
 
 class MultiTask(Task):
@@ -135,8 +143,6 @@ class MultiTask(Task):
         They come from `init_checkpoint`, as for any task; then each task's own `initialize` is called with its model,
         and the model's, if it has one.
         """
-        from official_trainer.tasks.multi_task.model import sub_model
-
         super().initialize(model)
         for name, part in self.parts.items():
             part.task.initialize(sub_model(model, name))
@@ -154,7 +160,6 @@ class MultiTask(Task):
     def build_signatures(self, model: Any) -> dict[str, Any]:
         """Returns the serving functions of each task: its default under the task's name, others as `name_other`."""
         from official_trainer.tasks import export
-        from official_trainer.tasks.multi_task.model import sub_model
 
         found = {}
         for name, part in self.parts.items():
@@ -243,8 +248,6 @@ class MultiTask(Task):
         Returns:
           Logs; the loss is the weighted sum, or the loss of the step's task.
         """
-        from official_trainer.tasks.multi_task.model import sub_model
-
         kept = {each.name: each for each in metrics or () if each.name in self.parts}
         if self._sampler is None:
             return self._joint_step(inputs, model, optimizer, kept)
@@ -265,8 +268,6 @@ class MultiTask(Task):
         )
 
     def _joint_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        from official_trainer.tasks.multi_task.model import sub_model
-
         losses, outputs = {}, {}
         with tf.GradientTape() as tape:
             for name, part in self.parts.items():
@@ -287,6 +288,30 @@ class MultiTask(Task):
         return {self.loss: loss}
 
 
+def sub_model(model: Any, name: str) -> Any:
+    """Returns the part of `model` for a task: one of its `sub_tasks`, or the model itself if it has none.
+
+    Raises:
+      SubTasksError: the task has no part; names the tasks that have one.
+    """
+    sub_tasks = getattr(model, "sub_tasks", None)
+    if sub_tasks is None:
+        return model
+    if name not in sub_tasks:
+        near = nearest(name, sub_tasks)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise SubTasksError(
+            f"the task {name!r} has no model: the sub_tasks of {type(model).__name__} are {', '.join(sub_tasks)}{hint}"
+        )
+    return sub_tasks[name]
+
+
+def is_built(model: Any) -> bool:
+    """Whether a model, or each of its sub-models, has its variables."""
+    parts = getattr(model, "sub_tasks", None)
+    return all(getattr(part, "built", True) for part in ([model] if parts is None else parts.values()))
+
+
 def parts_in(task: Any) -> list[Part]:
     """Returns the parts of a `MultiTask`; an empty list for a single task."""
     return list(task.parts.values()) if isinstance(task, MultiTask) else []
@@ -299,14 +324,11 @@ def train_section(task: Any, config: Any) -> Any:
 
 def _check(parts: Sequence[Part]) -> None:
     problems = [] if parts else [Problem("names no task", "task.task_routines", fix="add at least one TaskRoutine")]
-    names = [part.name for part in parts]
+    problems += [Problem(what, path) for path, what in named_twice("task.task_routines", parts)]
     for number, part in enumerate(parts):
-        path = f"task.task_routines[{number}]"
-        if part.name in names[:number]:
-            what = f"{part.name!r} is the name of task.task_routines[{names.index(part.name)}] too"
-            problems.append(Problem(what, f"{path}.task_name", fix="give one another name"))
         if not part.weight > 0:
-            problems.append(Problem("must be greater than 0", f"{path}.task_weight", got=str(part.weight)))
+            path = f"task.task_routines[{number}].task_weight"
+            problems.append(Problem("must be greater than 0", path, got=str(part.weight)))
     if problems:
         raise ConfigError(problems)
 
