@@ -26,6 +26,8 @@ def ends(*pairs, told=()):
         (ends(("worker 0", 143), ("worker 1", 4)), 4, "worker 1"),
         (ends(("worker 0", 137), ("worker 1", 75)), 75, "worker 0"),
         (ends(("worker 0", 5), ("worker 1", 1), told=("worker 1",)), 5, "worker 0"),
+        (ends(("worker 0", 75), ("worker 1", -9), told=("worker 1",)), 75, "worker 1"),
+        (ends(("worker 0", 75), ("worker 1", -6), told=("worker 1",)), 75, "worker 0"),
         (ends(("ps 0", -9), ("chief", 75), ("worker 0", -15), told=("worker 0",)), 75, "ps 0"),
         (ends(("worker 0", -9), ("chief", 0), ("ps 0", -15), told=("ps 0",)), 0, None),
         (ends(("worker 0", 0), ("evaluator", 4)), 4, "evaluator"),
@@ -35,6 +37,13 @@ def ends(*pairs, told=()):
 def test_whose_failure_it_was(found, code, cause):
     outcome = judge(found, was_asked=False)
     assert (outcome.code, outcome.cause and outcome.cause.name) == (code, cause)
+
+
+def test_a_process_that_the_launcher_kills_is_not_the_cause():
+    """It did not end in time; that another one is lost is why it was told to end."""
+    late = End(name="worker 1", role="worker", code=-9, was_told=True, was_killed=True)
+    outcome = judge([*ends(("worker 0", 75)), late], was_asked=False)
+    assert outcome.cause.name == "worker 0"
 
 
 @pytest.mark.parametrize(
