@@ -256,6 +256,13 @@ def test_bookkeeping_is_measured(monkeypatch):
     assert all(list(each.values) == list(bookkeeping.VARIANTS) for each in comparisons)
 
 
+def test_actions_are_measured(monkeypatch):
+    monkeypatch.setattr(actions, "STRETCH_STEPS", 20)
+    _as_measured_by_a_child(monkeypatch, actions)
+    (comparison,) = actions.compare(1)
+    assert {name: len(values) for name, values in comparison.values.items()} == {actions.NONE: 1, actions.ALL: 1}
+
+
 def test_actions_of_the_benchmark_can_be_read():
     """B1: each is one that there is."""
     found = configuration.resolve(
