@@ -126,7 +126,7 @@ def test_weights_do_not_depend_on_windows_or_on_a_start_in_the_middle(joint, str
     rest.train_iterator.reset()
     rest.train(12)
     toy.assert_bitwise_equal(toy.weights(whole), toy.weights(rest))
-    assert len(whole.traces.take()) == 1
+    assert len(whole.context.traces.take()) == 1
 
 
 def test_steps_of_all_kinds_agree():
