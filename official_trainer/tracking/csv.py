@@ -116,7 +116,7 @@ class CsvTracker(Tracker):
         rows = [dict(zip(head, line, strict=True)) for line in lines if len(line) == len(head) and line[0].isdecimal()]
         if len(rows) < len(lines):
             _logger.warning("%s: %d lines are no rows of it, left out", self.path, len(lines) - len(rows))
-        self._columns = head or list(_OWN)
+        self._columns = head
         self._known = {(row["step"], row["split"]) for row in rows}
         if whole != text or len(rows) < len(lines):
             self._write(self._columns, rows)

@@ -127,3 +127,11 @@ def test_a_table_of_another_folder_is_refused():
     """B6: another run's table would be taken for this one's, and written over."""
     (said,) = [what for field, what in CsvConfig(file="../x.csv").problems() if field == "file"]
     assert said == "is '../x.csv'; it must be the name of one file in the run directory"
+
+
+def test_a_first_row_without_metrics_has_the_header_too(tmp_path):
+    tracker = CsvTracker(str(tmp_path / "metrics.csv"), clock=lambda: 7.0)
+    tracker.log("train", 1, {})
+    tracker.log("train", 2, {"loss": 0.5})
+    tracker.close()
+    assert (tmp_path / "metrics.csv").read_text() == "step,split,time,loss\n1,train,7.000,\n2,train,7.000,0.5\n"
