@@ -49,7 +49,7 @@ def sent(values, **fields):
     kernel = types.SimpleNamespace(name="dense/kernel:0", numpy=lambda: np.ones(3))
     statistic = types.SimpleNamespace(name="norm/mean:0", numpy=lambda: np.ones(3))
     model = types.SimpleNamespace(variables=[kernel, statistic], trainable_variables=[kernel])
-    trainer = types.SimpleNamespace(published=values, model=model)
+    trainer = types.SimpleNamespace(windows=types.SimpleNamespace(published=values), model=model)
     tracker = Recording()
     asked = (
         PublishIntermediatesConfig(**fields)
