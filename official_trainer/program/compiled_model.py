@@ -40,6 +40,7 @@ from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import has_unbuilt_layers
 from official_trainer.tracking import Tracker
 
@@ -187,7 +188,7 @@ class Prediction:
         self._data, self._steps = data, steps
         builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
         if has_unbuilt_layers(self._model):
-            _create_variables(self.inference_step, self._model, builder.element_spec())
+            _create_variables(convert(self.inference_step), self._model, builder.element_spec())
         return builder.build()
 
     def build_inputs(self, params: Any, input_context: InputContext) -> tf.data.Dataset:
@@ -418,6 +419,7 @@ def _create_variables(step: Callable[[Any, Any], Any], model: keras.Model, spec:
     """Creates weights and metrics that need a first call, by tracing `step(batch, model)`, which never runs."""
     strategy = tf.distribute.get_strategy()
 
+    @do_not_convert
     def traced(batch: Any) -> None:
         strategy.run(step, args=(batch, model))
 
