@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import functools
 import os
+import signal
 from typing import Any
 
 from official_trainer.cli import flags, submit, terminal
@@ -102,9 +103,10 @@ def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = Fa
         terminal.report_error(f"{record.name} has printed nothing yet; {how}", "note", "dim")
         return int(ExitCode.DONE)
     try:
-        return submission.run(target, target.logs(record.id, follow=follow), folder).returncode
+        code = submission.run(target, target.logs(record.id, follow=follow), folder).returncode
     except KeyboardInterrupt:  # the usual way to leave; the program has got the signal too
         return _INTERRUPTED
+    return _INTERRUPTED if code == -signal.SIGINT else code  # the program may end before this process gets the signal
 
 
 def _cancel(folder: str, target: Target[Any], record: Record) -> int:

@@ -411,6 +411,15 @@ def test_ctrl_c_leaves_the_logs(workspace, capfd):
     until(lambda: not _lives(process.pid))
 
 
+def test_logs_that_ctrl_c_ends_first(workspace, capfd, monkeypatch):
+    """N20: the engine's program may get the signal, and end, before we do."""
+    name = submit(capfd)
+    monkeypatch.setattr(
+        submission, "run", lambda target, argv, folder: subprocess.CompletedProcess(argv, -signal.SIGINT)
+    )
+    assert cli.main(["job", "logs", name]) == 130
+
+
 def _lives(group):
     try:
         os.killpg(group, 0)
