@@ -22,6 +22,9 @@ The names below are what experiments and programs need most. Each is imported wh
 package imports nothing else.
 """
 
-import lazy_loader
+import contextlib
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+with contextlib.suppress(ModuleNotFoundError):  # `doctor` runs without any dependency, to name those that are missing
+    import lazy_loader
+
+    __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -29,6 +29,7 @@ REQUIREMENTS = (
     "tf-keras==2.20.*",
     "tf-models-official==2.20.*",
     "gin-config>=0.5,<0.6",
+    "lazy-loader>=0.6,<1",
     "pyyaml>=6.0.1,<7",
     "rich>=13.7,<16",
     "scikit-learn>=1.5,<2",
@@ -103,7 +104,8 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield check_package(requirement, versions[_name(requirement)])
     yield check_orbit(_importable("orbit"))
     yield check_keras(os.environ)
-    if python.ok and versions["pyyaml"]:  # without them, nothing that reads experiments can be imported
+    # Without these, nothing that reads experiments can be imported.
+    if python.ok and versions["lazy-loader"] and versions["pyyaml"]:
         yield check_workspace(target.workspace(arguments))
     if arguments.devices and versions.get("tensorflow"):
         yield check_devices(devices(), has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)

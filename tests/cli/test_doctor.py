@@ -1,6 +1,8 @@
 """`doctor`: every line of its report, and that each problem comes with what mends it."""
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -18,6 +20,15 @@ def test_requirements_are_those_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert list(doctor.REQUIREMENTS) == project["dependencies"]
     assert project["requires-python"] == doctor.PYTHON
+
+
+def test_it_runs_where_nothing_is_installed():
+    """In a checkout, with Python alone: every dependency is named, with the command that installs it."""
+    command = [sys.executable, "-S", "-m", "official_trainer", "doctor"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "")
+    for requirement in doctor.REQUIREMENTS:
+        assert f"python -m pip install '{requirement}'" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -147,8 +158,8 @@ def healthy(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "devices", lambda: CPU)
     monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
     monkeypatch.setattr(doctor.sys, "version_info", (3, 11, 7))
-    monkeypatch.setattr(doctor, "_installed", {"rich": "15.0.0", "pyyaml": "6.0.1", "gin-config": "0.5.0"}.get)
-    monkeypatch.setattr(doctor, "REQUIREMENTS", ("rich>=13.7,<16", "pyyaml>=6.0.1,<7", "gin-config>=0.5,<0.6"))
+    monkeypatch.setattr(doctor, "_installed", {"rich": "15.0.0", "pyyaml": "6.0.1", "lazy-loader": "0.6"}.get)
+    monkeypatch.setattr(doctor, "REQUIREMENTS", ("rich>=13.7,<16", "pyyaml>=6.0.1,<7", "lazy-loader>=0.6,<1"))
     monkeypatch.setattr(doctor, "_importable", lambda name: True)
 
 
@@ -161,7 +172,7 @@ def test_all_is_well(healthy, capsys):
 
 
 def test_a_problem_is_shown_with_its_fix(healthy, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "_installed", {"rich": "12.0", "pyyaml": "6.0.1", "gin-config": "0.5.0"}.get)
+    monkeypatch.setattr(doctor, "_installed", {"rich": "12.0", "pyyaml": "6.0.1", "lazy-loader": "0.6"}.get)
     assert cli.main(["doctor", "--nodevices"]) == 2
     out = capsys.readouterr().out
     assert "mend  rich                12.0, needs >=13.7,<16\n" in out
