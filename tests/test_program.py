@@ -294,7 +294,15 @@ def test_a_killed_fit_goes_on_as_if_nothing_had_been(tmp_path, killed_at):
     check_goes_on(_fit_and_die, tmp_path, killed_at=killed_at)
 
 
-def test_without_a_run_directory_signals_are_the_callers(data):
+@pytest.fixture
+def interrupts():
+    """Has Python raise KeyboardInterrupt; a shell starts background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_without_a_run_directory_signals_are_the_callers(data, interrupts):
     """K6: an interrupt ends `fit` as it ends Keras's, and the process goes on."""
 
     class Interrupted(keras.callbacks.Callback):
