@@ -74,7 +74,7 @@ def test_who_hangs_says_5_and_who_waited_for_it_says_75(tmp_path, held):
         assert "in hold\n" in run.report(held), said
         assert f"worker {held} is waiting for the next batch at step " in run.cluster.err("worker", other), said
         assert "Stacks of process" in run.report(other), said
-        assert "together.py" in run.report(other), said
+        assert "collective.py" in run.report(other), said
         assert run.recorded(other) == 75
 
 
