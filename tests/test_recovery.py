@@ -402,7 +402,7 @@ def test_going_back_takes_back_the_best_of_later_steps(model_dir, tmp_path, stre
         "trainer.recovery_data=skip_batch",
         "trainer.recovery_checkpoints_back=3",
     )
-    assert "went with the steps that are done again" in caplog.text
+    assert "was deleted, because its step is repeated" in caplog.text
     stream.without = (BAD_STEP - 1,)
     do(tmp_path / "clean", *sets)
     ours, theirs = (json.loads((tmp_path / name / "run.json").read_text())["best"] for name in ("run", "clean"))
