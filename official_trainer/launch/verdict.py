@@ -50,9 +50,13 @@ class End:
     last: tuple[str, ...] = ()
 
     @property
-    def is_killed_by_others(self) -> bool:
-        """Whether a signal killed it that is neither the launcher's nor TensorFlow's abort after a lost process."""
-        return self.code < 0 and not self.was_killed and self.code not in (-signal.SIGTERM, -signal.SIGABRT)
+    def is_own(self) -> bool:
+        """Whether the launcher did not cause it.
+
+        Of a process that was told to end: a signal killed it that is neither the launcher's nor TensorFlow's abort.
+        """
+        is_killed = self.code < 0 and self.code not in (-signal.SIGTERM, -signal.SIGABRT)
+        return not self.was_told or (is_killed and not self.was_killed)
 
     @property
     def how(self) -> str:
@@ -110,7 +114,7 @@ def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
         # A process that SIGTERM killed before it had a handler counts as stopped: it has lost nothing.
         lost = -signal.SIGTERM
         trained = [dataclasses.replace(end, code=ExitCode.PREEMPTED) if end.code == lost else end for end in trained]
-    failed = [end for end in trained if end.code and (was_asked or not end.was_told or end.is_killed_by_others)]
+    failed = [end for end in trained if end.code and (was_asked or end.is_own)]
     if not failed:
         failed = [end for end in ends if end.role == EVALUATOR and end.code and not end.was_told]
     if not failed:

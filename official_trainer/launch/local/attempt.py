@@ -102,7 +102,7 @@ class Attempt:
             return
         self._ends.append(end)
         names = self._processes.names
-        if code and self._is_ending and (not end.was_told or end.is_killed_by_others):
+        if code and self._is_ending and end.is_own:
             self._printer.say(f"{end.name} {end.how}")
         elif code and not self._is_ending and member.role == EVALUATOR:
             self._printer.say(f"{end.name} {end.how}; training goes on without it")
