@@ -67,9 +67,7 @@ def log_shown(*, quiet: bool) -> Iterator[None]:
     before = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
-    logger.propagate = (
-        False  # TensorFlow's libraries may add a handler to the root logger, which would print each line twice
-    )
+    logger.propagate = False  # TensorFlow may add a handler to the root logger, which would print each line twice
     try:
         yield
     finally:
