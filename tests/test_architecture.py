@@ -341,7 +341,7 @@ def read_classes():
     def is_section(key):
         return key.endswith(("Config", "Profile")) or any(is_section(base) for base in bases(key))
 
-    return {key: read(key) for key in nodes if not is_section(key) and not key.startswith(("config/", "garden/sect"))}
+    return {key: read(key) for key in nodes if not is_section(key) and not key.startswith("garden/sect")}
 
 
 CLASSES = read_classes()

@@ -28,7 +28,10 @@ FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 
 
 class Decoder:
-    """Reads nodes into a configuration, collects problems, and records the origin of each value."""
+    """Reads nodes into a configuration, collects problems, and records the origin of each value.
+
+    Size: a method for each form of a node and each kind of type, which call each other.
+    """
 
     def __init__(self, root: Config, trail: Trail, problems: list[Problem]) -> None:
         self._base = self.root = root
