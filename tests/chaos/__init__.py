@@ -1,1 +1,0 @@
-"""Runs that are killed, and proof that nothing is lost; see README.md."""

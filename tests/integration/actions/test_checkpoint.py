@@ -1,0 +1,218 @@
+"""The checkpoint action: what it saves in whole runs, under which names, and that kills change nothing."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import files
+from official_trainer.actions.checkpoint import CheckpointConfig
+from official_trainer.actions.schedule import ActionError
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.checkpoints.named import latest
+from official_trainer.config import ConfigError, When
+from official_trainer.config.optimization import EMAConfig
+from tests.support import runs, scripted
+
+SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 0.1)
+
+
+def kept(model_dir, directory="checkpoints"):
+    """Returns {folder: (step, bits of every value)}."""
+    found = {}
+    for name in files.list_dir(f"{model_dir}/{directory}"):
+        (step,) = committed_steps(f"{model_dir}/{directory}/{name}")
+        found[name] = step, runs.bits(f"{model_dir}/{directory}/{name}/ckpt-{step}")
+    return found
+
+
+def steps(model_dir, directory="checkpoints"):
+    return {name: step for name, (step, _) in kept(model_dir, directory).items()}
+
+
+TOP = CheckpointConfig(monitor="score", max_to_keep=3, template="{step:04d}-{score:.2f}")
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """A run with averages to its end, which tests only read."""
+    model_dir = str(tmp_path_factory.mktemp("unbroken") / "run")
+    scripted.do(model_dir, TOP, scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
+    return model_dir
+
+
+def test_the_best_are_saved_as_they_were_evaluated(unbroken):
+    """C1, C3, C6: averages in place of weights, results in the manifest; an ordinary checkpoint."""
+    assert steps(unbroken) == {"0070-0.90": 70, "0060-0.80": 60, "0020-0.70": 20}
+    record = manifest.read(f"{unbroken}/checkpoints/0020-0.70", 20).extra
+    assert (record["metric"], record["value"], record["logs"]["dev/score"]) == ("score", 0.7, -0.7)
+    whole, saved = runs.values(unbroken, 20), runs.values(f"{unbroken}/checkpoints/0020-0.70", 20)
+    averages = [value for name, value in whole.items() if name.startswith("average/") and "values" in name]
+    kernel = next(value for name, value in saved.items() if "kernel" in name)
+    assert any(value.shape == kernel.shape and np.array_equal(value, kernel) for value in averages)
+    assert tf.train.latest_checkpoint(f"{unbroken}/checkpoints/0020-0.70").endswith("/ckpt-20")
+    assert latest(f"{unbroken}/checkpoints", TOP.template) == f"{unbroken}/checkpoints/0070-0.90/ckpt-70"
+
+
+def test_training_itself_is_not_changed(unbroken, tmp_path):
+    """C1: a run without it ends with the same bits and the same rows."""
+    scripted.do(tmp_path / "plain", scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
+    assert runs.differences(unbroken, f"{tmp_path}/plain") == []
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [
+        ("training", 70),
+        ("before the save", 20),  # of the action's own: the run's checkpoint of this step is there
+        ("after the save", 70),
+        ("before the row", 20),
+        ("before the row", 70),
+        ("after the row", 60),
+        ("evaluation begins", 60),
+    ],
+)
+def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch, where, step):
+    """C1, N2: the same names, steps and weights as an unbroken run."""
+    options = {"scores": SCORES, "ema": EMAConfig(average_decay=0.5), "checkpoint_interval": 20}
+    with scripted.killed(monkeypatch, where, step):
+        scripted.do(tmp_path / "run", TOP, **options)
+    scripted.do(tmp_path / "run", TOP, **options)
+    assert kept(tmp_path / "run") == kept(unbroken)
+    assert runs.differences(f"{tmp_path}/run", unbroken) == []
+
+
+def test_the_newest_are_kept_without_a_metric(model_dir):
+    """C3, C6: epoch and batch count from 1; an evaluation that is not due saves nothing."""
+    by_epoch = CheckpointConfig(name="epochs", template="{epoch:02d}", directory="epochs", max_to_keep=2)
+    every = CheckpointConfig(
+        template="{epoch:02d}-{batch:03d}-{step}", when=When(at_steps=(10, 20, 30, 75)), max_to_keep=None
+    )
+    scripted.do(model_dir, by_epoch, every, train_steps=40)  # 10.1 batches an epoch
+    assert steps(model_dir, "epochs") == {"03": 30, "04": 40}
+    assert steps(model_dir) == {"01-010-10": 10, "02-010-20": 20, "03-010-30": 30}
+
+
+def test_one_name_is_a_path_that_stays(model_dir):
+    """C3, B4: the best by one named set, `dev|score`, always at `checkpoints/best`."""
+    best = CheckpointConfig(monitor="dev|score", template="best", max_to_keep=None)
+    scripted.do(model_dir, best, scores=SCORES, train_steps=30)  # `score` is declared: its direction holds in sets too
+    assert steps(model_dir) == {"best": 10}
+    assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["value"] == -0.5
+
+
+@pytest.mark.parametrize("where", ["before the row", "after the row"])
+def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch, where):
+    """B4: of the run's own best by a named set too: the record is the manifest, written last."""
+    options = {"best_checkpoint_eval_metric": "dev|score", "best_checkpoint_metric_comp": "lower", "train_steps": 20}
+    with scripted.killed(monkeypatch, where, 10):
+        scripted.do(model_dir, scores=(0.5, 0.4), **options)
+    assert committed_steps(f"{model_dir}/best") == (10,)
+    scripted.do(model_dir, scores=(0.5, 0.4), **options)
+    assert committed_steps(f"{model_dir}/best") == (10,)
+    assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.5
+
+
+def test_a_saved_model_lies_beside(model_dir):
+    """C1: of the same weights; it goes with its checkpoint, and is made again if it was cut off."""
+    config = CheckpointConfig(monitor="score", template="{score:.1f}", export=True)
+    scripted.do(model_dir, config, scores=(0.5, 0.4), ema=EMAConfig(average_decay=0.5), train_steps=20)
+    folder = f"{model_dir}/checkpoints/0.5"
+    kernels = [
+        {bits for name, bits in runs.bits(prefix).items() if "kernel" in name}
+        for prefix in (f"{folder}/ckpt-10", f"{folder}/saved_model/variables/variables")
+    ]
+    assert kernels[0]
+    assert kernels[0] == kernels[1]
+    scripted.do(model_dir, config, scores=(0.5, 0.4, 0.9), ema=EMAConfig(average_decay=0.5), train_steps=30)
+    assert files.list_dir(f"{model_dir}/checkpoints") == ["0.9"]
+    assert files.exists(f"{model_dir}/checkpoints/0.9/saved_model/saved_model.pb")
+
+
+def test_another_run_starts_from_one(unbroken, model_dir):
+    """C3: `task.init_checkpoint` takes the folder."""
+    scripted.ScriptedTask.scores = {}
+    folder = f"{unbroken}/checkpoints/0020-0.70"
+    scripted.do(model_dir, train_steps=1, init_checkpoint=folder)
+    saved = {name.rpartition("/.ATTR")[0]: value for name, value in runs.values(folder, 20).items() if "kernel" in name}
+    trained = runs.values(model_dir, 1)
+    (name,) = saved
+    assert np.abs(trained[f"{name}/.ATTRIBUTES/VARIABLE_VALUE"] - saved[name]).max() < 0.011  # one step of Adam
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            CheckpointConfig(template="{step:q}"),
+            r"actions\[0\].template: cannot hold {step:q}: Unknown format code 'q'",
+        ),
+        (CheckpointConfig(template="a/b"), r"actions\[0\].template: produces names such as 'a/b', which no folder"),
+        (CheckpointConfig(directory="."), r"actions\[0\].directory: is '.'; it must be the name of one folder"),
+        (CheckpointConfig(directory="/tmp/other"), r"is '/tmp/other'; it must be the name of one folder"),
+        (CheckpointConfig(directory="../other"), r"is '../other'; it must be the name of one folder"),
+        (CheckpointConfig(directory="best"), r"is 'best', which the run uses itself; name another folder"),
+        (CheckpointConfig(directory="from-30"), r"is 'from-30', which the run uses itself; name another folder"),
+        (CheckpointConfig(mode="min"), r"actions\[0\].mode: has no effect without monitor"),
+        (CheckpointConfig(save_best_only=True), r"save_best_only: needs monitor: the metric that says what is best"),
+        (CheckpointConfig(initial_value_threshold=0.5), r"initial_value_threshold: has no effect without monitor"),
+    ],
+)
+def test_what_is_refused_before_anything_is_built(model_dir, config, message):
+    """C1, C3: messages of the config."""
+    with pytest.raises(ConfigError, match=message):
+        scripted.do(model_dir, config)
+    assert not files.exists(model_dir)
+
+
+def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):
+    """C3: in the template as in `monitor`, with the nearest name."""
+    message = r"action 'checkpoint': evaluation does not produce 'validation_lost'; .*did you mean 'validation_loss'\?"
+    with pytest.raises(LookupError, match=message):
+        scripted.do(model_dir, CheckpointConfig(template="{validation_lost:.2f}"))
+    with pytest.raises(LookupError, match=r"action 'checkpoint': evaluation does not produce 'dev\|scor'"):
+        scripted.do(model_dir, CheckpointConfig(monitor="dev|scor"))
+    assert committed_steps(model_dir) == ()
+
+
+@pytest.mark.parametrize(
+    ("actions", "trainer", "message"),
+    [
+        (
+            (CheckpointConfig(directory="mine"),),
+            {"best_checkpoint_eval_metric": "score", "best_checkpoint_export_subdir": "mine"},
+            "action 'checkpoint' failed in on_start at step 0: trainer.actions: .*/mine is where other checkpoints "
+            "are kept too, and each would delete the other's; set another directory",
+        ),
+        ((CheckpointConfig(monitor="perplexity"),), {}, "is unknown whether a higher or a lower 'perplexity'"),
+    ],
+)
+def test_what_is_refused_before_the_first_step(model_dir, actions, trainer, message):
+    """C1, C3: messages."""
+    with pytest.raises(ActionError, match=message) as caught:
+        scripted.do(model_dir, *actions, **trainer)
+    assert caught.value.exit_code == 2
+    assert committed_steps(model_dir) == ()
+
+
+def test_an_epoch_whose_length_nobody_knows(model_dir, monkeypatch):
+    """C3: message."""
+
+    def build_inputs(self, params, input_context=None):
+        dataset = tf.data.Dataset.range(10).repeat().filter(lambda _: True)
+        return dataset.map(lambda _: (tf.zeros([10, 6]), tf.zeros([10], tf.int32)))
+
+    monkeypatch.setattr(scripted.ScriptedTask, "build_inputs", build_inputs)
+    message = (
+        r"template '{epoch}' has the epoch or the batch in it, and the data does not say how long an epoch is; use"
+    )
+    with pytest.raises(ActionError, match=message):
+        scripted.do(model_dir, CheckpointConfig(template="{epoch}"), validation_steps=1)
+
+
+def test_two_that_share_a_folder_are_refused(model_dir):
+    """C6: before anything is built."""
+    both = CheckpointConfig(), CheckpointConfig(name="other")
+    message = r"actions\[1\].directory: is 'checkpoints', like that of another checkpoint, and each would delete"
+    with pytest.raises(ConfigError, match=message):
+        scripted.do(model_dir, *both)

@@ -1,0 +1,402 @@
+"""Programs at events: what they are given, that training does not wait for them, and that none is left behind."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import sys
+import textwrap
+import threading
+import time
+import types
+
+import pytest
+
+from official_trainer import config as configuration
+from official_trainer.actions import events
+from official_trainer.actions.action import LoopState, Run
+from official_trainer.actions.command import CommandConfig, CommandError, fill
+from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.config import ConfigError, ExperimentConfig, When
+from official_trainer.config.dump import dump
+from official_trainer.engine.evaluation import MonitoredMetricError
+from official_trainer.engine.recovery import NonFiniteError
+from official_trainer.stopping import PreemptedError, StopRequest
+from tests.support.acting import NAME, do
+from tests.support.runs import differences
+
+WRITE = """
+import json, os, sys
+names = [name for name in os.environ if name.startswith("OFFICIAL_TRAINER_")]
+with open(sys.argv[1], "a") as file:
+    file.write(json.dumps({"argv": sys.argv[2:], **{name[17:]: os.environ[name] for name in names}}) + "\\n")
+print("wrote", *sys.argv[2:])
+"""
+
+
+def python(code, *arguments):
+    return (sys.executable, "-c", textwrap.dedent(code), *arguments)
+
+
+def yaml(argv):
+    return json.dumps(list(argv))
+
+
+def read(path):
+    path = pathlib.Path(path)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def command(argv, events=("end", "failure"), **fields):
+    return CommandConfig(argv=argv, events=events, **fields).build()
+
+
+class Events:
+    """A schedule with one action, and a run for it to see."""
+
+    def __init__(self, action, model_dir, on_error="warn"):
+        action.on_error = on_error
+        self.schedule = Schedule([action])
+        trainer = types.SimpleNamespace(process_group=types.SimpleNamespace(stop=StopRequest()))
+        self.run = Run(state=LoopState(end_step=100), trainer=trainer, model_dir=str(model_dir), tracker=None)
+        self.schedule.start(self.run)
+
+    def step(self, step, **logs):
+        self.run.state.step = self.run.summary_step = step
+        self.run.train_logs = logs
+        self.schedule.step(summarized=True, ended=step == 100)
+
+    def eval(self, step, **logs):
+        self.run.state.step = step
+        self.schedule.evaluation(logs, ended=step == 100)
+
+    def end(self, failure=None):
+        self.schedule.end(failure)
+
+
+# Whole runs.
+
+
+def test_a_run_tells_a_program_what_happens(model_dir, tmp_path):
+    """Each event once, in order, with step and metrics; the run ends as one without, bit for bit."""
+    told = tmp_path / "told"
+    argv = yaml(python(WRITE, str(told), "{event} at {step}", "{accuracy}", "{{step}}"))
+    do(model_dir, f"trainer.actions=[{{type: command, argv: {argv}, events: [start, step, eval, end, failure]}}]")
+    rows = read(told)
+    assert [(row["EVENT"], int(row["STEP"])) for row in rows] == [
+        ("start", 0), ("step", 10), ("step", 20), ("eval", 20), ("step", 30), ("step", 40), ("eval", 40), ("end", 40)
+    ]  # fmt: skip
+    by_event = {row["EVENT"]: row for row in rows}
+    assert by_event["eval"]["argv"] == ["eval at 40", by_event["end"]["argv"][1], "{step}"]
+    metrics = json.loads(by_event["end"]["METRICS"])
+    assert metrics["accuracy"] == float(by_event["end"]["argv"][1])
+    assert "training_loss" in json.loads(by_event["step"]["METRICS"])
+    assert by_event["start"] == {
+        "argv": ["start at 0", "", "{step}"], "EVENT": "start", "STEP": "0", "METRICS": "{}", "REASON": "",
+        "MODEL_DIR": model_dir, "EXPERIMENT": NAME,
+    }  # fmt: skip
+    log = pathlib.Path(model_dir, "commands", "command.log").read_text()
+    assert log.count("\nwrote ") == 8 and "(event end of step 40)\n" in log
+    do(tmp_path / "plain")
+    assert differences(model_dir, str(tmp_path / "plain")) == []
+
+
+def test_a_run_that_fails_tells_why(model_dir, tmp_path, monkeypatch):
+    """With the message that the user sees."""
+
+    def fail(trainer, *args):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("official_trainer.engine.trainer.Trainer.evaluate", fail)
+    argv = yaml(python(WRITE, str(tmp_path / "told"), "{reason}"))
+    with pytest.raises(RuntimeError, match="out of luck"):
+        do(model_dir, f"trainer.actions=[{{type: command, argv: {argv}}}]")
+    (row,) = read(tmp_path / "told")
+    assert (row["EVENT"], row["STEP"], row["argv"]) == ("failure", "20", ["RuntimeError: out of luck"])
+
+
+def test_an_unknown_placeholder_is_refused_before_training(model_dir):
+    """Place, what there is, the nearest."""
+    with pytest.raises(MonitoredMetricError, match=r"'tell'.*'acuracy'.*accuracy.*did you mean 'accuracy'"):
+        do(model_dir, "trainer.actions=[{type: command, name: tell, argv: [echo, '{step}', '{acuracy}']}]")
+    assert not list(pathlib.Path(model_dir).glob("ckpt*"))
+
+
+# The config.
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("{type: command, argv: 'echo hi'}", r"argv: must be a list of texts, got the quoted text 'echo hi'; write \["),
+        ("{type: command}", r"argv: must name a program, for example \["),
+        ("{type: command, argv: [a], events: []}", "events: must name at least one event"),
+        ("{type: command, argv: [a], events: [end, end]}", "events: names an event twice"),
+        ("{type: command, argv: [a], events: [ende]}", "events.0.: .*got 'ende'; .*did you mean 'end'"),
+        ("{type: command, argv: [a], when: {every: 5}}", "when: has no effect unless events has step or eval"),
+    ],
+)
+def test_what_is_wrong_in_the_config_is_said(section, message):
+    """At once, with its place."""
+    with pytest.raises(ConfigError, match=message):
+        configuration.resolve(ExperimentConfig(), experiment="x", sets=(f"trainer.actions=[{section}]",))
+
+
+def test_the_defaults_warn_and_tell_of_the_end():
+    """A message that is not sent is no reason to lose a run."""
+    config = CommandConfig(argv=("a",))
+    assert (config.on_error, config.events, config.wait) == ("warn", ("end", "failure"), False)
+    assert dump(config) and CommandConfig(argv=("a",), events=("step",), when=When(every=3)).build().monitored() == ()
+
+
+# Arguments.
+
+VALUES = {
+    "step": 7, "event": "eval", "experiment": "x", "model_dir": "/m", "reason": None,
+    "metrics": {"accuracy": 0.5, "dev/accuracy": 0.25, "loss": "NaN"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argument", "filled"),
+    [
+        ("step {step}!", "step 7!"),
+        ("{accuracy}", "0.5"),
+        ("{dev/accuracy} {dev|accuracy}", "0.25 0.25"),
+        ("{loss}", "NaN"),
+        ("{reason}", ""),
+        ("{later}", ""),
+        ("{{step}}", "{step}"),
+        ('{"text": "{event}"}', '{"text": "eval"}'),
+        ("{} {1} $(rm -rf) `x` {", "{} {1} $(rm -rf) `x` {"),
+    ],
+)
+def test_placeholders_are_filled_in_as_text(argument, filled):
+    """Braces that name nothing stay as they are."""
+    assert fill(argument, VALUES) == filled
+
+
+def test_placeholders_that_are_metrics_are_asked_of_the_evaluation():
+    """Each once; quoted ones and facts are not."""
+    action = command(("{top}", "{step} {a} {dev/b}", "{a}", "{{c}}"))
+    assert action.monitored() == ("top", "a", "dev/b")
+
+
+def test_no_shell_reads_the_arguments(tmp_path):
+    """What a metric or a reason is called can do nothing."""
+    action = command(python(WRITE, str(tmp_path / "told"), "$HOME; `id` > {reason}"), ("failure",))
+    watched = Events(action, tmp_path)
+    watched.end(RuntimeError("$(touch oh); 'no"))
+    (row,) = read(tmp_path / "told")
+    assert row["argv"] == ["$HOME; `id` > RuntimeError: $(touch oh); 'no"]
+
+
+# Errors.
+
+
+def test_an_exit_code_is_an_error_with_the_last_line_and_the_log(tmp_path, caplog):
+    """And the others are told all the same."""
+    action = command(python("print('one\\ntwo'); raise SystemExit(3)"), ("step", "end"))
+    watched = Events(action, tmp_path)
+    watched.step(10)
+    watched.end()
+    for event in ("step of step 10", "end of step 10"):
+        assert f"(event {event}) ended with exit code 3: two; its output is in {tmp_path}/commands/" in caplog.text
+
+
+def test_an_error_beside_training_comes_up_at_the_next_hook(tmp_path):
+    """With `on_error: fail` it ends the run."""
+    action = command(python("raise SystemExit(1)"), ("step",))
+    watched = Events(action, tmp_path, "fail")
+    watched.step(10)
+    assert action._worker.wait(60)
+    with pytest.raises(ActionError, match=r"failed in on_step at step 20: .*\(event step of step 10\) ended with exit"):
+        watched.step(20)
+    with pytest.raises(ActionError, match=r"\(event step of step 20\)"):
+        watched.end()
+
+
+def test_several_errors_are_all_said(tmp_path):
+    """None hides another."""
+    action = command(python("raise SystemExit(1)"), ("step",))
+    watched = Events(action, tmp_path, "fail")
+    watched.step(10)
+    with contextlib.suppress(ActionError):
+        watched.step(20)
+    with pytest.raises(ActionError, match=r"event step of step 20"):
+        watched.end()
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("no_such_program", "argv: 'no_such_program' is not on the PATH; give its path, or install it"),
+        ("/no/such", "argv: '/no/such' is not an executable file; give its path"),
+        ("echo hi", r"argv: 'echo hi' is not on the PATH; write each argument by itself: \[echo, hi\]"),
+    ],
+)
+def test_a_program_that_is_not_there_is_said_at_the_start(program, message, tmp_path):
+    """Not after days, when the run fails."""
+    with pytest.raises(ActionError, match=message):
+        Events(command((program,)), tmp_path, "fail")
+
+
+def test_a_program_that_goes_away_is_an_error(tmp_path, caplog):
+    """The file is no program any more when it is run."""
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    watched = Events(command((str(program),)), tmp_path)
+    program.chmod(0o644)
+    watched.end()
+    assert "(event end of step 0) cannot be run: Permission denied" in caplog.text
+
+
+# Processes.
+
+
+def is_alive(pid):
+    try:
+        status = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+FAMILY = ("/bin/sh", "-c", 'sleep 300 & echo $$ $! > "$0.new"; mv "$0.new" "$0"; wait')
+
+
+def test_a_program_that_takes_too_long_is_killed_with_all_it_has_started(tmp_path, caplog):
+    """No process and no zombie is left."""
+    pids = tmp_path / "pids"
+    watched = Events(command((*FAMILY, str(pids)), ("start",), timeout_seconds=2), tmp_path)
+    wait_for(pids.exists)
+    watched.end()
+    assert "(event start of step 0) had not ended" in caplog.text and "was killed" in caplog.text
+    parent, child = map(int, pids.read_text().split())
+    wait_for(lambda: not is_alive(child))
+    assert not pathlib.Path(f"/proc/{parent}").exists()  # reaped
+
+
+def test_the_end_of_the_run_waits_no_longer_than_the_time_limit(tmp_path, caplog):
+    """What runs is killed, what waits is not begun, and both are said."""
+    action = command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
+    action.end_seconds = lambda: 0.5
+    watched = Events(action, tmp_path)
+    for step in (10, 20, 30):
+        watched.step(step)
+    wait_for(lambda: action._process is not None)
+    watched.end()
+    assert "(event step of step 10) had not ended in time at the end of the run and was killed" in caplog.text
+    assert "2 more events were not sent, because the run has ended" in caplog.text
+    assert action._process is None
+
+
+def test_training_does_not_wait_unless_asked_to(tmp_path):
+    """Beside training, one at a time."""
+    go = tmp_path / "go"
+    code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint(sys.argv[2])"
+    action = command(python(code, str(go), "{step}"), ("step",))
+    watched = Events(action, tmp_path, "fail")
+    watched.step(10)
+    watched.step(20)
+    assert not action._worker.wait(0.05)
+    go.touch()
+    watched.end()
+    log = (tmp_path / "commands" / "Command.log").read_text()
+    assert [line for line in log.splitlines() if line.isdigit()] == ["10", "20"]
+
+
+def test_training_waits_if_asked_to(tmp_path):
+    """And hears of the error at once."""
+    action = command(python(WRITE, str(tmp_path / "told")), ("step",), wait=True)
+    watched = Events(action, tmp_path, "fail")
+    for step in (10, 20):
+        watched.step(step)
+        assert len(read(tmp_path / "told")) == step // 10
+    action = command(python("raise SystemExit(1)"), ("step",), wait=True)
+    with pytest.raises(ActionError, match="step of step 30"):
+        Events(action, tmp_path, "fail").step(30)
+
+
+def test_a_stop_ends_the_wait_and_the_program_goes_on(tmp_path):
+    """N5: the run saves meanwhile, and is told of as preempted."""
+    go, told = tmp_path / "go", tmp_path / "told"
+    code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+    code += "open(sys.argv[2], 'a').write(sys.argv[3] + '\\n')"
+    action = command(python(code, str(go), str(told), "{event}"), ("step", "preempted", "failure"), wait=True)
+    watched = Events(action, tmp_path, "fail")
+    with StopRequest() as stop:
+        watched.run.trainer.process_group.stop = stop
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.start()
+        with pytest.raises(PreemptedError) as stopped:
+            watched.step(10)
+        go.touch()
+        watched.end(stopped.value)
+    assert told.read_text().split() == ["step", "preempted"]
+
+
+def test_a_disabled_command_leaves_nothing_running(tmp_path):
+    """No hook is called any more, so it is ended there."""
+    pids = tmp_path / "pids"
+    action = command((*FAMILY, str(pids)), ("step",))
+    watched = Events(action, tmp_path, "disable")
+    action._errors.append(events.NotificationError("one before"))
+    watched.run.state.step = 10
+    action._put("step", watched.run, {}, None)
+    wait_for(pids.exists)
+    watched.step(10)
+    for pid in map(int, pids.read_text().split()):
+        wait_for(lambda pid=pid: not is_alive(pid))
+
+
+def test_an_end_that_nobody_planned_says_why(tmp_path):
+    """The reason of whoever asked for it; and a failure's is the user's message."""
+    action = command(python(WRITE, str(tmp_path / "told"), "{reason}"))
+    watched = Events(action, tmp_path)
+    watched.run.state.stop_reason = "accuracy is no better"
+    watched.end()
+    watched = Events(action := command(python(WRITE, str(tmp_path / "told"), "{reason}")), tmp_path)
+    watched.end(NonFiniteError("the loss is nan"))
+    assert [row["argv"] for row in read(tmp_path / "told")] == [["accuracy is no better"], ["the loss is nan"]]
+
+
+def test_too_many_events_are_an_error(tmp_path, monkeypatch, caplog):
+    """Memory is bounded; the newest are left out, and that is said."""
+    monkeypatch.setattr(events, "MAX_WAITING", 2)
+    action = command(python("import time; time.sleep(300)"), ("step",))
+    action.end_seconds = lambda: 0.1
+    watched = Events(action, tmp_path)
+    watched.step(10)
+    wait_for(lambda: action._process is not None)
+    for step in (20, 30, 40):
+        watched.step(step)
+    assert "2 events wait to be sent already; one is left out" in caplog.text
+    watched.end()
+
+
+def test_errors_are_what_they_seem():
+    """For whoever catches them."""
+    assert issubclass(CommandError, RuntimeError)
+
+
+def test_a_stop_leaves_a_program_little_time(tmp_path, monkeypatch, caplog):
+    """N5: far less than its own limit and the scheduler's; then it is killed, so that nothing outlives the run."""
+    monkeypatch.setattr("official_trainer.actions.events.STOP_SECONDS", 0.5)
+    action = command(python("import time; time.sleep(300)"), ("step",), timeout_seconds=300)
+    watched = Events(action, tmp_path)
+    watched.step(10)
+    wait_for(lambda: action._process is not None)
+    process = action._process
+    watched.end(PreemptedError("SIGTERM at step 10"))
+    assert "had not ended in time at the end of the run and was killed" in caplog.text
+    wait_for(lambda: not is_alive(process.pid))

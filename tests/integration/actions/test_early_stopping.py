@@ -1,0 +1,268 @@
+"""Early stopping: which evaluations count, and that a restart changes nothing."""
+
+import json
+import math
+import types
+
+import pytest
+
+from official_trainer import files
+from official_trainer.actions.action import LoopState, Run, Stop
+from official_trainer.actions.checkpoint import CheckpointConfig
+from official_trainer.actions.early_stopping import EarlyStopping, EarlyStoppingConfig
+from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.config import ConfigError, ExportConfig
+from official_trainer.config.optimization import EMAConfig
+from official_trainer.tasks import metrics
+from official_trainer.tracking.monitored import MissingMetricError
+from tests.support import runs, scripted
+
+
+def run_at(step):
+    evaluation = types.SimpleNamespace(metric_direction=lambda name: "max")
+    trainer = types.SimpleNamespace(evaluation=evaluation, checkpoint_exporter=None)
+    return Run(state=LoopState(step=step), trainer=trainer, model_dir="", tracker=None)
+
+
+def stops_at(scores, **config):
+    """Returns the step of the evaluation at which it stops, one every ten steps, and what it says; restarted often."""
+    config = EarlyStoppingConfig(monitor="accuracy", **config)
+    state = {}
+    for step, score in zip(range(10, 1000, 10), scores, strict=False):
+        action = EarlyStopping(config)
+        action.restore(json.loads(json.dumps(state)))
+        assert action.on_start(run_at(step)) is None
+        answer = action.on_eval(run_at(step), {"accuracy": score})
+        state = action.state()
+        if answer is not None:
+            assert isinstance(answer, Stop)
+            return step, answer.reason
+    return None
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("scores", "config", "step"),
+    [
+        ([0.5, 0.6, 0.55, 0.6, 0.59], {"patience": 3}, 50),  # a tie is no improvement
+        ([0.5, 0.6, 0.55, 0.6, 0.61, 0.6], {"patience": 3}, None),
+        ([0.5, 0.6, 0.55], {}, 30),
+        ([0.5, 0.6, 0.55], {"patience": 1}, 30),
+        ([0.5, 0.4, 0.45, 0.4, 0.41], {"mode": "min", "patience": 2}, 40),
+        ([0.5, 0.54, 0.58, 0.63, 0.65], {"min_delta": 0.1, "patience": 2}, 30),
+        ([0.5, 0.61, 0.58, 0.72], {"min_delta": 0.1, "patience": 2}, None),
+        ([0.1, 0.2, 0.3], {"baseline": 0.5, "patience": 3}, 30),
+        ([0.1, 0.2, 0.6, 0.5, 0.5], {"baseline": 0.5, "patience": 3}, None),
+        ([0.1, 0.6, 0.55, 0.55], {"baseline": 0.5, "patience": 2}, 40),
+        ([0.9, 0.8, 0.7, 0.6, 0.5], {"start_from_step": 30, "patience": 2}, 50),
+        ([NAN, NAN, 0.5, NAN, 0.4], {"patience": 2}, 20),
+        ([NAN, 0.5, NAN, 0.6, NAN, NAN], {"patience": 2}, 60),
+        ([math.inf, math.inf], {}, 20),
+    ],
+)
+def test_which_evaluation_is_the_last(scores, config, step):
+    """C1: strictly better by more than min_delta, beyond the baseline; NaN never; state goes on after each restart."""
+    stopped = stops_at(scores, **config)
+    assert (stopped and stopped[0]) == step
+
+
+@pytest.mark.parametrize(
+    ("scores", "config", "reason"),
+    [
+        (
+            [0.97222, 0.9, 0.9, 0.97],
+            {"patience": 3},
+            "accuracy has not improved on 0.9722 (step 10) by more than 0 in 3 evaluations",
+        ),
+        ([0.5, 0.5], {"min_delta": 0.1}, "accuracy has not improved on 0.5 (step 10) by more than 0.1 in 1 evaluation"),
+        (
+            [0.5, 0.6],
+            {"baseline": 0.99, "patience": 2},
+            "accuracy has not improved on its baseline 0.99 by more than 0 in 2 evaluations; its best is 0.6 (step 20)",
+        ),
+        ([NAN, NAN], {"patience": 2}, "accuracy was not a number in 2 evaluations"),
+    ],
+)  # fmt: skip
+def test_it_says_why(scores, config, reason):
+    """C1: the metric, what it was compared with, and for how long."""
+    assert stops_at(scores, **config)[1] == f"early stopping: {reason}"
+
+
+def test_another_metric_starts_anew():
+    """C1: the state of one metric says nothing about another."""
+    action = EarlyStopping(EarlyStoppingConfig(monitor="accuracy"))
+    action.restore({"monitor": "loss", "wait": 7, "best": 3.0, "best_step": 10})
+    assert action.on_start(run_at(20)) is None
+    assert action.state() == {"monitor": "accuracy", "wait": 0}
+
+
+def test_an_evaluation_without_the_metric_is_an_error():
+    """C1: message."""
+    action = EarlyStopping(EarlyStoppingConfig(monitor="accuracy"))
+    with pytest.raises(MissingMetricError, match="the evaluation left out 'accuracy' this time; it produced loss"):
+        action.on_eval(run_at(10), {"loss": 1.0})
+
+
+def test_it_comes_after_what_keeps_the_best():
+    """C1: by its priority, wherever it is in the list."""
+    configs = [EarlyStoppingConfig(monitor="accuracy"), CheckpointConfig(monitor="accuracy")]
+    assert [action.name for action in Schedule(configs).actions] == ["checkpoint", "early_stopping"]
+
+
+# In whole runs.
+
+SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
+STOP = EarlyStoppingConfig(monitor="score", patience=3)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """An unbroken run that stops early, which tests only read."""
+    model_dir = str(tmp_path_factory.mktemp("stopped") / "run")
+    scripted.do(model_dir, STOP, scores=SCORES)
+    return model_dir
+
+
+def evaluated(model_dir):
+    return [row["step"] for row in runs.rows(model_dir) if row["split"] == "validation"]
+
+
+def test_a_run_stops(stopped):
+    """C1: saved, summarized and evaluated as if it were the last step; the same command adds nothing."""
+    assert evaluated(stopped) == [10, 20, 30, 40, 50]
+    assert committed_steps(stopped) == (30, 50)
+    assert runs.rows(stopped)[-1]["score"] == 0.7
+    before = runs.rows(stopped)
+    scripted.do(stopped, STOP, scores=SCORES)
+    assert runs.rows(stopped) == before
+    assert committed_steps(stopped) == (30, 50)
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [
+        ("training", 30),
+        ("training", 40),
+        ("evaluation begins", 30),
+        ("evaluation begins", 50),
+        ("before the row", 40),
+        ("before the row", 50),
+        ("after the row", 30),  # the checkpoint of this step is older than the row
+        ("after the row", 50),
+        ("before the save", 50),
+        ("after the save", 30),
+        ("after the save", 50),
+    ],
+)
+def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch, where, step):
+    """C1, N2: the same weights and rows, whatever the checkpoint knew of; and it stays stopped."""
+    with scripted.killed(monkeypatch, where, step):
+        scripted.do(tmp_path / "run", STOP, scores=SCORES)
+    scripted.do(tmp_path / "run", STOP, scores=SCORES)
+    assert runs.differences(str(tmp_path / "run"), stopped) == []
+    scripted.do(tmp_path / "run", STOP, scores=SCORES)
+    assert runs.differences(str(tmp_path / "run"), stopped) == []
+
+
+@pytest.mark.parametrize("where", ["evaluation begins", "before the row", "after the row"])
+def test_the_summary_of_the_last_step_is_not_lost(tmp_path, monkeypatch, where):
+    """C1: also where the checkpoint of that step was there before, and no summary was due."""
+    scripted.do(tmp_path / "unbroken", STOP, scores=SCORES, checkpoint_interval=50)
+    with scripted.killed(monkeypatch, where, 50):
+        scripted.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
+    assert committed_steps(f"{tmp_path}/run") == (50,)
+    scripted.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
+    assert runs.differences(f"{tmp_path}/run", f"{tmp_path}/unbroken") == []
+    assert [row["split"] for row in runs.rows(f"{tmp_path}/run") if row["step"] == 50] == ["train", "validation"]
+
+
+def test_more_patience_goes_on(model_dir):
+    """C1: from where the run stopped, with what it has counted."""
+    scripted.do(model_dir, STOP, scores=SCORES)
+    scripted.do(model_dir, STOP.replace(patience=4), scores=(*SCORES[:5], 0.7, 0.6, 0.6))
+    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60]
+    scripted.do(model_dir, STOP.replace(patience=50), scores=SCORES)
+    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60, 70, 80]
+
+
+def test_training_itself_is_not_changed(model_dir, tmp_path):
+    """C1: the weights after as many steps are those of a run without it."""
+    scripted.do(model_dir, STOP, scores=SCORES)
+    scripted.do(tmp_path / "plain", train_steps=50)
+    left, right = runs.bits(f"{model_dir}/ckpt-50"), runs.bits(f"{tmp_path}/plain/ckpt-50")
+    assert left == right
+
+
+KEEPS_BEST = {"best_checkpoint_eval_metric": "score"}
+EXPORT = {"export": ExportConfig(at_end=True)}
+
+
+@pytest.mark.parametrize(
+    ("actions", "trainer", "folder"),
+    [
+        ((), KEEPS_BEST, "best"),
+        ((CheckpointConfig(monitor="score", template="best-{score:.1f}"),), {}, "checkpoints/best-0.7"),
+    ],
+)
+def test_the_best_weights_are_exported(model_dir, actions, trainer, folder):
+    """C1: those of the best checkpoint, averages too, named for what they are; again after a restart."""
+    stop = STOP.replace(restore_best=True)
+    for _ in range(2):
+        scripted.do(model_dir, stop, *actions, scores=SCORES, ema=EMAConfig(average_decay=0.5), **trainer, **EXPORT)
+        record = json.loads(files.read_text(f"{model_dir}/export/saved_model/export.json"))
+        assert (record["step"], record["metrics"]["score"]) == (20, 0.7)
+        kept, exported = (
+            runs.bits(f"{model_dir}/{folder}/ckpt-20"), runs.bits(f"{model_dir}/export/saved_model/variables/variables")
+        )  # fmt: skip
+        kernels = [{bits for name, bits in found.items() if "kernel" in name} for found in (kept, exported)]
+        assert kernels[0]
+        assert kernels[0] == kernels[1]
+    assert committed_steps(model_dir) == (30, 50)  # what the run would go on from is what it was
+
+
+@pytest.mark.parametrize(
+    ("actions", "trainer"),
+    [
+        ((), {}),
+        ((), {"best_checkpoint_eval_metric": "score", "best_checkpoint_metric_comp": "lower"}),
+        ((), {"best_checkpoint_eval_metric": "perplexity"}),
+        ((CheckpointConfig(monitor="score", mode="min"),), {}),
+    ],
+)
+def test_the_best_weights_have_to_be_kept(model_dir, actions, trainer):
+    """C1: an error before the first step, which says how."""
+    with pytest.raises(ActionError) as caught:
+        scripted.do(model_dir, STOP.replace(restore_best=True), *actions, scores=SCORES, **trainer)
+    assert caught.value.exit_code == 2
+    assert str(caught.value) == (
+        "action 'early_stopping' failed in on_start at step 0: trainer.actions: restore_best of 'early_stopping' needs "
+        "the best checkpoint by 'score' to be kept, and it is not; set trainer.best_checkpoint_eval_metric=score and "
+        "trainer.best_checkpoint_metric_comp=higher, or add an action {type: checkpoint, monitor: score} with a "
+        "priority below 100"
+    )
+    assert committed_steps(model_dir) == ()
+
+
+def test_a_direction_that_nobody_declares_is_asked_for(model_dir):
+    """C1: before the first step; `mode` is the answer."""
+    message = "early_stopping' failed in on_start at step 0: it is unknown whether a higher or a lower 'perplexity'"
+    with pytest.raises(ActionError, match=message) as caught:
+        scripted.do(model_dir, EarlyStoppingConfig(monitor="perplexity"))
+    assert isinstance(caught.value.__cause__, metrics.MetricDirectionError)
+    scripted.do(model_dir, EarlyStoppingConfig(monitor="perplexity", mode="min"), scores=(0.5, 0.6, 0.5))
+    assert evaluated(model_dir) == [10, 20, 30]
+
+
+def test_what_cannot_be_monitored(model_dir):
+    """C1: nothing, a name that is not there, anything in a mode without evaluations."""
+    with pytest.raises(ConfigError, match=r"actions\[0\].monitor: must name a metric .* monitor: validation_loss"):
+        scripted.do(model_dir, EarlyStoppingConfig())
+    with pytest.raises(
+        LookupError, match=r"action 'early_stopping': evaluation does not produce 'scores'; .*'score'\?"
+    ):
+        scripted.do(model_dir, EarlyStoppingConfig(monitor="scores"))
+    with pytest.raises(ConfigError, match="'early_stopping' needs 'score' of an evaluation, and mode train makes none"):
+        scripted.do(model_dir, STOP, mode="train")

@@ -1,0 +1,150 @@
+"""Values from inside a step, from the model to the trackers."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import config as configuration
+from official_trainer import inputs
+from official_trainer.actions.action import CallAt, LoopState, Run
+from official_trainer.actions.publish_intermediates import PublishIntermediatesConfig
+from official_trainer.config import schema
+from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import publish, random_streams, registry
+from official_trainer.tracking import Histogram, Image, Tracker
+from official_trainer.tracking.jsonl import read_rows
+from tests.support import toy
+from tests.support.cases import cases
+from tests.support.runs import differences
+
+
+class Recording(Tracker):
+    def __init__(self):
+        self.said = {}
+
+    def log(self, split, step, values):
+        self.said.setdefault((split, step), {}).update(values)
+
+    def publish(self, split, step, media):
+        self.said.setdefault((split, step), {}).update(media)
+
+
+def published():
+    picture = Image(np.zeros((2, 2, 1), np.float32))
+    return {
+        "loss/main": 0.5,
+        "gradient_norm": 2.0,
+        "gradients/dense/kernel": Histogram(np.ones(3)),
+        "hidden": Histogram(np.zeros(4)),
+        "inputs/0": picture,
+        "inputs/1": picture,
+    }
+
+
+def sent(values, **fields):
+    """Returns what the action asks for, and the names that it sends."""
+    kernel = types.SimpleNamespace(name="dense/kernel:0", numpy=lambda: np.ones(3))
+    statistic = types.SimpleNamespace(name="norm/mean:0", numpy=lambda: np.ones(3))
+    model = types.SimpleNamespace(variables=[kernel, statistic], trainable_variables=[kernel])
+    trainer = types.SimpleNamespace(windows=types.SimpleNamespace(published=values), model=model)
+    tracker = Recording()
+    asked = (
+        PublishIntermediatesConfig(**fields)
+        .build()
+        .on_step(Run(state=LoopState(step=7), trainer=trainer, model_dir="", tracker=tracker))
+    )
+    assert tracker.said.keys() <= {("intermediates", 7)}
+    return asked, set(tracker.said.get(("intermediates", 7), {}))
+
+
+EVERYTHING = {*published(), "weights/dense/kernel"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "left_out"),
+    [
+        ({}, set()),
+        ({"weights": False}, {"weights/dense/kernel"}),
+        ({"gradients": False}, {"gradients/dense/kernel", "gradient_norm"}),
+        ({"max_images": 1}, {"inputs/1"}),
+        ({"patterns": ("inputs", "*/kernel")}, {"loss/main", "gradient_norm", "hidden"}),
+        ({"patterns": ()}, EVERYTHING),
+    ],
+)
+def test_what_is_sent_is_chosen(fields, left_out):
+    """B7: weights, gradients, patterns of names, so many pictures of a name."""
+    assert sent(published(), **fields) == (None, EVERYTHING - left_out)
+
+
+def test_a_step_that_nobody_foresaw_is_made_up_for_by_the_next():
+    """B7: such as after so many seconds, or an evaluation."""
+    assert sent(None) == (CallAt(step=8), set())
+
+
+class IntermediatesConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+@registry.register_task_cls(IntermediatesConfig)
+class IntermediatesTask(toy.ToyTask):
+    """Shuffled data, dropout of Keras and by name, and values from inside."""
+
+    def build_inputs(self, params, input_context=None):
+        return inputs.from_arrays((toy.FEATURES, toy.LABELS), params, input_context)
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        features, labels = inputs
+        kept = tf.random.stateless_uniform(tf.shape(features), random_streams.seed("dropout")) < 0.8
+        features = features * tf.cast(kept, tf.float32)
+        publish.scalar("kept", tf.reduce_mean(tf.cast(kept, tf.float32)))
+        return super().train_step((features, labels), model, optimizer, metrics)
+
+
+@registry.register_config_factory("intermediates")
+def intermediates():
+    """Sixty steps."""
+    base = toy.experiment(
+        steps_per_loop=10, summary_interval=20, checkpoint_interval=20, validation_interval=30,
+        export=schema.ExportConfig(at_end=False),
+    )  # fmt: skip
+    data = schema.DataConfig(global_batch_size=10)
+    task = IntermediatesConfig(train_data=data, validation_data=data)
+    return base.replace(task=task, trainer=base.trainer.replace(train_steps=60))
+
+
+def do(model_dir, *sets):
+    keras.backend.clear_session()
+    resolved = configuration.resolve(registry.get_config("intermediates"), experiment="intermediates", sets=sets)
+    return run.run("intermediates", resolved, mode="train_and_eval", model_dir=model_dir, quiet=True)
+
+
+PUBLISHING = "trainer.actions=[{type: publish_intermediates, when: {every: 7}}]"
+
+
+def rows(model_dir):
+    return [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "intermediates"]
+
+
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored"], "off"))
+def test_a_run_that_publishes_ends_as_one_that_does_not(model_dir, tmp_path, strategy):
+    """B7, B11, N1: bit by bit; and so does one in two parts, with the same rows."""
+    sets = [f"runtime.distribution_strategy={strategy}"]
+    silent, whole = str(tmp_path / "silent"), str(tmp_path / "whole")
+    do(silent, *sets)
+    do(whole, *sets, PUBLISHING)
+    extra = [f"metrics.jsonl: {row}" for row in [{k: v for k, v in r.items() if k != "time"} for r in rows(whole)]]
+    assert differences(whole, silent) == extra
+    assert [row["step"] for row in rows(whole)] == [7, 14, 21, 28, 35, 42, 49, 56]
+    assert all(0.6 < row["kept"] < 1 and row["gradient_norm"] > 0 for row in rows(whole))
+    do(model_dir, *sets, PUBLISHING, "trainer.train_steps=40")
+    do(model_dir, *sets, PUBLISHING, "trainer.steps_per_loop=3")
+    assert [row for row in differences(whole, model_dir) if "validation" not in row] == []
+
+
+def test_triggers_that_cannot_be_foreseen_publish_the_step_after(model_dir):
+    """B7: an evaluation at 30 and 60 has the step 31 published; after 60 there is none."""
+    do(model_dir, "trainer.actions=[{type: publish_intermediates, when: after_eval}]")
+    assert [row["step"] for row in rows(model_dir)] == [31]

@@ -1,0 +1,362 @@
+"""Whatever is done to the files of a checkpoint: what is restored is whole and right, or nothing is."""
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.errors import ExitCode
+from official_trainer.tracking.jsonl import read_rows
+from tests import ROOT
+from tests.support.cases import cases
+from tests.support.chaos.tiny import Tiny, read_newest
+from tests.support.forked import run_command
+from tests.support.runs import bits
+
+STEPS = (1, 2, 3)
+PARTS = {"index": ".index", "data": ".data-00000-of-00001", "manifest": ".manifest.json"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A directory with whole checkpoints of all steps; copied, never changed."""
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    for step in STEPS:
+        Tiny(step).store(directory, metadata={"experiment": "tiny"}).save(step, {"best": 0.5})
+    return directory
+
+
+@pytest.fixture
+def saved(whole, model_dir):
+    shutil.copytree(whole, model_dir)
+    return Path(model_dir)
+
+
+def contents(directory):
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in Path(directory).rglob("*") if path.is_file()
+    }
+
+
+def flip(position, mask=1):
+    def flipped(path):
+        data = bytearray(path.read_bytes())
+        data[int(position * (len(data) - 1))] ^= mask
+        path.write_bytes(data)
+
+    return flipped
+
+
+def cut(keep):
+    return lambda path: path.write_bytes(path.read_bytes()[:keep] if keep < 0 else b"x" * keep)
+
+
+def cut_in_half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+HARMS = {
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "cut_by_two": cut(-2),
+    "cut_in_half": cut_in_half,
+    "flipped_first": flip(0),
+    "flipped_third": flip(1 / 3, mask=0x20),
+    "flipped_middle": flip(1 / 2, mask=0x80),
+    "flipped_late": flip(0.97),
+}
+
+
+# Every file × every harm × the newest or all.
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_damaged_newest_checkpoint_costs_one_checkpoint(saved, caplog, part, harm):
+    """N3: quarantined, the next older one restored bit for bit, and the step can be saved again."""
+    HARMS[harm](saved / f"ckpt-3{PARTS[part]}")
+    program = Tiny()
+    with caplog.at_level(logging.WARNING):
+        assert program.store(saved).restore().step == 2
+    program.assert_is_at(2)
+    assert "ckpt-3 is damaged: " in caplog.text
+    assert not [name for name in os.listdir(saved) if name.startswith("ckpt-3")]
+    assert len(os.listdir(saved / "quarantine")) == (2 if harm == "missing" else 3)
+    Tiny(3).store(saved).save(3)
+    fresh = Tiny()
+    assert fresh.store(saved).restore().step == 3
+    fresh.assert_is_at(3)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("part", PARTS)
+def test_damage_to_all_checkpoints_stops_the_run(saved, part, harm):
+    """N3, N6: exit code 2 with what is wrong with each; nothing is moved, deleted or assigned."""
+    for step in STEPS:
+        HARMS[harm](saved / f"ckpt-{step}{PARTS[part]}")
+    before = contents(saved)
+    program = Tiny(9)
+    with pytest.raises(CheckpointError, match=r"none that is whole|without manifests") as caught:
+        program.store(saved).restore()
+    assert caught.value.exit_code == ExitCode.CONFIG
+    assert all(f"ckpt-{step}" in str(caught.value) for step in STEPS)
+    program.assert_is_at(9)
+    assert contents(saved) == before
+
+
+def test_different_damage_to_several_checkpoints(saved):
+    """N3: the newest whole one is found behind any number of damaged ones."""
+    HARMS["missing"](saved / "ckpt-3.manifest.json")
+    HARMS["flipped_middle"](saved / "ckpt-2.data-00000-of-00001")
+    program = Tiny()
+    assert program.store(saved).restore().step == 1
+    program.assert_is_at(1)
+    assert program.store(saved).steps() == (1,)
+    assert {name[:6] for name in os.listdir(saved / "quarantine")} == {"ckpt-2", "ckpt-3"}
+
+
+def test_a_manifest_without_its_files(saved):
+    """N3: a commit mark alone is damage, also when it is all there is."""
+    for part in ("index", "data"):
+        (saved / f"ckpt-3{PARTS[part]}").unlink()
+    assert Tiny().store(saved).restore().step == 2
+    for step, part in [(step, part) for step in (1, 2) for part in ("index", "data")]:
+        (saved / f"ckpt-{step}{PARTS[part]}").unlink()
+    before = contents(saved)
+    with pytest.raises(CheckpointError, match="none that is whole"):
+        Tiny().store(saved).restore()
+    assert contents(saved) == before
+
+
+@pytest.mark.parametrize("harm", [None, "flipped_middle", "empty"])
+def test_a_leftover_mark_of_a_save_neither_hides_damage_nor_makes_it(saved, harm):
+    """N3: a process died between the commit and the removal of its mark."""
+    (saved / "ckpt-3.saving").touch()
+    if harm is not None:
+        HARMS[harm](saved / "ckpt-3.manifest.json")
+    program = Tiny()
+    expected = 3 if harm is None else 2
+    assert program.store(saved).restore().step == expected
+    program.assert_is_at(expected)
+    assert not [name for name in os.listdir(saved) if name.endswith(".saving")]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x00\xff garbage", b'model_checkpoint_path: "ckpt-9"\n'])
+def test_damage_to_the_pointer_changes_nothing(saved, content):
+    """N3: it is written for other tools, again at every start."""
+    pointer = saved / "checkpoint"
+    good = pointer.read_bytes()
+    pointer.unlink() if content is None else pointer.write_bytes(content)
+    program = Tiny()
+    assert program.store(saved).restore().step == 3
+    program.assert_is_at(3)
+    assert pointer.read_bytes() == good
+
+
+# Any byte of a manifest.
+
+
+def without_checksum(path):
+    """Rewrites a manifest as versions did that had no checksum in it."""
+    values = json.loads(path.read_text())
+    del values["sha256"]
+    path.write_text(json.dumps(values, indent=1) + "\n")
+
+
+@pytest.mark.parametrize("masks", [(0x01, 0x20), pytest.param((0x02, 0x10, 0x80), marks=pytest.mark.full)], ids=str)
+def test_no_byte_of_a_manifest_changes_unnoticed(saved, masks):
+    """N3: digits of sizes, letters of keys, the caller's own data: every byte, changed in several ways."""
+    path = saved / "ckpt-3.manifest.json"
+    good, expected = path.read_bytes(), manifest.read(str(saved), 3)
+    assert json.loads(good)["sha256"]
+    unnoticed = []
+    for position in range(len(good)):
+        for mask in masks:
+            path.write_bytes(good[:position] + bytes([good[position] ^ mask]) + good[position + 1 :])
+            try:
+                found = manifest.read(str(saved), 3)
+            except manifest.UnreadableManifestError:
+                continue
+            if found != expected:  # another blank between two values is the same manifest
+                unnoticed.append((position, mask))
+    assert not unnoticed
+
+
+@pytest.mark.parametrize("stride", cases([19, 1], 19))
+@pytest.mark.parametrize("is_early", [False, True], ids=["signed", "early"])
+def test_no_byte_of_a_manifest_leads_to_a_wrong_restore(saved, is_early, stride):
+    """N3: an early manifest, without a checksum of itself, still protects the values."""
+    path = saved / "ckpt-3.manifest.json"
+    if is_early:
+        without_checksum(path)
+    good = path.read_bytes()
+    program, seen = Tiny(), set()
+    for position in range(0, len(good), stride):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
+        try:
+            step = read_newest(program.checkpoint, saved)
+        except CheckpointError as error:
+            assert is_early, error
+            assert "Upgrade official-trainer" in str(error)  # the digit of the format's version
+            continue
+        program.assert_is_at(step)
+        seen.add(step)
+    assert 2 in seen
+    assert seen <= ({2, 3} if is_early else {2})
+
+
+@pytest.mark.parametrize("stride", cases([29, 1], 29))
+def test_any_byte_of_data_and_index(saved, stride):
+    """N3: a sample of the bytes, and all of them."""
+    program = Tiny()
+    for part in ("data", "index"):
+        path = saved / f"ckpt-3{PARTS[part]}"
+        good = path.read_bytes()
+        for position in range(0, len(good), stride):
+            path.write_bytes(good[:position] + bytes([good[position] ^ 0x10]) + good[position + 1 :])
+            assert read_newest(program.checkpoint, saved) == 2
+            program.assert_is_at(2)
+        path.write_bytes(good)
+    assert read_newest(program.checkpoint, saved) == 3
+
+
+def test_early_manifests_are_read(saved):
+    """N3: those without a checksum of themselves."""
+    for step in STEPS:
+        without_checksum(saved / f"ckpt-{step}.manifest.json")
+    program = Tiny()
+    assert program.store(saved).restore().step == 3
+    assert program.store(saved).manifest(3).extra == {"best": 0.5}
+
+
+def test_keys_that_are_no_text_do_not_break_the_checksum(model_dir):
+    """JSON turns them into text; the manifest must still be true to itself."""
+    Tiny(1).store(model_dir).save(1, {"counts": {2: 0.1, 10: (1, None)}, "value": float("nan"), "name": "ä"})
+    assert Tiny().store(model_dir).restore().step == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '"abc"', "null", "5", '{"format_version": 1}', '{"format_version": "1"}', "\x00\x00", "[" * 50]
+)
+def test_text_that_is_no_manifest(saved, text):
+    """N3: whatever JSON, or not, is there instead."""
+    (saved / "ckpt-3.manifest.json").write_text(text)
+    assert Tiny().store(saved).restore().step == 2
+
+
+@pytest.mark.parametrize("change", [{"files": []}, {"files": {"ckpt-3.index": 5}}, {"files": {}}, {"step": 2}])
+def test_values_that_no_manifest_has(saved, change):
+    path = saved / "ckpt-3.manifest.json"
+    without_checksum(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert Tiny().store(saved).restore().step == 2
+
+
+def test_the_manifest_of_another_step(saved):
+    """N3: a copy in the wrong place is not believed."""
+    shutil.copy(saved / "ckpt-2.manifest.json", saved / "ckpt-3.manifest.json")
+    program = Tiny()
+    assert program.store(saved).restore().step == 2
+    program.assert_is_at(2)
+
+
+def test_what_may_not_be_read_is_not_taken_for_damage(saved, monkeypatch):
+    """N3, N6: nothing is known about the checkpoint, so nothing is done to it."""
+    before, opened = contents(saved), files.open_file
+    for part in ("manifest", "index"):
+
+        def refuse(path, mode, suffix=PARTS[part]):
+            if path.endswith(f"ckpt-3{suffix}"):
+                raise PermissionError(13, "Permission denied", path)
+            return opened(path, mode)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "open_file", refuse)
+            with pytest.raises(
+                CheckpointError, match=r"ckpt-3\S+ cannot be read by this user, so .*permission to read it, or"
+            ):
+                Tiny().store(saved).restore()
+        assert contents(saved) == before
+
+
+def test_a_damaged_checkpoint_that_cannot_be_moved_is_written_again(saved, monkeypatch):
+    """N3: it does not stand in the way of a good one of the same step."""
+    HARMS["flipped_middle"](saved / "ckpt-3.data-00000-of-00001")
+
+    def refuse(source, target):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(files, "rename", refuse)
+    program = Tiny()
+    store = program.store(saved)
+    assert store.restore().step == 2
+    assert (store.steps(), store.latest_step()) == ((1, 2), 2)
+    program.train_to(3)
+    store.save(3)
+    assert store.steps() == STEPS
+    fresh = Tiny()
+    assert fresh.store(saved).restore().step == 3
+    fresh.assert_is_at(3)
+
+
+# A whole run, through the command.
+
+
+def train(model_dir, folder):
+    argv = ["train", "--experiment=digits_mlp", f"--model_dir={model_dir}", "--set=trainer.export.at_end=false"]
+    return run_command([*argv, "--config_file=configs/smoke/digits_mlp.yaml"], cwd=ROOT, folder=folder)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    done = train(folder / "run", folder)
+    assert done.code == 0, done.err
+    return folder / "run"
+
+
+@pytest.fixture
+def run_dir(finished, model_dir):
+    shutil.copytree(finished, model_dir)
+    return Path(model_dir)
+
+
+def started_at(model_dir):
+    return json.loads((Path(model_dir) / "run.json").read_text())["steps"]["start"]
+
+
+@pytest.mark.parametrize(
+    ("part", "harm"), [("data", "flipped_middle"), ("index", "missing"), ("manifest", "cut_in_half")]
+)
+def test_a_run_goes_on_from_the_newest_whole_checkpoint(run_dir, finished, tmp_path, part, harm):
+    """N1, N3: and ends with the same bits, and each row once."""
+    HARMS[harm](run_dir / f"ckpt-20{PARTS[part]}")
+    (run_dir / "checkpoint").unlink()
+    done = train(run_dir, tmp_path)
+    assert done.code == 0, done.err
+    assert "ckpt-20 is damaged: " in done.err
+    assert started_at(run_dir) == 10
+    assert bits(run_dir / "ckpt-20") == bits(finished / "ckpt-20")
+    rows = [[(row["step"], row["split"]) for row in read_rows(f"{d}/metrics.jsonl")] for d in (run_dir, finished)]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize(("part", "harm"), [("data", "empty"), ("manifest", "missing"), ("manifest", "flipped_third")])
+def test_a_run_without_a_whole_checkpoint_stops(run_dir, tmp_path, part, harm):
+    """N3, N6: exit code 2, a message, no step 0; the same again, and nothing of the checkpoints is touched."""
+    for step in (10, 20):
+        HARMS[harm](run_dir / f"ckpt-{step}{PARTS[part]}")
+    before = {name: data for name, data in contents(run_dir).items() if "ckpt-" in name}
+    for _ in range(2):
+        done = train(run_dir, tmp_path)
+        assert done.code == 2
+        assert done.err.removeprefix("strategy off: CPU:0\n").startswith("error: ")
+        assert "ckpt-10" in done.err
+        assert "Traceback" not in done.err
+        assert {name: data for name, data in contents(run_dir).items() if "ckpt-" in name} == before

@@ -1,0 +1,3 @@
+"""Tests in this process: two logical CPU devices, no GPU, seeded generators."""
+
+from tests.support.devices import _clean_keras, _devices  # noqa: F401

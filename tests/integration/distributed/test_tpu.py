@@ -1,0 +1,424 @@
+"""Cloud TPUs, as far as a machine without one can show: addresses, connections, and every way to have none.
+
+No test here runs on a TPU, and none ever did.
+"""
+
+import os
+import socket
+
+import pytest
+import tensorflow as tf
+
+from official_trainer import lazy
+from official_trainer.config import ExperimentConfig, resolve
+from official_trainer.config.schema import RuntimeConfig
+from official_trainer.distributed import strategy, tpu
+from official_trainer.errors import ExitCode
+from tests import ROOT
+from tests.support import forked, toy
+from tests.support.config.sample import problems
+
+GONE = tpu.TPULostError
+
+
+def runtime(where=None, **fields):
+    return RuntimeConfig(distribution_strategy="tpu", tpu=where, **fields)
+
+
+@pytest.fixture(autouse=True)
+def _no_tpu(monkeypatch):
+    """No TPU in this machine, and none in the environment."""
+    monkeypatch.setattr(tpu, "tpu_devices", list)
+    monkeypatch.setattr(tpu, "PROBE_SECONDS", 0.5)
+    for name in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "GCE_METADATA_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{free_port()}")
+
+
+def free_port():
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "environ", "expected"),
+    [
+        (None, {}, None),
+        ("", {}, None),
+        ("local", {"TPU_NAME": "x"}, "local"),
+        (None, {"TPU_NAME": "local"}, "local"),
+        (None, {"TPU_NAME": "my-tpu"}, "my-tpu"),
+        ("", {"TPU_NAME": "my-tpu"}, "my-tpu"),
+        (None, {"TPU_NAME": "x", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://h:1"}, "grpc://h:1"),
+        ("grpc://a:8470,grpc://b:8470", {}, "grpc://a:8470,grpc://b:8470"),
+        ("a:1, b:2", {}, "grpc://a:1,grpc://b:2"),
+    ],
+)
+def test_where_the_address_comes_from(field, environ, expected):
+    """T16: the field, then what the environment says, in TensorFlow's order."""
+    assert tpu.address(runtime(field), environ) == expected
+
+
+def test_hosts_of_an_address():
+    """T16: a host without a port has TensorFlow's."""
+    assert tpu.hosts_of("grpc://a:1,grpc://b") == [("a", 1), ("b", 8470)]
+
+
+def test_auto_takes_a_tpu_that_is_named(monkeypatch):
+    """T16: by the config or by the environment; TPU devices alone are no order to use them."""
+    assert strategy.strategy_name(RuntimeConfig(), None) == "auto"
+    assert strategy.strategy_name(RuntimeConfig(tpu="local"), None) == "tpu"
+    monkeypatch.setenv("TPU_NAME", "my-tpu")
+    assert strategy.strategy_name(RuntimeConfig(), None) == "tpu"
+    assert strategy.strategy_name(RuntimeConfig(distribution_strategy="off"), None) == "off"
+
+
+def refused(*args, **fields):
+    with pytest.raises((tpu.TPUError, GONE)) as caught:
+        strategy.build_strategy(runtime(*args, **fields))
+    return caught.value
+
+
+def test_no_address_at_all():
+    """T16: says where one could be given."""
+    error = refused()
+    assert str(error).startswith("runtime.tpu: is not set, nor is TPU_NAME, and this machine has no TPU; set it to")
+    assert error.exit_code == ExitCode.CONFIG
+
+
+def test_local_without_a_tpu():
+    """T16: no device file, no wait."""
+    error = refused("local")
+    assert "runtime.tpu: local: this machine has no TPU (neither /dev/accel0 nor /dev/vfio/0); run on" in str(error)
+    assert error.exit_code == ExitCode.CONFIG
+
+
+def test_local_without_libtpu(monkeypatch):
+    """T16: the package that brings it, in TensorFlow's version."""
+    monkeypatch.setattr(tpu, "tpu_devices", lambda: ["/dev/accel0"])
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    assert (
+        f"libtpu is not installed; pip uninstall tensorflow, then pip install tensorflow-tpu=={tf.__version__}"
+        in str(refused("local"))
+    )
+
+
+@pytest.mark.parametrize("where", ["grpc://h:x", "grpc://:8470", "grpc://h:99999", "grpc://a:1,,grpc://b:2"])
+def test_what_is_no_address(where):
+    """T16: says what one looks like."""
+    assert "is no address; expected grpc://host:8470, several with commas between" in str(refused(where))
+
+
+def test_a_host_that_nobody_knows(monkeypatch):
+    """T16: a name is misspelt for ever, so starting again does not help."""
+
+    def connect(*_, **__):
+        raise socket.gaierror
+
+    monkeypatch.setattr(tpu.socket, "create_connection", connect)
+    error = refused("grpc://no-such-host:8470")
+    assert "no machine is called no-such-host; check the spelling" in str(error)
+    assert error.exit_code == ExitCode.CONFIG
+
+
+def test_an_address_where_nobody_listens():
+    """T16: at once; a TPU that was preempted may be back when the run is started again."""
+    port = free_port()
+    error = refused(f"grpc://127.0.0.1:{port}")
+    assert f"no process listens at 127.0.0.1:{port} (Connection refused). Either the TPU was preempted or" in str(error)
+    assert error.exit_code == ExitCode.RETRY
+
+
+def test_a_server_that_does_not_answer():
+    """T16: one that takes connections and says nothing would keep TensorFlow waiting for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        error = refused(f"grpc://127.0.0.1:{silent.getsockname()[1]}")
+    assert "does not answer within 0.5 s" in str(error)
+    assert error.exit_code == ExitCode.RETRY
+
+
+def test_what_is_no_tensorflow_server():
+    """T16: a web server, for one."""
+    import http.server
+    import threading
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        error = refused(f"grpc://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert "is no TensorFlow server" in str(error)
+
+
+def test_a_name_off_google_cloud():
+    """T16: what could look it up does not answer."""
+    error = refused("my-tpu")
+    assert "runtime.tpu: 'my-tpu' is a name, which only a machine on Google Cloud can look up, and this is none" in str(
+        error
+    )
+    assert error.exit_code == ExitCode.CONFIG
+
+
+def test_a_name_without_the_client(monkeypatch):
+    """T16: on Google Cloud, which a socket stands for, looking a name up takes a package more."""
+    monkeypatch.setattr(tpu.importlib.util, "find_spec", lambda name: None)
+    with socket.create_server(("127.0.0.1", 0)) as metadata:
+        monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{metadata.getsockname()[1]}")
+        assert "pip install google-api-python-client oauth2client" in str(refused("my-tpu"))
+
+
+def test_the_library_may_not_have_taken_this_machines_part(monkeypatch):
+    """T16: worker 0 of a pod, with the TPU's name in the config instead of the environment."""
+    monkeypatch.setattr(tpu, "tpu_devices", lambda: ["/dev/accel0"])
+    monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
+    assert "start it with TPU_LOAD_LIBRARY=0 in the environment" in str(refused("grpc://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "name", "expected"),
+    [
+        ([], None, "0"),
+        ([], "local", "0"),
+        (["/dev/accel0"], None, None),
+        (["/dev/accel0"], "local", None),
+        (["/dev/accel0"], "my-tpu", "0"),
+    ],
+)
+def test_tensorflow_looks_for_a_tpu_only_where_it_is_to_use_one(monkeypatch, devices, name, expected):
+    """T16: off a TPU host that look would take more than a minute; on a pod it would take the chips."""
+    monkeypatch.setattr(lazy, "tpu_devices", lambda: devices)
+    monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
+    monkeypatch.setenv("TPU_NAME", name) if name else monkeypatch.delenv("TPU_NAME", raising=False)
+    lazy.load("tensorflow")
+    assert os.environ.get("TPU_LOAD_LIBRARY") == expected
+    monkeypatch.setenv("TPU_LOAD_LIBRARY", "0")  # as it was set when the tests began, and put back after this
+
+
+# Servers without a TPU stand for one.
+
+
+def serve(addresses, index):
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    tf.distribute.Server({"worker": addresses}, job_name="worker", task_index=index).join()
+
+
+def connect(where, write):
+    import time
+
+    deadline = time.monotonic() + 60
+    while True:  # servers take a while to listen
+        try:
+            strategy.build_strategy(runtime(where))
+        except GONE:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        except tpu.TPUError as error:
+            write.send((str(error), int(error.exit_code), [d.name for d in tf.config.list_logical_devices("CPU")]))
+            return
+
+
+def test_two_servers_are_connected_to():
+    """T16: both hosts of an address are part of the process's devices; that they have no TPU is said."""
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    context = forked._context
+    read, write = context.Pipe()
+    servers = [context.Process(target=serve, args=(addresses, index), daemon=True) for index in range(2)]
+    client = context.Process(target=connect, args=(",".join(addresses), write), daemon=True)
+    for process in (*servers, client):
+        process.start()
+    try:
+        assert read.poll(forked.TIMEOUT_SECONDS)
+        said, exit_code, devices = read.recv()
+    finally:
+        for process in (*servers, client):
+            process.kill()
+            process.join()
+    assert "there is no TPU (TPUs not found in the cluster" in said
+    assert f"Servers that were reached have none that TensorFlow {tf.__version__} can use" in said
+    assert exit_code == ExitCode.CONFIG
+    assert [name for name in devices if "task:0" in name and "worker" in name]
+    assert [name for name in devices if "task:1" in name and "worker" in name]
+
+
+def test_what_the_look_up_of_a_name_says(monkeypatch):
+    """T16: a TPU that is not ready yet may be later; one that is unknown will not."""
+    monkeypatch.setattr(tpu, "check_reachable", lambda where: None)
+    resolver = "official_trainer.distributed.tpu.tf.distribute.cluster_resolver.TPUClusterResolver"
+
+    def fail_with(error):
+        def resolve_(_):
+            raise error
+
+        monkeypatch.setattr(resolver, resolve_)
+
+    fail_with(RuntimeError('TPU "n" is not yet ready; state: "PREEMPTED"'))
+    error = refused("n")
+    assert 'runtime.tpu: n: TPU "n" is not yet ready; state: "PREEMPTED". The same command' in str(error)
+    assert error.exit_code == ExitCode.RETRY
+    fail_with(ValueError("Could not lookup TPU metadata from name 'n'."))
+    error = refused("n")
+    assert str(error) == "runtime.tpu: n: Could not lookup TPU metadata from name 'n'."
+    assert error.exit_code == ExitCode.CONFIG
+    fail_with(tf.errors.UnavailableError(None, None, "failed to connect to all addresses"))
+    assert refused("n").exit_code == ExitCode.RETRY
+    fail_with(KeyError("a bug"))
+    with pytest.raises(KeyError):
+        strategy.build_strategy(runtime("n"))
+
+
+# What TPUs cannot do.
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["runtime={distribution_strategy: tpu, mixed_precision_dtype: float16}"], "not in float16; use bfloat16"),
+        (
+            ["runtime={distribution_strategy: tpu, num_gpus: 2}"],
+            "num_gpus: has no effect with distribution_strategy=tpu",
+        ),
+        (["runtime={distribution_strategy: tpu, num_logical_cpus: 2}"], "num_logical_cpus: has no effect"),
+        (["runtime={distribution_strategy: tpu, num_packs: 2}"], "num_packs: has no effect"),
+        (["runtime={distribution_strategy: tpu, all_reduce_alg: nccl}"], "all_reduce_alg: nccl has no effect"),
+        (["runtime={distribution_strategy: tpu, enable_xla: on}"], "enable_xla: has no effect"),
+        (["runtime={distribution_strategy: tpu, run_eagerly: on}"], "run_eagerly: TPUs run traced steps only"),
+        (["runtime={distribution_strategy: off, tpu: x}"], "tpu: has no effect with distribution_strategy=off"),
+        (
+            ["runtime.distribution_strategy=tpu", "task.train_data.drop_remainder=off"],
+            "task.train_data.drop_remainder: runtime.distribution_strategy=tpu needs batches that are all of one size",
+        ),
+        (
+            ["runtime.distribution_strategy=tpu", "trainer={train_tf_function: off, train_tf_while_loop: off}"],
+            "trainer.train_tf_function: TPUs run traced steps only",
+        ),
+    ],
+)
+def test_what_makes_no_sense_on_a_tpu(sets, said):
+    """T16: refused with the config, in milliseconds."""
+    assert said in problems(*sets)[0]
+
+
+def test_bfloat16_is_for_tpus():
+    """T16: the precision that TPUs have."""
+    resolve(ExperimentConfig(), sets=["runtime={distribution_strategy: tpu, mixed_precision_dtype: bfloat16}"])
+
+
+def test_auto_is_checked_as_well():
+    """T16: what the config could not know while the strategy was open."""
+    with pytest.raises(tpu.TPUError, match=r"runtime.enable_xla: has no effect"):
+        strategy.build_strategy(RuntimeConfig(tpu="local", enable_xla=True))
+
+
+def test_xla_is_not_asked_of_a_tpu():
+    """T16: it compiles every step itself, and experiments of Model Garden leave the option on."""
+    assert not strategy.needs_xla(object.__new__(tf.distribute.TPUStrategy), is_enabled=True)
+    assert strategy.needs_xla(tf.distribute.get_strategy(), is_enabled=True)
+
+
+def test_training_batches_have_one_shape():
+    """T16: names the shape that is open."""
+    data = tf.data.Dataset.from_tensor_slices(tf.zeros([10, 3]))
+    tpu.check_static(data.batch(5, drop_remainder=True), "T.build_inputs")
+    with pytest.raises(
+        tpu.TPUError, match=r"T.build_inputs: a TPU trains on .* these have \(None, 3\); batch with drop"
+    ):
+        tpu.check_static(data.batch(5), "T.build_inputs")
+
+
+# A TPU that is taken away.
+
+
+LOST = [
+    tf.errors.UnavailableError(None, None, "Socket closed"),
+    tf.errors.AbortedError(None, None, "Session is gone"),
+    tf.errors.InternalError(None, None, "TPU health check failed"),
+    tf.errors.InvalidArgumentError(None, None, "Unable to find a context_id matching the specified one (1)"),
+    tf.errors.FailedPreconditionError(None, None, "worker incarnation 3 is not 4"),
+]
+KEPT = [
+    tf.errors.InvalidArgumentError(None, None, "Incompatible shapes"),
+    tf.errors.ResourceExhaustedError(None, None, "Ran out of memory in memory space hbm"),
+    tf.errors.UnavailableError(None, None, "Error executing an HTTP request: reading gs://bucket/file"),
+    ValueError("Socket closed"),
+    KeyboardInterrupt(),
+]
+
+
+@pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
+def test_errors_that_mean_that_the_tpu_is_gone(error):
+    """T16, N6: exit code 75, and which error it was."""
+    failure = tpu.as_lost_error(error, runtime("local"))
+    assert failure.exit_code == ExitCode.RETRY
+    assert f"the TPU was taken away, by a preemption or a restart of its host ({type(error).__name__}: " in str(failure)
+    assert "continues from the newest checkpoint" in str(failure)
+    assert tpu.as_lost_error(error, RuntimeConfig()) is None, "without a TPU they mean something else"
+
+
+@pytest.mark.parametrize("error", KEPT, ids=lambda error: type(error).__name__)
+def test_errors_that_do_not(error):
+    """T16: these are told as they are."""
+    assert tpu.as_lost_error(error, runtime("local")) is None
+
+
+def lose_the_tpu():
+    """In the child: the default strategy stands for a TPU, which goes away after some windows."""
+    from official_trainer.engine.trainer import Trainer
+
+    strategy._CLUSTER_BUILDERS["tpu"] = lambda runtime, cluster: tf.distribute.get_strategy()
+    run_steps = Trainer.run_steps
+
+    def run(self, *args, **kwargs):
+        if int(self.global_step.numpy()) >= 40:
+            raise tf.errors.UnavailableError(None, None, "Socket closed\nAdditional GRPC error information")
+        return run_steps(self, *args, **kwargs)
+
+    Trainer.run_steps = run
+
+
+def test_a_run_whose_tpu_is_taken_away_can_be_started_again(tmp_path):
+    """T16, N6: 75 and what happened, on the console and in the record; the checkpoints before are there."""
+    import json
+
+    model_dir = tmp_path / "run"
+    sets = ["trainer.train_steps=100", "trainer.checkpoint_interval=20", "trainer.steps_per_loop=20"]
+    argv = [
+        "train",
+        "--experiment=diabetes",
+        f"--model_dir={model_dir}",
+        "--tpu=local",
+        "--set=runtime.distribution_strategy=tpu",
+        *(f"--set={change}" for change in sets),
+    ]
+    done = forked.Command(argv, cwd=ROOT, folder=tmp_path, first=lose_the_tpu).wait()
+    assert done.code == ExitCode.RETRY, done.err
+    assert (
+        "the TPU was taken away, by a preemption or a restart of its host (UnavailableError: Socket closed)" in done.err
+    )
+    assert json.loads((model_dir / "status.json").read_text())["exit_code"] == ExitCode.RETRY
+    assert (model_dir / "ckpt-40.manifest.json").exists()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 5])
+def test_steps_can_be_put_into_a_tpus_program(micro_batches):
+    """T16: the graph that TPUStrategy would hand to a TPU is traced, also of a batch of open size; nothing runs it."""
+    trainer = toy.build(toy.experiment(batch=10, gradient_accumulation_steps=micro_batches))
+
+    step, evaluation = trainer.windows.step, trainer.evaluation
+
+    def train(features, labels):
+        def replica(*inputs):
+            return step.run_on_replica(inputs, step.step_of_task(), publishes=False)
+
+        tf.compat.v1.tpu.replicate(replica, [[features, labels]])
+
+    def evaluate(features, labels):
+        def replica(*inputs):
+            return evaluation.own_set.run_on_replica(inputs, trainer.task.validation_step)
+
+        shapes = [tf.TensorShape([None, None]), tf.TensorShape([None])]
+        tf.compat.v1.tpu.replicate(replica, [[features, labels]], maximum_shapes=shapes)
+
+    for traced, size in ((train, 10), (evaluate, None)):
+        batch = (tf.TensorSpec([size, 6]), tf.TensorSpec([size], tf.int32))
+        operations = tf.function(traced).get_concrete_function(*batch).graph.get_operations()
+        assert [op for op in operations if op.type == "TPUReplicateMetadata"]

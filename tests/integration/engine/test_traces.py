@@ -1,0 +1,238 @@
+"""How often steps are traced: counted, reported, bounded."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import config as configuration
+from official_trainer.actions.action import Action
+from official_trainer.actions.schedule import Schedule
+from official_trainer.config import schema
+from official_trainer.engine.loop import Loop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts
+from official_trainer.engine.traces import RetraceError, Traces, signature_of
+from official_trainer.engine.trainer import Trainer
+from official_trainer.errors import ExitCode
+from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import registry
+from tests.support import toy
+from tests.support.loops import Disk, FakeJournal, FakeStore, Observer
+
+
+def batches(size):
+    """Batches of a size that the dataset declares."""
+    return toy.examples(size).repeat().batch(size, drop_remainder=True)
+
+
+def spec(shape, dtype=tf.float32):
+    return tf.TensorSpec(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        (spec([None, 6]), "float32[?,6]"),
+        (spec(None, tf.string), "string[...]"),
+        (spec([]), "float32[]"),
+        ((spec([2, 6]), spec([2], tf.int32)), "(float32[2,6], int32[2])"),
+        ({"image": spec([4]), "more": [spec([1])]}, "{image: float32[4], more: (float32[1])}"),
+        (np.zeros([2, 3], "int64"), "int64[2,3]"),
+        (object(), "object"),
+    ],
+)
+def test_signatures_are_short(inputs, text):
+    """G12: as text."""
+    assert signature_of(inputs) == text
+
+
+def test_a_signature_is_that_of_what_an_iterator_yields():
+    """G12: of a plain one, and of one for each replica."""
+    assert signature_of(iter(toy.examples(8).batch(4))) == "(float32[?,6], int32[?])"
+    distributed = toy.strategy_of("mirrored2").experimental_distribute_dataset(batches(4))
+    assert signature_of(iter(distributed)) == "(2 replicas of float32[2,6], 2 replicas of int32[2])"
+
+
+@pytest.mark.parametrize("options", [{}, {"train_tf_while_loop": False}, {"enable_xla": True}], ids=str)
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_steps_are_traced_once(strategy, options):
+    """G12: whatever the number of replicas, windows and epochs is."""
+    if strategy == "mirrored2" and options.get("enable_xla"):
+        pytest.skip("XLA compiles no collectives on a CPU")
+    trainer = toy.build(toy.experiment(**options), strategy=strategy)
+    for num_steps in (1, 7, 30):
+        trainer.train(num_steps)
+    trainer.train_iterator.begin_next_epoch()
+    trainer.train(3)
+    trainer.evaluate(-1)
+    trainer.evaluate(2)
+    assert [trace.kind for trace in trainer.context.traces.take()] == ["train", "eval"]
+    assert trainer.context.traces.take() == []
+    assert trainer.context.traces.seconds("train") > 0
+
+
+def test_what_runs_eagerly_is_not_traced():
+    """G12: neither by our settings nor by TensorFlow's own."""
+    options = {"train_tf_function": False, "train_tf_while_loop": False, "eval_tf_function": False}
+    trainer = toy.build(toy.experiment(**options))
+    trainer.train(3)
+    trainer.evaluate(2)
+    assert trainer.context.traces.take() == []
+    trainer = toy.build()
+    tf.config.run_functions_eagerly(True)
+    try:
+        trainer.train(2)
+        trainer.evaluate(2)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert trainer.context.traces.take() == []
+
+
+@pytest.mark.parametrize("uses_while_loop", [True, False])
+def test_data_of_another_shape_traces_again_until_it_is_too_much(uses_while_loop):
+    """G12: counted, with the batches; the error comes after the window, which is done."""
+    trainer = toy.build(toy.experiment(max_traces=2, train_tf_while_loop=uses_while_loop))
+    for size in (4, 6, 4):
+        trainer.train_dataset = batches(size)
+        trainer.train(2)
+    assert trainer.context.traces.count("train") == 2
+    trainer.train_dataset = batches(8)
+    with pytest.raises(RetraceError, match=r"traced 3 times, more often than trainer.max_traces=2") as error:
+        trainer.train(2)
+    assert error.value.exit_code == ExitCode.DATA
+    assert int(trainer.global_step.numpy()) == 8
+    for size in (4, 6, 8):
+        assert f"\n  (float32[{size},6], int32[{size}])" in str(error.value)
+    for fix in ("pad", "bucket", "drop_remainder", "task.train_data", "raise trainer.max_traces"):
+        assert fix in str(error.value)
+
+
+def test_compiled_windows_of_another_shape_trace_again():
+    """G12: XLA compiles for fixed shapes, so a block of other batches is another program."""
+    trainer = toy.build(toy.experiment(enable_xla=True, steps_per_loop=4, max_traces=1))
+    for size in (4, 6):
+        trainer.train_dataset = batches(size)
+        if size == 4:
+            trainer.train(6)
+            continue
+        with pytest.raises(RetraceError, match=r"float32\[4,4,6\].*\n.*float32\[4,6,6\]"):
+            trainer.train(4)
+
+
+def test_an_evaluation_of_another_shape_traces_again():
+    """G12: evaluations have a count of their own."""
+    trainer = toy.build(toy.experiment(max_traces=1))
+    trainer.eval_dataset = batches(4)
+    trainer.evaluate(2)
+    trainer.eval_dataset = batches(6)
+    with pytest.raises(RetraceError, match=r"the evaluation step was traced 2 times(.*\n)*.*task.validation_data"):
+        trainer.evaluate(2)
+
+
+def test_a_tasks_own_function_is_counted_where_the_step_is_eager():
+    """G12: there TensorFlow traces nothing else."""
+
+    class Task(toy.ToyTask):
+        @tf.function
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            return super().train_step(inputs, model, optimizer, metrics)
+
+    config = toy.experiment(max_traces=2, train_tf_function=False, train_tf_while_loop=False)
+    trainer = toy.build(config, task_cls=Task)
+    trainer.train_dataset = toy.examples(20).batch(8)
+    trainer.train(3)
+    first, second = trainer.context.traces.take()
+    assert (first.signature, second.signature) == ("(float32[8,6], int32[8])", "(float32[4,6], int32[4])")
+    trainer.train_dataset = batches(3)
+    trainer.train_iterator.position.begin_epoch(3)
+    with pytest.raises(RetraceError):
+        trainer.train(1)
+
+
+def test_a_step_of_ones_own_is_counted():
+    """G12: also one that shares nothing with ours."""
+
+    class Own(Trainer):
+        def train_step(self, iterator):
+            next(iterator)
+            self.global_step.assign_add(1)
+
+    trainer = toy.build(trainer_cls=Own)
+    trainer.run_steps(3)
+    trainer.train_dataset = batches(4)
+    trainer.run_steps(3)
+    assert trainer.context.traces.count("train") == 2
+    assert trainer.context.input_wait.waits() is None
+
+
+def test_many_signatures_are_not_all_shown():
+    """G12: the message stays readable; what came more than once is said so."""
+    traces = Traces(1)
+    for size in [1, 1, *range(2, 14)]:
+        tf.function(traces.watched("train", lambda x: x))(tf.zeros([size]))
+    with pytest.raises(RetraceError, match=r"\[1\] \(2 times\)(\n.*){9}\n  and 3 more\n"):
+        traces.check("train")
+
+
+class Witness(Action):
+    """Writes down what it is told of."""
+
+    def __init__(self):
+        self.told = []
+
+    def on_trace(self, run, trace):
+        self.told.append((trace.kind, trace.number, run.step))
+
+
+def test_actions_are_told_of_traces():
+    """G13: once the window or the evaluation has ended, whichever it was."""
+    trainer = toy.build(toy.experiment(validation_interval=4, summary_interval=4, checkpoint_interval=4))
+    trainer.config.trainer.__dict__["train_steps"] = 8
+    trainer.checkpoint_state.after_restore = lambda report: None
+    disk, witness = Disk(), Witness()
+    parts = LoopParts(
+        trainer=trainer,
+        store=FakeStore(disk, trainer),
+        metric_writer=FakeJournal(disk),
+        due=DueSteps(trainer.config.trainer, "interval"),
+        observer=Observer(disk, find_row=lambda step, split: None),
+        actions=Schedule([witness]),
+    )
+    Loop(parts).run()
+    assert witness.told == [("train", 1, 1), ("eval", 1, 4)]
+
+
+class UnevenConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+@registry.register_task_cls(UnevenConfig)
+class UnevenTask(toy.ToyTask):
+    """Sequences whose length differs from batch to batch."""
+
+    def build_model(self):
+        inputs = keras.Input((None,), name="sequence")
+        total = keras.layers.Lambda(lambda x: tf.reduce_sum(x, axis=1, keepdims=True))(inputs)
+        return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Reshape([1])(total)))
+
+    def build_inputs(self, params, input_context=None):
+        def batch(number):
+            length = number % 5 + 2 if params.is_training else 4
+            return tf.zeros([2, length]), tf.zeros([2], tf.int32)
+
+        return tf.data.Dataset.range(100).map(batch)
+
+
+@registry.register_config_factory("uneven")
+def uneven():
+    base = toy.experiment(steps_per_loop=1, max_traces=3, enable_xla=True)
+    data = schema.DataConfig(global_batch_size=2)
+    return base.replace(task=UnevenConfig(train_data=data, validation_data=data))
+
+
+def test_a_run_whose_batches_have_ever_new_shapes_ends_with_exit_code_3(model_dir):
+    """G12: sequences under XLA, as they come when nobody thinks of it."""
+    resolved = configuration.resolve(registry.get_config("uneven"), experiment="uneven", sets=())
+    with pytest.raises(RetraceError, match=r"float32\[1,2,2\](.*\n)*.*float32\[1,2,5\]") as error:
+        run.run("uneven", resolved, mode="train", model_dir=model_dir, quiet=True)
+    assert error.value.exit_code == ExitCode.DATA

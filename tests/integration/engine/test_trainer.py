@@ -1,0 +1,524 @@
+"""The Trainer's contract: Model Garden's constructor, override points, exact numbers."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer.config import schema
+from official_trainer.config.optimization import EMAConfig
+from official_trainer.distributed.strategy import DeviceError
+from official_trainer.engine.trainer import Trainer
+from official_trainer.inputs import DataError
+from official_trainer.lazy import keras
+from tests.support.toy import (
+    FEATURES,
+    LABELS,
+    NUM_EXAMPLES,
+    STRATEGIES,
+    ToyTask,
+    assert_bitwise_equal,
+    build,
+    examples,
+    experiment,
+    weights,
+)
+
+
+def test_train_returns_metrics_of_the_steps_it_ran():
+    """T2, G9: one call runs that many steps and reports mean, last and smoothed loss."""
+    trainer = build()
+    logs = trainer.train(tf.constant(5))
+    assert int(trainer.global_step.numpy()) == 5
+    assert set(logs) == {"training_loss", "accuracy", "batch_loss", "smoothed_loss", "learning_rate"}
+    assert math.isclose(float(logs["learning_rate"]), 0.01, rel_tol=1e-6)
+
+
+def test_smoothed_loss_weighs_a_new_loss_by_one_percent():
+    """G9: moving average with weight 0.01, from the first loss on."""
+    trainer = build()
+    losses = [float(trainer.train(1)["batch_loss"]) for _ in range(4)]
+    weights_of_losses = [0.01 * 0.99**age for age in (3, 2, 1, 0)]
+    expected = np.average(losses, weights=weights_of_losses)
+    trainer = build()
+    assert math.isclose(float(trainer.train(4)["smoothed_loss"]), expected, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("batch", [1, 10, 50, 100, 101, 202])
+def test_evaluation_counts_every_example_once(strategy, batch):
+    """N17: the same results at any batch size and replica count, also when the last batch is short."""
+    if strategy == "mirrored2" and batch % 2:
+        pytest.skip("does not divide over two replicas")
+    trainer = build(experiment(eval_batch=batch), strategy=strategy)
+    logits = trainer.model(FEATURES).numpy()
+    loss = keras.losses.sparse_categorical_crossentropy(LABELS, logits, from_logits=True).numpy().mean()
+    logs = trainer.evaluate(-1)
+    assert math.isclose(float(logs["validation_loss"]), loss, rel_tol=1e-6)
+    assert math.isclose(float(logs["accuracy"]), (logits.argmax(1) == LABELS).mean(), rel_tol=1e-6)
+
+
+class CollectingTask(ToyTask):
+    """Collects the labels it evaluates on the host."""
+
+    def validation_step(self, inputs, model, metrics=None):
+        return {**super().validation_step(inputs, model, metrics), "labels": inputs[1]}
+
+    def aggregate_logs(self, state, step_logs):
+        return [*(state or []), *(labels.numpy() for labels in step_logs["labels"])]
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        labels = np.concatenate(aggregated_logs)
+        return {"seen": {"count": len(labels), "sum": int(labels.sum())}}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_host_state_is_folded_over_the_whole_evaluation(strategy):
+    """T5: eval_reduce and eval_end see each example once, with one value for each replica that had data."""
+    trainer = build(task_cls=CollectingTask, strategy=strategy)
+    logs = trainer.evaluate(-1)
+    assert logs["seen"] == {"count": NUM_EXAMPLES, "sum": int(LABELS.sum())}
+
+
+def test_evaluate_a_number_of_steps():
+    """T2: evaluate(n) evaluates n batches, from the start each time."""
+    trainer = build(task_cls=CollectingTask)
+    for _ in range(2):
+        assert trainer.evaluate(2)["seen"] == {"count": 20, "sum": int(LABELS[:20].sum())}
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("steps", [3, -1])
+def test_traced_evaluation_loop_gives_the_same(strategy, steps):
+    """T2: eval_tf_while_loop works with -1 too."""
+    plain = build(strategy=strategy).evaluate(steps)
+    traced = build(experiment(eval_tf_while_loop=True), strategy=strategy).evaluate(steps)
+    for name, value in plain.items():
+        assert math.isclose(float(value), float(traced[name]), rel_tol=1e-6), name
+
+
+@pytest.mark.parametrize("steps", [3, -1])
+def test_traced_evaluation_loop_folds_on_the_host(steps):
+    """T2, T5: what a task aggregates after each step is the same with eval_tf_while_loop."""
+    plain = build(task_cls=CollectingTask).evaluate(steps)["seen"]
+    assert build(experiment(eval_tf_while_loop=True), task_cls=CollectingTask).evaluate(steps)["seen"] == plain
+
+
+@pytest.mark.parametrize("eval_tf_while_loop", [False, True])
+def test_a_trainer_may_begin_an_evaluation_with_a_state(eval_tf_while_loop):
+    """T3: what eval_begin returns is folded by eval_reduce, whatever the loop is."""
+
+    class Counting(Trainer):
+        def eval_begin(self):
+            super().eval_begin()
+            return 5
+
+        def eval_reduce(self, state=None, step_outputs=None):
+            return state + 1
+
+        def eval_end(self, aggregated_logs=None):
+            return {"steps": aggregated_logs}
+
+    config = experiment(eval_tf_while_loop=eval_tf_while_loop)
+    task = ToyTask(config.task)
+    assert Counting(config, task, task.build_model(), None, train=False).evaluate(3) == {"steps": 8}
+
+
+@pytest.mark.parametrize("strategy", ["off", "one_device", "mirrored2"])
+@pytest.mark.parametrize("enable_xla", [False, True])
+def test_weights_do_not_depend_on_how_steps_are_cut_into_windows(strategy, enable_xla):
+    """T2: bitwise the same weights and slots for any windows, with dropout."""
+    if enable_xla and strategy == "mirrored2":
+        pytest.skip("XLA over CPU replicas is refused")
+    whole, cut = (build(experiment(enable_xla=enable_xla), strategy=strategy) for _ in range(2))
+    whole.run_steps(23)
+    for steps in (1, 5, 10, 7):
+        cut.run_steps(steps)
+    assert_bitwise_equal(weights(whole), weights(cut))
+
+
+@pytest.mark.parametrize(
+    "loop", [{"train_tf_while_loop": False}, {"train_tf_while_loop": False, "train_tf_function": False}]
+)
+def test_untraced_loops_train_the_same(loop):
+    """T2: tracing changes speed only."""
+    traced, untraced = build(), build(experiment(**loop))
+    traced.train(3)
+    untraced.train(3)
+    for a, b in zip(weights(traced), weights(untraced), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_replicas_share_a_batch_exactly():
+    """T2: two replicas compute the loss and the update of one."""
+
+    class NoDropout(ToyTask):
+        def build_model(self):
+            inputs = keras.Input((6,))
+            return keras.Model(inputs, keras.layers.Dense(3)(inputs))
+
+    one, two = build(task_cls=NoDropout), build(task_cls=NoDropout, strategy="mirrored2")
+    for _ in range(3):
+        a, b = one.train(4), two.train(4)
+        assert math.isclose(float(a["training_loss"]), float(b["training_loss"]), rel_tol=1e-5)
+    for left, right in zip(weights(one), weights(two), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)
+
+
+def test_xla_over_cpu_replicas_is_refused():
+    """T16: what cannot be compiled is said at construction."""
+    with pytest.raises(DeviceError, match=r"runtime.enable_xla: XLA cannot compile .* 2 CPU devices"):
+        build(experiment(enable_xla=True), strategy="mirrored2")
+
+
+def test_override_points_are_called_in_order():
+    """T3, T4: begin, fetch, step, end; begin and end eager, fetch and step traced."""
+    calls = []
+
+    class Recording(Trainer):
+        def train_loop_begin(self):
+            calls.append(("train_loop_begin", tf.executing_eagerly()))
+
+        def next_train_inputs(self, iterator):
+            calls.append(("next_train_inputs", tf.executing_eagerly()))
+            return super().next_train_inputs(iterator)
+
+        def train_step(self, iterator):
+            calls.append(("train_step", tf.executing_eagerly()))
+            super().train_step(iterator)
+
+        def train_loop_end(self):
+            calls.append(("train_loop_end", tf.executing_eagerly()))
+            return super().train_loop_end()
+
+        def eval_begin(self):
+            calls.append(("eval_begin", tf.executing_eagerly()))
+            return super().eval_begin()
+
+        def next_eval_inputs(self, iterator):
+            calls.append(("next_eval_inputs", tf.executing_eagerly()))
+            return super().next_eval_inputs(iterator)
+
+        def eval_step(self, iterator):
+            calls.append(("eval_step", tf.executing_eagerly()))
+            return super().eval_step(iterator)
+
+        def eval_reduce(self, state=None, step_outputs=None):
+            calls.append(("eval_reduce", tf.executing_eagerly()))
+            return (state or 0) + 1
+
+        def eval_end(self, aggregated_logs=None):
+            calls.append(("eval_end", aggregated_logs))
+            return super().eval_end()
+
+    trainer = build(trainer_cls=Recording)
+    trainer.train(3)
+    trainer.evaluate(2)
+    unique = list(dict.fromkeys(calls))  # a traced function may be traced more than once
+    assert unique == [
+        ("train_loop_begin", True),
+        ("train_step", False),
+        ("next_train_inputs", False),
+        ("train_loop_end", True),
+        ("eval_begin", True),
+        ("eval_step", False),
+        ("next_eval_inputs", False),
+        ("eval_reduce", True),
+        ("eval_end", 2),
+    ]
+
+
+def test_overridden_fetch_is_used_under_xla_too():
+    """T4: with XLA the hook still decides what is trained on."""
+
+    class Fetching(Trainer):
+        def next_train_inputs(self, iterator):
+            features, labels = next(iterator)
+            return features * 0.0, labels
+
+    trainer = build(experiment(enable_xla=True), trainer_cls=Fetching)
+    kernel = trainer.model.layers[1].kernel.numpy()
+    trainer.train(2)
+    assert_bitwise_equal([trainer.model.layers[1].kernel.numpy()], [kernel])
+
+
+def test_passthrough_logs_stay_on_the_host_and_lose_to_the_model(caplog):
+    """T4: pass-through logs reach eval_reduce; the model's value wins, with a warning."""
+
+    class PassingThrough(Trainer):
+        def next_eval_inputs(self, iterator):
+            inputs, logs = super().next_eval_inputs(iterator)
+            return inputs, {**logs, "names": tf.constant(["a"]), "labels": tf.constant([-1])}
+
+    class Reading(CollectingTask):
+        def aggregate_logs(self, state, step_logs):
+            assert step_logs["names"].numpy().tolist() == [b"a"]
+            return super().aggregate_logs(state, step_logs)
+
+    logs = build(task_cls=Reading, trainer_cls=PassingThrough).evaluate(-1)
+    assert logs["seen"]["count"] == NUM_EXAMPLES
+    assert "next_eval_inputs and the model both log labels" in caplog.text
+
+
+def test_properties_are_named_as_in_model_garden():
+    """T9: every property of the contract."""
+    trainer = build()
+    names = "strategy config task model optimizer global_step train_loss validation_loss train_metrics"
+    for name in [*names.split(), "validation_metrics", "checkpoint", "checkpoint_exporter"]:
+        assert hasattr(trainer, name), name
+    assert trainer.train_loss.name == "training_loss"
+    assert trainer.validation_loss.name == "validation_loss"
+    assert trainer.checkpoint_exporter is None
+
+
+def test_metrics_with_one_name_are_refused():
+    """T9: one would silently hide the other."""
+
+    class Twice(ToyTask):
+        def build_metrics(self, training=True):
+            return [keras.metrics.Mean("accuracy"), keras.metrics.SparseCategoricalAccuracy("accuracy")]
+
+    with pytest.raises(ValueError, match=r"two training metrics are named 'accuracy' \(Mean and SparseCategorical"):
+        build(task_cls=Twice)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [("trainer", "section 'trainer'"), ("task", "section 'task'"), ("train_data", "section 'task.train_data'"),
+     ("validation_data", "section 'task.validation_data'")],
+)  # fmt: skip
+def test_missing_sections_are_named(missing, message):
+    """T1: an AttributeError that names what is missing."""
+    config = experiment()
+
+    class Section:
+        def __init__(self, source, without=""):
+            self.__dict__.update({k: v for k, v in vars(source).items() if k != without})
+
+    broken = Section(config, missing)
+    if hasattr(broken, "task"):
+        broken.task = Section(config.task, missing)
+    with pytest.raises(AttributeError, match=message):
+        Trainer(broken, ToyTask(None), None, None)
+
+
+def test_given_datasets_replace_the_tasks():
+    """T1: train_dataset and validation_dataset are used as they are."""
+    data = examples(20).batch(10)
+    trainer = build(task_cls=CollectingTask, train_dataset=data.repeat(), validation_dataset=data)
+    trainer.train(3)
+    assert trainer.evaluate(-1)["seen"]["count"] == 20
+
+
+def test_distribute_dataset_takes_datasets_and_functions():
+    """T8: a dataset, or a function with or without input_context."""
+    trainer = build(strategy="mirrored2")
+    data = tf.data.Dataset.range(8).batch(4)
+
+    def values(dataset):
+        return [int(tf.size(v)) for v in trainer.strategy.experimental_local_results(next(iter(dataset)))]
+
+    assert values(trainer.distribute_dataset(data)) == [2, 2]
+    assert values(trainer.distribute_dataset(lambda: data)) == [4, 4]
+
+    def with_context(start, input_context=None):
+        assert input_context.num_replicas_in_sync == 2
+        return data.skip(start)
+
+    assert values(trainer.distribute_dataset(with_context, 0)) == [4, 4]
+
+
+def finite(repeats):
+    class Finite(ToyTask):
+        def build_inputs(self, params, input_context=None):
+            return examples(30).repeat(repeats).batch(10)
+
+    return Finite
+
+
+def test_data_that_ends_is_an_error_by_default():
+    """G6: a run is never silently shorter; no step is counted that did not happen."""
+    trainer = build(task_cls=finite(1))
+    with pytest.raises(DataError, match=r"Finite.build_inputs: the training data ended at step 3; set trainer.on_d"):
+        trainer.train(10)
+    assert int(trainer.global_step.numpy()) == 3
+    assert int(trainer.optimizer.iterations.numpy()) == 3
+
+
+@pytest.mark.parametrize("loop", [{}, {"train_tf_while_loop": False}])
+def test_data_that_ends_may_stop_or_repeat(loop):
+    """G6: `stop` ends there, `repeat` goes on with the next epoch."""
+    stopping = build(experiment(on_data_end="stop", **loop), task_cls=finite(1))
+    assert stopping.run_steps(10) == 3
+    repeating = build(experiment(on_data_end="repeat", **loop), task_cls=finite(1))
+    assert repeating.run_steps(10) == 10
+    assert int(repeating.train_iterator.position.epoch.numpy()) == 3
+    endless = build(experiment(**loop), task_cls=finite(None))
+    endless.run_steps(10)
+    assert_bitwise_equal(weights(repeating), weights(endless))
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_a_step_whose_data_never_came_is_no_update(strategy):
+    """G6, N1: not for an optimizer that counts without looking at its gradients either."""
+
+    class Finite(finite(1)):
+        def create_optimizer(self, optimizer_config, runtime_config=None):
+            return keras.optimizers.Adam(0.01)
+
+    trainer = build(experiment(on_data_end="repeat"), task_cls=Finite, strategy=strategy)
+    assert trainer.run_steps(10) == 10
+    assert int(trainer.optimizer.iterations.numpy()) == 10
+
+
+def test_no_data_is_an_error():
+    """G6, G9: empty training data and empty validation data are errors that name their source."""
+    trainer = build(task_cls=finite(0))
+    with pytest.raises(DataError, match=r"Finite.build_inputs: the training data holds no batch"):
+        trainer.train(1)
+    with pytest.raises(DataError, match=r"Finite.build_inputs: the validation data holds no example"):
+        trainer.evaluate(-1)
+
+
+def test_loss_may_come_from_layers_alone():
+    """G10: add_loss anywhere in the model; the task's loss may be absent; non-scalar losses are averaged."""
+
+    class OnlyAdded(ToyTask):
+        def build_model(self):
+            inputs = keras.Input((6,))
+            outputs = keras.layers.Dense(3)(inputs)
+            model = keras.Model(inputs, outputs)
+            model.add_loss(2.0 * tf.reduce_mean(outputs**2))
+            return model
+
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return None
+
+    trainer = build(task_cls=OnlyAdded)
+    outputs = trainer.model(FEATURES[:10]).numpy()
+    assert math.isclose(float(trainer.train(1)["batch_loss"]), 2.0 * (outputs**2).mean(), rel_tol=1e-5)
+
+
+def test_added_losses_join_the_tasks_loss():
+    """G10: regularisation counts without the task asking for it."""
+
+    class Regularised(ToyTask):
+        def build_model(self):
+            inputs = keras.Input((6,))
+            return keras.Model(inputs, keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.5))(inputs))
+
+    trainer = build(task_cls=Regularised)
+    logits = trainer.model(FEATURES[:10]).numpy()
+    data_loss = keras.losses.sparse_categorical_crossentropy(LABELS[:10], logits, from_logits=True).numpy().mean()
+    expected = data_loss + 0.5 * (trainer.model.layers[1].kernel.numpy() ** 2).sum()
+    assert math.isclose(float(trainer.train(1)["batch_loss"]), expected, rel_tol=1e-5)
+
+
+def test_a_task_without_any_loss_is_an_error():
+    """G10: the message says what to define."""
+
+    class Lossless(ToyTask):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return None
+
+    with pytest.raises(ValueError, match=r"Lossless has no loss: build_losses\(\) returned None and no layer called"):
+        build(task_cls=Lossless).train(1)
+
+
+def test_a_step_without_loss_is_an_error():
+    """T2: train_step must report the loss under the task's key."""
+
+    class Silent(ToyTask):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            return {"lost": 1.0}
+
+    with pytest.raises(ValueError, match=r"Silent.train_step must return 'loss', got \['lost'\]"):
+        build(task_cls=Silent).train(1)
+
+
+def test_a_step_that_does_not_count_is_an_error():
+    """T3: an overridden train_step that forgets global_step would never end."""
+
+    class Forgetful(Trainer):
+        def train_step(self, iterator):
+            self.next_train_inputs(iterator)
+
+    with pytest.raises(
+        RuntimeError, match=r"3 steps moved global_step from 0 to 0, not to 3; Forgetful.train_step must"
+    ):
+        build(trainer_cls=Forgetful).train(3)
+
+
+EMA_STRATEGIES = ["off", "mirrored2"]
+
+
+@pytest.mark.parametrize("strategy", EMA_STRATEGIES)
+def test_averages_follow_the_formula_from_the_first_weights(strategy):
+    """T13: the average starts from the weights, then avg += (1 - decay) * (weight - avg)."""
+    trainer = build(experiment(ema=EMAConfig(average_decay=0.5, dynamic_decay=False)), strategy=strategy)
+    kernel = trainer.model.layers[1].kernel
+    expected = kernel.numpy()
+    for _ in range(3):
+        trainer.train(1)
+        expected = expected + 0.5 * (kernel.numpy() - expected)
+    with trainer.weights_averaged():
+        np.testing.assert_allclose(kernel.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("strategy", EMA_STRATEGIES)
+def test_evaluation_uses_averages_and_changes_no_bit(strategy):
+    """T13: averaged weights are evaluated; the swap is lossless, also when the evaluation fails."""
+
+    class Failing(CollectingTask):
+        def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+            raise RuntimeError("in the evaluation")
+
+    config = experiment(ema=EMAConfig(average_decay=0.9))
+    trainer = build(config, strategy=strategy)
+    trainer.train(20)
+    before = weights(trainer)
+    with trainer.weights_averaged():
+        logits = trainer.model(FEATURES).numpy()
+    loss = keras.losses.sparse_categorical_crossentropy(LABELS, logits, from_logits=True).numpy().mean()
+    assert math.isclose(float(trainer.evaluate(-1)["validation_loss"]), loss, rel_tol=1e-5)
+    assert_bitwise_equal(weights(trainer), before)
+    failing = build(config, task_cls=Failing, strategy=strategy)
+    failing.train(20)
+    with pytest.raises(RuntimeError, match="in the evaluation"):
+        failing.evaluate(-1)
+    assert_bitwise_equal(weights(failing), before)
+
+
+def test_averaging_works_with_float16_and_loss_scaling():
+    """T13, T15: mixed precision, loss scaling and averages together."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    config = experiment(ema=EMAConfig())
+    config = config.replace(runtime=schema.RuntimeConfig(mixed_precision_dtype="float16"))
+    trainer = build(config)
+    assert isinstance(trainer.optimizer, keras.mixed_precision.LossScaleOptimizer)
+    before = float(trainer.evaluate(-1)["validation_loss"])
+    trainer.train(50)
+    assert float(trainer.evaluate(-1)["validation_loss"]) < before
+
+
+def test_epochs_are_counted():
+    """G7: from the size of the data, or from its ends; None where nobody knows."""
+    known = build(experiment(on_data_end="repeat"), task_cls=finite(1))
+    assert known.train_iterator.epoch(0) is None
+    known.run_steps(4)
+    assert known.train_iterator.epoch(4) == 4 / 3
+    endless = build()
+    endless.run_steps(4)
+    assert endless.train_iterator.epoch(4) is None
+
+
+def test_a_pipeline_that_is_read_over_says_what_that_took(caplog):
+    """N1: a foreign pipeline cannot start at a step; ours can, and says nothing."""
+    trainer = build(experiment(steps_per_loop=5))
+    trainer.global_step.assign(7)
+    trainer.run_steps(5)
+    trainer.run_steps(5)
+    assert "reading over 7 batches up to the restored step" in caplog.text
+    assert len([line for line in caplog.messages if re.match(r"skipping 7 batches, .* took \d+\.\d s", line)]) == 1

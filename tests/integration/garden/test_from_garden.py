@@ -1,0 +1,127 @@
+"""Model Garden's own config, task and optimizer under our Trainer."""
+
+import math
+
+import numpy as np
+import orbit
+import pytest
+import tensorflow as tf
+from official.core import base_trainer
+from official.modeling import optimization as garden_optimization
+
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.restore import read_exactly, read_init_checkpoint
+from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.engine.trainer import Trainer
+from official_trainer.lazy import keras
+from official_trainer.tasks import random_streams
+from tests.support import toy
+from tests.support.garden.toy import GardenTask, garden_config
+
+
+def build(config, strategy="off"):
+    keras.backend.clear_session()
+    random_streams.enable(0)
+    with toy.strategy_of(strategy).scope():
+        task = GardenTask(config.task)
+        model = task.build_model()
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+        return Trainer(config, task, model, optimizer)
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_gardens_config_and_task_train_and_evaluate(strategy):
+    """T1: the constructor takes Model Garden's ExperimentConfig and Task; evaluation is exact all the same."""
+    trainer = build(garden_config(), strategy)
+    logits = trainer.model(toy.FEATURES).numpy()
+    loss = keras.losses.sparse_categorical_crossentropy(toy.LABELS, logits, from_logits=True).numpy().mean()
+    before = trainer.evaluate(tf.constant(-1))
+    assert math.isclose(float(before["validation_loss"]), loss, rel_tol=1e-5)
+    trainer.train(tf.constant(60))
+    assert float(trainer.evaluate(-1)["validation_loss"]) < loss
+
+
+def test_gardens_averaging_is_done_by_ours():
+    """T13: Model Garden's EMA wrapper is taken off; averages start from the weights, without a strategy."""
+    trainer = build(garden_config(ema={"average_decay": 0.5, "dynamic_decay": False}))
+    kernel = trainer.model.layers[1].kernel
+    start = kernel.numpy()
+    trainer.train(1)
+    with trainer.weights_averaged():
+        np.testing.assert_allclose(kernel.numpy(), start, atol=0.011)
+    assert not isinstance(trainer.optimizer, garden_optimization.ExponentialMovingAverage)
+
+
+def test_orbits_controller_drives_our_trainer(tmp_path):
+    """T2, T3: the same object is orbit's trainer and evaluator."""
+    trainer = build(garden_config())
+    manager = tf.train.CheckpointManager(
+        trainer.checkpoint, str(tmp_path), max_to_keep=1, step_counter=trainer.global_step, checkpoint_interval=10
+    )
+    controller = orbit.Controller(
+        trainer=trainer, evaluator=trainer, global_step=trainer.global_step, steps_per_loop=10,
+        checkpoint_manager=manager, summary_dir=str(tmp_path), summary_interval=10,
+    )  # fmt: skip
+    logs = controller.train_and_evaluate(train_steps=20, eval_steps=-1, eval_interval=10)
+    assert int(trainer.global_step.numpy()) == 20
+    assert "validation_loss" in logs
+
+
+def test_our_task_trains_under_gardens_trainer():
+    """T1: the contract is duck-typed both ways."""
+    keras.backend.clear_session()
+    config = garden_config()
+    task = toy.ToyTask(config.task)
+    model = task.build_model()
+    factory = garden_optimization.OptimizerFactory(config.trainer.optimizer_config)
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    trainer = base_trainer.Trainer(config, task, model, optimizer)
+    before = trainer.evaluate(tf.constant(-1))["validation_loss"]
+    trainer.train(tf.constant(60))
+    assert float(trainer.evaluate(tf.constant(-1))["validation_loss"]) < float(before)
+
+
+def garden_trainer():
+    keras.backend.clear_session()
+    config = garden_config()
+    task = GardenTask(config.task)
+    model = task.build_model()
+    factory = garden_optimization.OptimizerFactory(config.trainer.optimizer_config)
+    return base_trainer.Trainer(config, task, model, factory.build_optimizer(factory.build_learning_rate()))
+
+
+def test_our_checkpoints_continue_in_gardens_trainer(tmp_path):
+    """T20: step, weights and slots, all that Model Garden's own checkpoint has; found by TensorFlow's pointer."""
+    ours = build(garden_config())
+    ours.train(tf.constant(7))
+    CheckpointStore(str(tmp_path), ours.checkpoint, max_to_keep=1).save(7)
+    theirs = garden_trainer()
+    theirs.train(tf.constant(1))  # creates the slots
+    status = theirs.checkpoint.read(tf.train.latest_checkpoint(str(tmp_path)))
+    status.assert_existing_objects_matched()
+    assert int(theirs.global_step.numpy()) == 7
+    toy.assert_bitwise_equal(toy.weights(theirs), toy.weights(ours))
+
+
+def test_gardens_checkpoints_start_our_runs(tmp_path):
+    """T20, N4: weights by `init_checkpoint`, from the directory that Model Garden's driver leaves."""
+    theirs = garden_trainer()
+    theirs.train(tf.constant(7))
+    tf.train.CheckpointManager(theirs.checkpoint, str(tmp_path), max_to_keep=3).save()
+    ours = build(garden_config())
+    report = read_init_checkpoint(str(tmp_path), {"model": ours.model})
+    assert report.is_exact
+    toy.assert_bitwise_equal([v.numpy() for v in ours.model.variables], [v.numpy() for v in theirs.model.variables])
+
+
+def test_gardens_checkpoints_continue_in_our_trainer(tmp_path):
+    """T20: step, weights and slots; what only ours has begins afresh, as the pattern allows."""
+    theirs = garden_trainer()
+    theirs.train(tf.constant(7))
+    prefix = tf.train.CheckpointManager(theirs.checkpoint, str(tmp_path), max_to_keep=3).save()
+    ours = build(garden_config())
+    with pytest.raises(CheckpointError, match=r"missing: in the program, not in the checkpoint"):
+        read_exactly(ours.checkpoint, prefix)
+    read_exactly(ours.checkpoint, prefix, allow_mismatch=["training/*"])
+    assert int(ours.global_step.numpy()) == 7
+    toy.assert_bitwise_equal(toy.weights(ours), toy.weights(theirs))

@@ -1,0 +1,501 @@
+"""`run_experiment`: Model Garden's driver function, called as its users call it."""
+
+import inspect
+import json
+import subprocess
+import sys
+
+import numpy as np
+import orbit
+import pytest
+import tensorflow as tf
+from official.core import base_trainer, train_lib, train_utils
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from official_trainer import files
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.config import ConfigError, DataConfig
+from official_trainer.config.modes import ModeError
+from official_trainer.engine.recovery import NonFiniteError
+from official_trainer.engine.trainer import Trainer
+from official_trainer.lazy import keras
+from official_trainer.runs import run_experiment as driver
+from official_trainer.runs.run_experiment import ArgumentError, run_experiment
+from official_trainer.tracking.jsonl import read_rows
+from tests.support import toy
+from tests.support.garden.toy import GardenTask, garden_config
+
+
+@pytest.fixture(autouse=True)
+def _untouched_process():
+    """Seeds and eager mode are the process's; other tests have their own."""
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def params_of(**trainer):
+    params = garden_config()
+    settings = {"train_steps": 20, "steps_per_loop": 5, "summary_interval": 5, "checkpoint_interval": 10}
+    params.override({"trainer": {**settings, "validation_interval": 10, **trainer}})
+    return params
+
+
+class Dropping(GardenTask):
+    """Model Garden's toy task with dropout, so that a step depends on more than weights and batch."""
+
+
+def call(model_dir, mode="train_and_eval", params=None, task=None, strategy=None, **options):
+    keras.backend.clear_session()
+    params = params or params_of()
+    return run_experiment(strategy, task or Dropping(params.task), mode, params, str(model_dir), **options)
+
+
+def weights_of(model):
+    return [variable.numpy() for variable in model.variables]
+
+
+# What a caller sees.
+
+
+def test_the_signature_is_model_gardens():
+    """T1: names, order and defaults; positional calls work."""
+
+    def parameters(function):
+        return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+    assert parameters(run_experiment) == parameters(train_lib.run_experiment)
+
+
+def test_importing_the_bridge_imports_neither_tensorflow_nor_model_garden():
+    code = "import sys, official_trainer.garden; print([m for m in ('tensorflow', 'official') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_bridge_has_no_other_names():
+    import official_trainer.garden
+
+    with pytest.raises(AttributeError, match=r"has no attribute 'run_experimen'"):
+        _ = official_trainer.garden.run_experimen
+
+
+@pytest.mark.parametrize(
+    ("mode", "run_post_eval", "has_results"),
+    [
+        ("train", False, False),
+        ("train", True, True),
+        ("train_and_eval", False, False),
+        ("train_and_eval", True, True),
+        ("train_and_post_eval", False, True),
+    ],
+)
+def test_returns_the_model_and_the_last_evaluation_if_asked(tmp_path, mode, run_post_eval, has_results):
+    """T10: as theirs, but that an evaluation of the last step is not made twice."""
+    model, logs = call(tmp_path, mode, run_post_eval=run_post_eval)
+    assert isinstance(model, keras.Model)
+    assert (logs.keys() >= {"accuracy", "validation_loss"}) == has_results
+    assert has_results or logs == {}
+    assert committed_steps(str(tmp_path)) == (10, 20)
+    again, logs_again = call(tmp_path, mode, run_post_eval=run_post_eval)
+    toy.assert_bitwise_equal(weights_of(again), weights_of(model))
+    assert logs_again.keys() == logs.keys(), "a run that is done has the results of its row"
+
+
+def test_results_are_nested_and_off_the_device(tmp_path):
+    """T5: what reduce_aggregated_logs returns comes back as it is."""
+
+    class Nested(Dropping):
+        def aggregate_logs(self, state=None, step_outputs=None):
+            return (state or 0) + 1
+
+        def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+            return {"dev": {"batches": aggregated_logs}}
+
+    params = params_of(best_checkpoint_eval_metric="dev|batches", best_checkpoint_export_subdir="best_ckpt")
+    _, logs = call(tmp_path, params=params, task=Nested(params.task), run_post_eval=True)
+    assert logs["dev"] == {"batches": 3}
+    assert isinstance(logs["accuracy"], np.generic)
+    assert json.loads((tmp_path / "best_ckpt" / "info.json").read_text())["best_ckpt_global_step"] == 10
+
+
+def test_a_run_of_theirs_that_is_broken_off_computes_what_an_unbroken_one_does(tmp_path):
+    """N1: exact resume, for a Task and params of Model Garden; weights, slots, dropout, data."""
+    whole, _ = call(tmp_path / "whole")
+    broken = tmp_path / "broken"
+    with pytest.raises(RuntimeError, match=r"power failure"):
+        call(broken, train_actions=[_failing_at(15)])
+    assert committed_steps(str(broken)) == (10,)
+    continued, _ = call(broken)
+    toy.assert_bitwise_equal(weights_of(continued), weights_of(whole))
+
+
+def _failing_at(step):
+    def fail(output, seen=[0]):  # noqa: B006 - counts its calls
+        seen[0] += 5
+        if seen[0] == step:
+            raise RuntimeError("power failure")
+
+    return fail
+
+
+def test_evaluates_checkpoints_of_the_run(tmp_path):
+    """T10: eval the newest, continuous_eval each, with summaries and the best checkpoint."""
+    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
+    call(tmp_path, "train", params=params)
+    seen = []
+    _, logs = call(tmp_path, "eval", params=params, run_post_eval=True, eval_actions=[seen.append])
+    assert [float(each["accuracy"]) for each in seen] == [float(logs["accuracy"])]
+    assert logged_steps(tmp_path / "validation", "accuracy") == [20]
+    assert call(tmp_path, "eval", params=params, save_summary=False)[1] == {}
+    assert logged_steps(tmp_path / "validation", "accuracy") == [20]
+    assert not (tmp_path / "best_ckpt").exists()
+    _, logs = call(tmp_path, "continuous_eval", params=params, run_post_eval=True, eval_actions=[seen.append])
+    assert len(seen) == 3
+    assert logs["best_accuracy"] >= logs["accuracy"]
+    assert (tmp_path / "best_ckpt" / "info.json").exists()
+
+
+def logged_steps(directory, tag):
+    events = EventAccumulator(str(directory)).Reload()
+    return [event.step for event in events.Tensors(tag)] if tag in events.Tags()["tensors"] else []
+
+
+# Arguments.
+
+
+def test_actions_are_called_with_what_the_trainer_returned(tmp_path):
+    """G1: train_actions after each loop, eval_actions after each evaluation; the caller's lists stay."""
+    seen = []
+    train_actions = [lambda output: seen.append(("train", output))]
+    eval_actions = [
+        lambda output: seen.append(("eval", output)),
+        orbit.actions.ConditionalAction(
+            orbit.actions.NewBestMetric("accuracy"), lambda output: seen.append(("best", output))
+        ),
+    ]
+    params = params_of(summary_interval=10)
+    call(tmp_path, params=params, train_actions=train_actions, eval_actions=eval_actions)
+    assert len(train_actions) == 1
+    assert len(eval_actions) == 2
+    assert [kind for kind, _ in seen if kind != "best"] == ["train", "train", "eval", "train", "train", "eval"]
+    assert all("training_loss" in output for kind, output in seen if kind == "train")
+    assert all(isinstance(output["validation_loss"], tf.Tensor) for kind, output in seen if kind == "eval")
+    assert ("best" in dict(seen)) and params.trainer.summary_interval == 10
+
+
+def test_gardens_own_actions_act_on_a_run(tmp_path):
+    """RecoveryCondition sees the loss and may end the run."""
+    from official.core import actions
+
+    condition = actions.RecoveryCondition(tf.constant(0), loss_upper_bound=1e-9, recovery_max_trials=0)
+    with pytest.raises(RuntimeError, match=r"larger than the bound"):
+        call(tmp_path, train_actions=[condition])
+
+
+def test_train_actions_need_summaries_that_fit_their_loops(tmp_path):
+    with pytest.raises(ConfigError, match=r"trainer.summary_interval: must be a multiple of steps_per_loop=5"):
+        call(tmp_path, params=params_of(summary_interval=7), train_actions=[print])
+
+
+def test_no_summaries_if_none_are_wanted(tmp_path):
+    """T18: save_summary=False writes no TensorBoard files; the rows are there all the same."""
+    call(tmp_path, save_summary=False)
+    assert not list(tmp_path.rglob("events.out*"))
+    assert [row["step"] for row in read_rows(str(tmp_path / "metrics.jsonl")) if row["split"] == "train"] == [
+        5,
+        10,
+        15,
+        20,
+    ]
+
+
+def test_summary_managers_of_the_caller_write_in_place_of_ours(tmp_path):
+    """T18: each for its split, at the steps of the run."""
+    params = params_of()
+    with tf.distribute.get_strategy().scope():
+        trainer = trainer_of(Trainer, params)
+    managers = [
+        orbit.utils.SummaryManager(str(tmp_path / name), tf.summary.scalar, global_step=trainer.global_step)
+        for name in ("mine", "mine_too")
+    ]
+    options = {"summary_manager": managers[0], "eval_summary_manager": managers[1]}
+    call(tmp_path / "run", params=params, trainer=trainer, **options)
+    assert logged_steps(tmp_path / "mine", "training_loss") == [5, 10, 15, 20]
+    assert logged_steps(tmp_path / "mine_too", "validation_loss") == [10, 20]
+    assert logged_steps(tmp_path / "run" / "train", "training_loss") == []
+    assert not (tmp_path / "run" / "validation").exists()
+
+
+def trainer_of(cls, params, **options):
+    task = Dropping(params.task)
+    optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    return cls(params, task, task.build_model(), optimizer, **options)
+
+
+def test_a_trainer_of_the_caller_is_used_and_left_as_it_was(tmp_path):
+    """T1, T3: one derived from ours, with Model Garden's exporter."""
+
+    class Mine(Trainer):
+        began = 0
+
+        def train_loop_begin(self):
+            super().train_loop_begin()
+            Mine.began += 1
+
+    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
+    exporter = train_utils.maybe_create_best_ckpt_exporter(params, str(tmp_path))
+    trainer = trainer_of(Mine, params, checkpoint_exporter=exporter)
+    model, _ = call(tmp_path, params=params, trainer=trainer, eval_actions=[lambda output: None])
+    assert model is trainer.model
+    assert int(trainer.global_step.numpy()) == 20
+    assert Mine.began == 4
+    assert trainer.actions == []
+    assert tf.train.latest_checkpoint(str(tmp_path / "best_ckpt")).endswith("best_ckpt-1")
+    assert exporter.best_ckpt_logs["accuracy"] is not None
+
+
+def test_datasets_of_the_caller(tmp_path):
+    """T1: a trainer that was given its data needs none of the task's."""
+    params = params_of()
+    task = Dropping(params.task)
+    data = [
+        task.build_inputs(each, tf.distribute.InputContext())
+        for each in (params.task.train_data, params.task.validation_data)
+    ]
+    params.task.train_data = params.task.validation_data = None
+    trainer = trainer_of(Trainer, params, train_dataset=data[0], validation_dataset=data[1])
+    _, logs = call(tmp_path, params=params, trainer=trainer, run_post_eval=True)
+    assert "validation_loss" in logs
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_async_checkpointing_is_as_the_argument_says(tmp_path, is_async, monkeypatch):
+    """The engine's default is in the background; theirs is not."""
+    asked = []
+    monkeypatch.setattr(
+        driver.train, "train", lambda job, stop, is_whole_command: asked.append(job.config.trainer) or {}
+    )
+    call(tmp_path, enable_async_checkpointing=is_async)
+    assert asked[0].async_checkpoint == is_async
+
+
+def test_what_the_caller_writes_into_the_run_directory_stays(tmp_path):
+    """Their train.py writes params.yaml before each call."""
+    params = params_of()
+    for _ in range(2):
+        train_utils.serialize_config(params, str(tmp_path))
+        theirs = (tmp_path / "params.yaml").read_bytes()
+        call(tmp_path, params=params)
+        assert (tmp_path / "params.yaml").read_bytes() == theirs
+    assert not (tmp_path / "params.1.yaml").exists()
+    assert committed_steps(str(tmp_path)) == (10, 20)
+
+
+def test_a_strategy_of_the_caller(tmp_path, capsys):
+    """T1: the model is built under it, and steps run on its replicas."""
+    params = params_of()
+    _, logs = call(tmp_path, params=params, strategy=toy.strategy_of("mirrored2"), run_post_eval=True)
+    assert "accuracy" in logs
+    assert "on 2 replicas (CPU), starting" in capsys.readouterr().out
+
+
+def test_our_config_and_task_under_their_signature(tmp_path):
+    """T1: both halves of the contract are duck-typed."""
+    config = toy.experiment(steps_per_loop=5, summary_interval=5, checkpoint_interval=10, validation_interval=10)
+    config = config.replace(trainer=config.trainer.replace(train_steps=20))
+    config = config.replace(task=config.task.replace(validation_data=DataConfig(global_batch_size=50)))
+    _, logs = call(
+        tmp_path, params=config, task=toy.ToyTask(config.task), run_post_eval=True, enable_async_checkpointing=True
+    )
+    assert "accuracy" in logs
+    assert (tmp_path / "export" / "saved_model").exists(), "our config says so"
+
+
+class Controller(orbit.Controller):
+    """A controller of the caller's."""
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"controller_cls": Controller},
+            ArgumentError,
+            r"controller_cls=Controller: there is no orbit.Controller here",
+        ),
+        ({"mode": "train_and_evaluate"}, ModeError, r"no such mode; did you mean train_and_eval\?"),
+        ({"mode": "continuous_train_and_eval"}, ArgumentError, r"it builds a model for each checkpoint"),
+        ({"mode": "predict"}, ArgumentError, r"mode predict: it has files to write, .* train --mode=predict"),
+        ({"model_dir": ""}, ArgumentError, r"model_dir is ''; name the directory of the run"),
+        ({"params": {"trainer": {}}}, ArgumentError, r"params is a dict; it must be an ExperimentConfig"),
+    ],
+)
+def test_what_cannot_mean_anything_is_refused(tmp_path, options, error, message):
+    """N7: at once, with what to do instead."""
+    arguments = {"mode": "train", "params": params_of(), "model_dir": str(tmp_path / "run"), **options}
+    with pytest.raises(error, match=message):
+        run_experiment(None, Dropping(params_of().task), **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trainer_that_this_loop_cannot_run_is_refused(tmp_path):
+    trainer = trainer_of(base_trainer.Trainer, params_of())
+    with pytest.raises(ArgumentError, match=r"trainer is a official.core.base_trainer.Trainer; this loop runs"):
+        call(tmp_path, trainer=trainer)
+
+
+def test_a_strategy_of_several_processes_is_refused(tmp_path, monkeypatch):
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    call(tmp_path / "alone", strategy=strategy)
+    spec = tf.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec)
+    monkeypatch.setattr(type(strategy), "cluster_resolver", property(lambda self: resolver))
+    with pytest.raises(
+        ArgumentError, match=r"distribution_strategy: .* over 2 processes, of which only one may lead a run"
+    ):
+        call(tmp_path, strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        ({"train_steps": 0}, r"trainer.train_steps: is 0, so there is nothing to train"),
+        ({"checkpoint_interval": 0}, r"trainer.checkpoint_interval: must be at least 1, got 0"),
+        ({"validation_interval": -1}, r"trainer.validation_interval: must be at least 1, got -1"),
+        ({"validation_steps": 0}, r"trainer.validation_steps: must be -1 \(all data\) or at least 1"),
+    ],
+)
+def test_wrong_values_are_refused_before_anything_is_built(tmp_path, trainer, message):
+    """N7: values that theirs takes and then does nothing with, or loops for ever."""
+    with pytest.raises(ConfigError, match=message):
+        call(tmp_path / "run", params=params_of(**trainer))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_is_the_error_that_theirs_raises(tmp_path):
+    """G8: their programs catch RuntimeError."""
+
+    class Diverging(Dropping):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return super().build_losses(labels, model_outputs) * float("nan")
+
+    params = params_of()
+    with pytest.raises(RuntimeError) as caught:
+        call(tmp_path, params=params, task=Diverging(params.task))
+    assert isinstance(caught.value, NonFiniteError)
+
+
+# Runs that change drivers.
+
+
+def their_run(model_dir, params):
+    keras.backend.clear_session()
+    trainer = trainer_of(base_trainer.Trainer, params)
+    strategy = tf.distribute.get_strategy()
+    train_lib.run_experiment(strategy, trainer.task, "train", params, str(model_dir), trainer=trainer)
+    return trainer
+
+
+def test_a_run_begun_by_their_driver_goes_on_in_ours(tmp_path):
+    """N4: step, weights and slots of the checkpoint that TensorFlow's pointer names."""
+    params = params_of(train_steps=10)
+    theirs = toy.weights(their_run(tmp_path, params))
+    ours = trainer_of(Trainer, params)
+    call(tmp_path, "train", params=params, trainer=ours)
+    assert int(ours.global_step.numpy()) == 10
+    toy.assert_bitwise_equal(toy.weights(ours), theirs)
+    assert committed_steps(str(tmp_path)) == (5, 10)
+    call(tmp_path, "train", params=params_of(train_steps=30))
+    assert committed_steps(str(tmp_path)) == (5, 10, 20, 30)
+    rows = read_rows(str(tmp_path / "metrics.jsonl"))
+    assert [row["step"] for row in rows if row["split"] == "train"] == [15, 20, 25, 30]
+
+
+def test_a_run_begun_here_goes_on_under_their_driver_and_comes_back(tmp_path):
+    """N4: their CheckpointManager finds ours by the pointer; ours finds theirs again."""
+    call(tmp_path, "train", params=params_of(train_steps=10))
+    first = tf.train.load_checkpoint(str(tmp_path / "ckpt-10"))
+    params = params_of(train_steps=20)
+    theirs = their_run(tmp_path, params)
+    assert int(theirs.global_step.numpy()) == 20
+    assert int(theirs.optimizer.iterations.numpy()) == 20, "they went on from the slots of step 10"
+    assert first.get_tensor("optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE") == 10
+    values = toy.weights(theirs)
+    ours = trainer_of(Trainer, params)
+    call(tmp_path, "train", params=params, trainer=ours)
+    toy.assert_bitwise_equal(toy.weights(ours), values)
+    assert not (tmp_path / "quarantine").exists()
+
+
+def test_checkpoints_that_do_not_say_their_step_are_refused(tmp_path):
+    """N4: as everywhere, because it is unknown what they are."""
+    checkpoint = tf.train.Checkpoint(model=toy.ToyTask(None).build_model())
+    tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=1).save()
+    with pytest.raises(CheckpointError, match=r"holds TensorFlow checkpoints without manifests: ckpt-1"):
+        call(tmp_path)
+    assert files.exists(str(tmp_path / "ckpt-1.index"))
+
+
+# The other way round: ours in their driver.
+
+
+def test_our_task_and_trainer_in_their_driver(tmp_path):
+    """T1: OrbitExperimentRunner runs them, and our best checkpoint keeps what it evaluates."""
+    from official_trainer.checkpoints.best import BestCheckpoint
+
+    keras.backend.clear_session()
+    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
+    task = toy.ToyTask(params.task)
+    optimizer = Dropping(params.task).create_optimizer(params.trainer.optimizer_config, params.runtime)
+    best = BestCheckpoint(str(tmp_path / "best_ckpt"), metric="accuracy", comp="higher")
+    trainer = Trainer(params, task, task.build_model(), optimizer, checkpoint_exporter=best)
+    strategy = tf.distribute.get_strategy()
+    train_lib.run_experiment(strategy, task, "train_and_eval", params, str(tmp_path), trainer=trainer)
+    assert int(trainer.global_step.numpy()) == 20
+    assert best.step in (10, 20)
+    assert committed_steps(str(tmp_path / "best_ckpt")) == (best.step,)
+
+
+def test_our_best_checkpoint_in_their_trainer(tmp_path):
+    """T11: their Trainer asks it as it asks its own."""
+    from official_trainer.checkpoints.best import BestCheckpoint
+
+    keras.backend.clear_session()
+    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
+    best = BestCheckpoint(str(tmp_path / "best_ckpt"), metric="accuracy", comp="higher")
+    trainer = trainer_of(base_trainer.Trainer, params, checkpoint_exporter=best)
+    trainer.train(tf.constant(5))
+    logs = trainer.evaluate(tf.constant(-1))
+    assert logs["best_accuracy"] == best.value
+    assert best.steps == (5,)
+
+
+def test_a_pruned_model_has_its_steps_counted(tmp_path, monkeypatch):
+    """`task.pruning` adds their action, as their driver does."""
+    from official.core import actions
+
+    made = []
+
+    class Pruning:
+        def __init__(self, export_dir, model, optimizer):
+            made.append([export_dir, model, optimizer, 0])
+
+        def __call__(self, output):
+            made[0][3] += 1
+
+    monkeypatch.setattr(actions, "PruningAction", Pruning)
+    params = params_of()
+    params.task.pruning = True
+    model, _ = call(tmp_path, "train", params=params)
+    assert made[0][0] == str(tmp_path)
+    assert made[0][1] is model
+    assert made[0][3] == 4
+
+
+def test_averages_that_their_optimizer_holds_are_not_lost_silently(tmp_path):
+    """N4: their EMA wrapper names the optimizer's variables in another way."""
+    params = params_of(train_steps=10)
+    params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.5}}}})
+    their_run(tmp_path, params)
+    with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
+        call(tmp_path, "train", params=params)

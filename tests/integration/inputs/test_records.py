@@ -1,0 +1,340 @@
+import itertools
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import inputs
+from official_trainer.config.schema import DataConfig
+from official_trainer.errors import ExitCode
+from tests.support.record_files import contexts, parse, write
+
+RECORD_BYTES = 8 + 4 + 4 + 4  # length, checksum, an int32, checksum
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four files with 7, 5, 0 and 11 records, numbered 0 to 22 in order."""
+    first = 0
+    for number, records in enumerate([7, 5, 0, 11]):
+        write(tmp_path / f"part-{number}.tfrecord", range(first, first + records))
+        first += records
+    return tmp_path
+
+
+def section(folder, batch=4, training=True, **settings):
+    settings = {"input_path": f"{folder}/part-*.tfrecord", "shuffle_buffer_size": 6} | settings
+    return DataConfig(global_batch_size=batch, is_training=training, **settings)
+
+
+def read(params, count, context=None, **settings):
+    dataset = inputs.from_tfrecords(params, context, parse_fn=parse, **settings)
+    return [element["id"] for element in itertools.islice(dataset.as_numpy_iterator(), count)]
+
+
+JOBS = [(1, 1), (1, 2), (2, 2), (3, 6), (8, 8)]
+
+
+@pytest.mark.parametrize("job", [(1, 1), (1, 2), (2, 2), (8, 8)])
+@pytest.mark.parametrize("cache", [False, True])
+def test_starts_at_any_step(folder, job, cache):
+    """N1: the order does not depend on where the run was restarted, in any epoch, for any pipeline."""
+    params = section(folder, batch=8, cache=cache)
+    for pipeline in {0, job[0] - 1}:
+        each = job[1] // job[0]
+        whole = read(params, 10 * each, contexts(job)[pipeline])
+        for start in (1, 7):
+            context = contexts(job, start_step=start)[pipeline]
+            np.testing.assert_array_equal(read(params, 3 * each, context), whole[start * each : (start + 3) * each])
+            assert context.promises("start_step")
+
+
+@pytest.mark.parametrize("settings", [{}, {"cache": True}, {"shuffle": True}, {"drop_remainder": True}])
+@pytest.mark.parametrize("job", [(1, 1), (1, 2), (2, 2)])
+def test_evaluation_starts_at_any_step(folder, job, settings):
+    """N18: predictions go on where they were broken off, also behind the last batch."""
+    params = section(folder, training=False, **settings)
+    for pipeline in range(job[0]):
+        each = job[1] // job[0]
+        whole = read(params, 99, contexts(job)[pipeline])
+        for start in (1, 4, 30):
+            context = contexts(job, start_step=start)[pipeline]
+            rest = [element.tolist() for element in read(params, 99, context)]
+            assert rest == [element.tolist() for element in whole[start * each :]]
+            assert context.promises("start_step")
+
+
+@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("job", [(1, 1), (1, 2), (2, 2), (3, 3)])
+def test_each_example_once_in_an_epoch(folder, job, cache):
+    """N1: a pipeline's epochs are whole, batches run across their edges, and pipelines share no record."""
+    write(folder / "part-2.tfrecord", [100, 101])
+    shares = []
+    for context in contexts(job):
+        elements = np.concatenate(read(section(folder, batch=6, cache=cache), 90, context))
+        share = len(set(elements))
+        order = elements[: 2 * share].reshape(2, share)
+        assert sorted(order[0]) == sorted(order[1]) == sorted(set(elements))
+        assert share < 4 or not np.array_equal(order[0], order[1])
+        shares += sorted(order[0])
+    assert sorted(shares) == [*range(23), 100, 101]
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_order_depends_on_the_seed_alone(folder, cache):
+    params = section(folder, cache=cache)
+    first = read(params, 12)
+    tf.random.set_seed(123)
+    np.testing.assert_array_equal(read(params, 12), first)
+    np.testing.assert_array_equal(read(params, 12, inputs.InputContext(seed=0)), first)
+    assert not np.array_equal(read(params, 12, inputs.InputContext(seed=1)), first)
+    np.testing.assert_array_equal(read(params.replace(seed=0), 12, inputs.InputContext(seed=1)), first)
+
+
+def test_files_change_their_order_too(folder):
+    """With a buffer of one record, only the order of files differs between epochs."""
+    orders = np.concatenate(read(section(folder, shuffle_buffer_size=1, cycle_length=1), 92 // 4)).reshape(4, 23)
+    assert len({tuple(order) for order in orders}) > 1
+    for order in orders:
+        assert {tuple(order[i : i + 5]) for i in range(19)} >= {(7, 8, 9, 10, 11)}
+
+
+def test_cycle_and_block_length(folder):
+    def in_order(**settings):
+        return np.concatenate(read(section(folder, training=False, **settings), None)).tolist()
+
+    assert in_order(cycle_length=1) == list(range(23))
+    assert in_order(cycle_length=2, block_length=2)[:6] == [0, 1, 7, 8, 2, 3]
+    assert in_order() == in_order(cycle_length=4)
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("cache", [False, True])
+def test_evaluation_counts_each_example_once(folder, job, cache):
+    """N17: files, or single records where pipelines outnumber files, are divided without loss or overlap."""
+    seen = []
+    for context in contexts(job):
+        elements = read(section(folder, batch=24, training=False, cache=cache), None, context)
+        seen += [value for element in elements for value in element]
+    assert sorted(seen) == list(range(23))
+
+
+def test_pipelines_without_sharding_read_everything(folder):
+    seen = [read(section(folder, sharding=False), 12, context) for context in contexts((2, 2))]
+    assert set(np.concatenate(seen[0])) == set(np.concatenate(seen[1])) == set(range(23))
+    assert not np.array_equal(*seen)
+
+
+def test_drop_remainder_keeps_whole_steps_only(folder):
+    params = section(folder, training=False, drop_remainder=True)
+    for replicas in (1, 2, 4):
+        elements = read(params, None, inputs.InputContext(num_replicas_in_sync=replicas))
+        assert [len(element) for element in elements] == [4 // replicas] * (23 // 4 * replicas)
+
+
+def test_examples_per_epoch(folder):
+    for job in [(1, 1), (2, 2), (8, 8)]:
+        context = contexts(job)[0]
+        inputs.from_tfrecords(section(folder, batch=8), context, parse_fn=parse)
+        assert context.examples_per_epoch == 23
+
+
+def test_cache_reads_the_files_once(folder):
+    dataset = inputs.from_tfrecords(section(folder, cache=True), parse_fn=parse)
+    for file in folder.glob("part-*"):
+        file.unlink()
+    seen = np.concatenate([element["id"] for element in itertools.islice(dataset.as_numpy_iterator(), 30)])
+    assert set(seen) == set(range(23))
+
+
+def test_windows_and_augmentation_are_exact(folder):
+    """N1: windows hold the batches of their steps, and augmentation draws the same after a restart."""
+
+    def build(start, window_steps=None):
+        context = inputs.InputContext(start_step=start, window_steps=window_steps)
+        dataset = inputs.from_tfrecords(
+            section(folder), context, parse_fn=parse, transform_fn=lambda batch, seeds: (batch["id"], seeds)
+        )
+        return list(itertools.islice(dataset.as_numpy_iterator(), 12 if window_steps is None else 12 // window_steps))
+
+    whole = build(0)
+    for window in build(4, window_steps=4)[:2]:
+        for ids, seeds in zip(*window, strict=True):
+            want = next(element for element in whole if np.array_equal(element[1], seeds))
+            np.testing.assert_array_equal(ids, want[0])
+    np.testing.assert_array_equal(build(4, window_steps=4)[0][1], [seeds for _, seeds in whole[4:8]])
+
+
+def test_patterns_in_all_their_forms(folder):
+    paths = [f"{folder}/part-{number}.tfrecord" for number in (3, 0)]
+    for path in (tuple(paths), ", ".join(paths), f"{folder}/part-[03].tfrecord", (paths[0], paths[0], paths[1])):
+        elements = read(section(folder, training=False, input_path=path, cycle_length=1), None)
+        assert np.concatenate(elements).tolist() == [*range(7), *range(12, 23)]
+
+
+def problem(params, context=None, parse_fn=parse):
+    with pytest.raises(inputs.DataError) as caught:
+        inputs.from_tfrecords(params, context, parse_fn=parse_fn)
+    assert caught.value.exit_code == ExitCode.DATA
+    return str(caught.value)
+
+
+def test_no_file_matches(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    text = problem(section(folder, input_path=("part-0.tfrecord", "data/nope-*")))
+    assert "input_path: no file matches 'data/nope-*'" in text
+    assert os.path.join(folder, "data/nope-*") in text and f"working directory {folder}" in text
+
+
+def test_no_path(folder):
+    assert "input_path is empty; set it to a file" in problem(section(folder, input_path=""))
+
+
+def test_file_that_cannot_be_opened(folder):
+    (folder / "part-9.tfrecord").mkdir()
+    assert problem(section(folder)) == f"input_path: cannot read {folder}/part-9.tfrecord: Is a directory"
+
+
+def test_folder_that_cannot_be_listed(folder, monkeypatch):
+    def refuse(pattern):
+        raise tf.errors.PermissionDeniedError(None, None, f"{pattern}; Permission denied")
+
+    monkeypatch.setattr(tf.io.gfile, "glob", refuse)
+    assert "input_path: cannot list 'gs://bucket/x-*'" in problem(section(folder, input_path="gs://bucket/x-*"))
+
+
+def test_no_records(folder):
+    empty = section(folder, input_path=f"{folder}/part-2.tfrecord")
+    assert problem(empty) == f"the training data hold no record: {folder}/part-2.tfrecord"
+    both = section(folder, training=False, input_path=(f"{folder}/part-2.tfrecord", f"{folder}/part-2.tfrecord"))
+    assert problem(both) == f"the evaluation data hold no record: {folder}/part-2.tfrecord"
+    assert "no record for input pipeline 2 of 3" in problem(
+        section(folder, batch=6, input_path=f"{folder}/part-[012].tfrecord"), contexts((3, 3))[2]
+    )
+
+
+def test_fewer_records_than_a_batch(folder):
+    text = problem(section(folder, batch=64, training=False, drop_remainder=True))
+    assert "hold 23 records, fewer than one batch of 64" in text and "set drop_remainder: false" in text
+    assert f"4 files, {folder}/part-0.tfrecord to {folder}/part-3.tfrecord" in text
+
+
+def parse_example(record):
+    return tf.io.parse_single_example(record, {"label": tf.io.FixedLenFeature([], tf.int64)})
+
+
+def test_record_that_the_task_cannot_parse(folder):
+    path = str(folder / "examples")
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(tf.train.Example().SerializeToString())
+    text = problem(section(folder, input_path=path), parse_fn=parse_example)
+    assert text == (
+        "parse_fn failed on a record: Feature: label (data type: int64) is required but could not be found."
+    )
+
+
+def flip(path, byte):
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 255
+    path.write_bytes(content)
+
+
+def drained_error(params, **settings):
+    """What training on damaged data raises, explained."""
+    dataset = inputs.from_tfrecords(params, **settings)
+    with pytest.raises(tf.errors.OpError) as caught:
+        for _ in itertools.islice(dataset, 20):
+            pass
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("byte", "offset"),
+    [(4 * RECORD_BYTES + 13, 4 * RECORD_BYTES + 12), (4 * RECORD_BYTES + 2, 4 * RECORD_BYTES)],
+    ids=["data", "length"],
+)
+def test_damaged_record_is_named_by_file_and_offset(folder, byte, offset):
+    flip(folder / "part-3.tfrecord", byte)
+    params = section(folder)
+    explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
+    assert isinstance(explained, inputs.DataError)
+    assert str(explained).startswith(
+        f"{folder}/part-3.tfrecord: corrupted record at offset {offset}; all records before"
+    )
+    for files in (params.input_path, [params.input_path]):
+        error = tf.errors.DataLossError(None, None, "corrupted record")
+        assert str(inputs.explain_data_error(error, files)) == str(explained)
+
+
+def test_truncated_file(folder):
+    path = folder / "part-0.tfrecord"
+    path.write_bytes(path.read_bytes()[: 2 * RECORD_BYTES + 14])
+    params = section(folder)
+    explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
+    assert f"{path}: truncated record at offset {2 * RECORD_BYTES}" in str(explained)
+    context = inputs.InputContext()
+    inputs.from_tfrecords(params, context, parse_fn=parse)
+    with pytest.raises(inputs.DataError, match=f"truncated record at offset {2 * RECORD_BYTES}"):
+        context.examples_per_epoch  # noqa: B018
+    with pytest.raises(inputs.DataError, match="truncated record"):
+        inputs.from_tfrecords(params, inputs.InputContext(start_step=3), parse_fn=parse)
+
+
+def test_file_of_another_kind(folder):
+    (folder / "part-0.tfrecord").write_text("these are not records\n" * 9)
+    assert "part-0.tfrecord: corrupted record at offset 0; this may not be a TFRecord file" in problem(section(folder))
+
+
+def test_file_that_vanishes(folder):
+    params = section(folder, cycle_length=1)
+    dataset = inputs.from_tfrecords(params, parse_fn=parse)
+    files = sorted(folder.glob("part-*"))
+    files[3].rename(folder / "moved")
+    with pytest.raises(tf.errors.NotFoundError) as caught:
+        list(itertools.islice(dataset, 20))
+    explained = inputs.explain_data_error(caught.value, [str(path) for path in files])
+    assert "no file matches" in str(explained) and "part-3.tfrecord" in str(explained)
+
+
+def test_file_that_becomes_unreadable(folder, monkeypatch):
+    from official_trainer.inputs import files
+
+    remote = [files.RecordFile(f"{folder}/part-0.tfrecord"), files.RecordFile(f"{folder}/gone")]
+    monkeypatch.setattr(files, "find_files", lambda path: remote)
+    error = tf.errors.NotFoundError(None, None, "gone; No such file or directory")
+    explained = inputs.explain_data_error(error, "gs://bucket/data")
+    assert str(explained) == f"cannot read {folder}/gone: No such file or directory; it was readable when the run began"
+    explained = inputs.explain_data_error(tf.errors.DataLossError(None, None, "corrupted record"), "gs://bucket/data")
+    assert str(explained).startswith(f"cannot read {folder}/gone: ")
+
+
+def test_errors_of_the_users_functions_name_them(folder):
+    """A record or batch that breaks the task's own function in the middle of a run."""
+
+    def late(record):
+        value = tf.io.decode_raw(record, tf.int32)[0]
+        return {"id": tf.ensure_shape(tf.range(tf.where(value == 9, 3, 2)), [None])[tf.where(value == 9, 5, 1)]}
+
+    params = section(folder)
+    text = str(inputs.explain_data_error(drained_error(params, parse_fn=late), params))
+    assert text.startswith("parse_fn failed on a record: ")
+
+    def transform(batch, seeds):
+        return tf.debugging.check_numerics(tf.cast(batch["id"], tf.float32) / 0.0, "augmented")
+
+    error = drained_error(params, parse_fn=parse, transform_fn=transform)
+    text = str(inputs.explain_data_error(error, params))
+    assert text.startswith("transform_fn failed on a batch: ") and "augmented" in text
+
+
+def test_other_errors_are_not_explained(folder):
+    params = section(folder)
+    for error in (
+        tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [4,10] vs. [3,10]"),
+        tf.errors.NotFoundError(None, None, "Resource localhost/w does not exist"),
+        tf.errors.DataLossError(None, None, "a checkpoint is damaged"),
+        ValueError("something else"),
+    ):
+        assert inputs.explain_data_error(error, params) is None
+        assert inputs.explain_data_error(error, DataConfig()) is None

@@ -1,0 +1,227 @@
+"""`official-trainer launch local`: what is refused before anything starts, what would start, and a real run."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from official_trainer import cli
+from official_trainer.checkpoints import manifest
+from official_trainer.cli import flags, terminal
+from official_trainer.cli import launch as verb
+from official_trainer.distributed.environment import cluster_env
+from official_trainer.errors import ExitCode
+from official_trainer.launch.local import local
+from official_trainer.launch.verdict import End, Outcome
+from tests import ROOT
+from tests.support import toy
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(capsys, *words):
+    assert cli.main(["launch", *words]) == ExitCode.CONFIG
+    out, err = capsys.readouterr()
+    assert not out
+    return err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lcal", "digits_cnn"], "launch where? expected one of local, "),
+        (["--workers=2"], ", not nothing"),
+        (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
+        (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
+        (["local", "--workers=two", "digits_cnn"], "--workers: workers: must be an integer, got 'two'"),
+        (["local", "--ps=-1", "digits_cnn"], "--ps: ps: must be at least 0, got -1"),
+        (
+            ["local", "--supervise", "--max_restarts=x", "digits_cnn"],
+            "--max_restarts: max_restarts: must be an int",
+        ),
+        (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
+        (
+            ["local", "digits_cnn", "--mode=eval"],
+            "--mode=eval does not train: use `official-trainer train --mode=eval`",
+        ),
+        (["local", "--ps=1", "digits_cnn", "--mode=predict"], "--mode=predict has nothing to do for ps; leave it out"),
+        (
+            ["local", "--data_workers=1", "digits_cnn", "--mode=predict"],
+            "--data_workers prepares batches of training, and --mode=predict has none",
+        ),
+        (["local", "digits_cnn", "--mode=predict", "--checkpoint=bst"], "--checkpoint=bst: expected `latest`, "),
+        (["local", "digits_cnn", "--mode=predict", "--format=csv"], "--format=csv: expected one of tfrecord, jsonl"),
+        (["local", "digits_cnn", "--format=npy"], "--format would have no effect with --mode=train_and_eval"),
+        (
+            ["slurm", "digits_cnn", "--mode=predict", "--model_dir=run"],
+            "--mode=predict: `launch slurm` starts what trains; start `official-trainer predict` as the tasks of a",
+        ),
+        (["local", "digits_cnn", "--evaluator", "--mode=train_and_eval"], "both would evaluate; use --mode=train"),
+        (["local", "digits_cnn", "--mode=tran"], "--mode=tran: no such mode; did you mean train?"),
+        (["local", "digits_cn"], "did you mean 'digits_cnn'?"),
+        (["local"], "name the experiment: --experiment=NAME"),
+        (
+            ["local", "digits_cnn", "trainer.train_stepz=1"],
+            "unknown field of TrainerConfig; did you mean 'train_steps'?",
+        ),
+        (["local", "digits_cnn", "trainer.train_steps=0"], "trainer.train_steps: is 0, so there is nothing to train"),
+        (
+            ["local", "--workers=2", "digits_cnn", "runtime.distribution_strategy=mirrored"],
+            "distribution_strategy=mirrored does not train with 2 workers; set runtime.distribution_strategy=multi",
+        ),
+        (
+            ["local", "--ps=1", "digits_cnn", "runtime.distribution_strategy=multi_worker_mirrored"],
+            "does not train with 1 chief, 1 worker, 1 ps; set runtime.distribution_strategy=parameter_server",
+        ),
+        (
+            ["local", "--workers=3", "digits_cnn"],
+            "task.train_data.global_batch_size: 64 does not divide over 3 workers; use 63 or 66",
+        ),
+        (
+            ["local", "--workers=2", "digits_cnn", "trainer.gradient_accumulation_steps=5"],
+            "5 micro-batches cannot share the 32 examples that a replica has of a batch; use a global_batch_size that",
+        ),
+        (["local", "--workers=2", "digits_cnn", "runtime.tpu=local"], "runtime.tpu: has no effect in the cluster of"),
+        (["local", "--ps=1", "digits_cnn", "runtime.enable_xla=true"], "runtime.enable_xla: is true, but XLA cannot"),
+    ],
+)
+def test_what_no_process_would_do_is_refused_once(workspace, capsys, words, said):
+    """By the launcher, before it starts any."""
+    assert said in refused(capsys, *words)
+
+
+def test_a_directory_of_another_run_is_refused(workspace, capsys):
+    (workspace / "run").mkdir()
+    (workspace / "run" / "run.json").write_text('{"experiment": "other", "run_id": "1"}')
+    assert "other" in refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run")
+
+
+def planned(capsys, *words):
+    """Returns environment and words of each process, by its name."""
+    assert cli.main(["launch", "local", "--dry_run", *words]) == 0
+    found = {}
+    for name, command in re.findall(r"# (.*?)\n(.*?)\n\n", capsys.readouterr().out, flags=re.DOTALL):
+        variable, *argv = shlex.split(command.replace("\\\n", ""))
+        found[name] = ({"TF_CONFIG": variable.removeprefix("TF_CONFIG=")}, argv)
+    return found
+
+
+def test_dry_run_prints_what_can_be_pasted(workspace, capsys):
+    """Every process with its place in the cluster and its command; nothing starts, nothing is written."""
+    words = ["--workers=2", "--ps=1", "--evaluator", "--"]
+    words += ["--experiment=digits_cnn", "--model_dir=my run", "--mode", "train", "trainer.train_steps=7", "--quiet"]
+    plan = planned(capsys, *words)
+    assert list(plan) == ["chief", "worker 0", "worker 1", "ps 0", "evaluator"]
+    train = ["python", "-m", "official_trainer", "train", "--experiment=digits_cnn"]
+    for name, (environ, argv) in plan.items():
+        assert cluster_env(environ).name == name
+        mode = "--mode=continuous_eval" if name == "evaluator" else "--mode=train"
+        assert argv[:5] == train
+        assert sorted(argv[5:]) == sorted(["--model_dir=my run", "--set=trainer.train_steps=7", "--quiet", mode])
+    assert [path.name for path in workspace.iterdir()] == ["experiments"]
+
+
+def test_every_process_gets_the_gin_flags(workspace, capsys):
+    """T17: as they were given, lines and all; what is wrong with them is said once, before anything starts."""
+    (workspace / "a.gin").write_text("f.x = 1\n")
+    words = ["--gin_file=a.gin", "--gin_params=f.y = 2\nf.z = 3"]
+    plan = planned(capsys, "--workers=2", "--ps=1", "--evaluator", "digits_cnn", "--model_dir=run", *words)
+    assert len(plan) == 5
+    assert all(set(words) <= set(argv) for _, argv in plan.values())
+    said = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--gin_params=f.y = true")
+    assert "--gin_params: true is not a value" in said
+
+
+def test_one_worker_is_alone(workspace, capsys):
+    """Without a cluster, so any strategy will do."""
+    ((environ, _),) = planned(capsys, "digits_cnn", "runtime.distribution_strategy=mirrored").values()
+    assert json.loads(environ["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
+    assert cluster_env(environ) is None
+
+
+def test_a_chief_beside_workers(workspace, capsys):
+    words = ["--workers=2", "--chief", "digits_cnn", "task.train_data.global_batch_size=96"]
+    words.append("task.validation_data.global_batch_size=96")
+    assert list(planned(capsys, *words)) == ["chief", "worker 0", "worker 1"]
+
+
+def test_words_are_those_that_give_the_same_values():
+    """What the launcher has read is handed on in one spelling."""
+    parser = flags.Parser("train", usage="", description="")
+    flags.add_run_flags(parser)
+    flags.add_mode_flag(parser)
+    given = ["digits", "-mode", "train", "--config_file=a b", "--config_file", "c", "x.y=1", "--z.q=[1, 2]", "--quiet"]
+    words = parser.words(parser.read(given))
+    assert parser.read(words) == parser.read(given)
+    assert words == [
+        "digits", "--config_file=a b", "--config_file=c", "--set=x.y=1", "--set=z.q=[1, 2]", "--mode=train", "--quiet",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Outcome(code=0), ""),
+        (Outcome(code=75, note="the starter is gone"), "error: the starter is gone\n"),
+        (
+            Outcome(code=143, cause=End(name="worker 1", role="worker", code=143)),
+            "stopped: worker 1 ended with exit code 143 (stopped, state saved); the same command continues the run\n",
+        ),
+        (
+            Outcome(code=1, cause=End(name="worker 1", role="worker", code=7, last=("a", "b")), note="given up"),
+            "error: worker 1 ended with exit code 7; given up; its last lines:\n    a\n    b\n",
+        ),
+    ],
+)
+def test_what_is_said_at_the_end(outcome, said, capsys):
+    verb.report(outcome)
+    assert capsys.readouterr().err == said
+
+
+def test_labels_have_colours_on_a_terminal_only(monkeypatch):
+    assert verb.paint_label("[a]", 0) == "[a]"
+    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    painted = [verb.paint_label("[a]", number) for number in (-1, 0, 1, 5)]
+    assert len(set(painted)) == 3
+    assert painted[1] == painted[3]
+
+
+def test_the_newest_checkpoint_is_one_that_is_committed(tmp_path):
+    assert local.newest_step(str(tmp_path / "none")) is None
+    toy.commit(str(tmp_path), 20, {})
+    (tmp_path / manifest.name(30)).write_text("{")
+    assert local.newest_step(str(tmp_path)) == 20
+
+
+def test_a_worker_and_an_evaluator_train_and_evaluate(workspace, tmp_path):
+    """N20: real processes of a real experiment, forked from one that has imported TensorFlow."""
+    overlay = ROOT / "configs" / "smoke" / "digits_cnn.yaml"
+    words = [
+        "--evaluator",
+        "--",
+        "--experiment=digits_cnn",
+        f"--config_file={overlay}",
+        "--model_dir=run",
+    ]
+    boot = "import sys; sys.path.insert(0, sys.argv.pop(1)); from official_trainer import cli; sys.exit(cli.main())"
+    command = [sys.executable, "-c", boot, str(ROOT), "launch", "local", "--log_dir=logs", *words]
+    done = subprocess.run(command, cwd=workspace, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    (finished,) = [number for number, line in enumerate(lines) if line.startswith("[worker 0]  finished at step 20")]
+    said = "[launch]    training is done; the evaluator ends by itself once it has evaluated the last checkpoint"
+    assert said in lines[finished:]
+    assert [line for line in lines if line.startswith("[evaluator] validation @ 20: accuracy")]
+    assert "finished at step 20" in (workspace / "logs" / "worker-0.log").read_text()
+    assert json.loads((workspace / "run" / "run.json").read_text())["experiment"] == "digits_cnn"

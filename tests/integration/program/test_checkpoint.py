@@ -1,0 +1,343 @@
+"""The checkpoint callback of `Program.fit`, and reading back what it keeps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.lazy import keras, tf
+from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
+from official_trainer.tasks.metrics import MetricDirectionError
+from tests.support.cases import cases
+from tests.support.programs import build, compiled, examples
+
+STEPS = 5
+"""Steps in an epoch: forty examples in batches of eight."""
+
+
+def fit(program, *callbacks, **arguments):
+    x, y = examples()
+    given = {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0, "validation_data": (x[40:], y[40:])}
+    return program.fit(x[:40], y[:40], callbacks=list(callbacks), **{**given, **arguments})
+
+
+def saved(folder):
+    """Returns {name: step} of what is there."""
+    return {path.name: committed_steps(str(path))[0] for path in sorted(Path(folder).iterdir())}
+
+
+class Scripted(keras.metrics.Metric):
+    """Says what it is told to, a number for each evaluation; while training the number of evaluations so far."""
+
+    def __init__(self, values, **settings):
+        super().__init__(name="score", **settings)
+        self._values = tf.constant(values, tf.float32)
+        self.evaluations = self.add_weight("evaluations", initializer="zeros")
+
+    def update_state(self, *arguments, **keywords):
+        pass
+
+    def result(self):
+        return tf.gather(self._values, tf.cast(self.evaluations, tf.int32))
+
+    def reset_state(self):
+        pass
+
+
+class Next(keras.callbacks.Callback):
+    def __init__(self, metric):
+        super().__init__()
+        self._metric = metric
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._metric.evaluations.assign(epoch + 1)
+
+
+def scripted(values, direction=None):
+    """Returns a program whose `val_score` are these values, and the callback that it needs last."""
+    metric = Scripted([*values, values[-1]])
+    if direction is not None:
+        metric.direction = direction
+    return compiled(Program(build()), metrics=[metric]), Next(metric)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"save_best_only": True}, [1, 2, 5]),
+        ({"save_best_only": True, "mode": "min"}, [1, 4]),
+        ({"save_best_only": True, "initial_value_threshold": 0.7}, [5]),
+        ({"save_best_only": True, "max_to_keep": 1}, [5]),
+        ({"max_to_keep": 2}, [2, 5]),
+        ({"max_to_keep": 1, "keep_every_n_steps": 15}, [3, 5]),
+    ],
+)
+def test_which_are_kept_by_a_metric(tmp_path, settings, kept):
+    """C1, C2, C6: strictly better ones, by the direction that the metric declares; equal and NaN are not better."""
+    program, following = scripted([0.5, 0.7, 0.7, 0.4, 0.9, np.nan], direction="max")
+    callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor="val_score", **settings)
+    fit(program, callback, following, epochs=6)
+    assert saved(tmp_path) == {str(epoch): epoch * STEPS for epoch in kept}
+    assert {Path(folder).name for folder in callback.kept} == set(map(str, kept))
+
+
+def test_the_best_value_survives_by_itself(tmp_path):
+    """C2: another process, with a callback that knows nothing, keeps what was better before."""
+    for values in ([0.5, 0.9, 0.8], [0.85, 0.95, 0.1]):
+        program, following = scripted(values, direction="max")
+        fit(program, ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True), following)
+        (path,) = Path(tmp_path).glob("best/*.manifest.json")
+        assert f'"value": {np.float32(max(values)).item()}' in path.read_text()
+
+
+@pytest.mark.parametrize("steps_per_execution", cases([1, 4, 100], 4))
+def test_steps_are_exact_whatever_runs_at_once(tmp_path, steps_per_execution):
+    """C2, C3: at multiples of the global step, over the ends of epochs; other callbacks hear what they always hear."""
+
+    class Batches(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.seen.append(("begin", batch))
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seen.append(("end", batch, logs["loss"]))
+
+    heard, expected = Batches(), Batches()
+    settings = {"steps_per_execution": steps_per_execution}
+    callback = ProgramCheckpoint(tmp_path / "{step:04d}-{epoch}-{batch}-{accuracy:.1f}", save_freq=3)
+    fit(compiled(Program(build()), **settings), callback, heard)
+    fit(compiled(Program(build()), **settings), expected)
+    names = [name.rpartition("-")[0] for name in saved(tmp_path)]
+    assert names == ["0003-1-3", "0006-2-1", "0009-2-4", "0012-3-2", "0015-3-5"]
+    assert heard.seen == expected.seen
+
+
+def test_a_step_that_ends_an_epoch_is_saved_before_the_next_begins(tmp_path):
+    """C2: the state is that after the step, not what callbacks make of it for the next epoch."""
+
+    class NextRate(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.optimizer.learning_rate.assign(0.1 / (epoch + 1))
+
+    fit(compiled(Program(build())), NextRate(), ProgramCheckpoint(tmp_path / "{step}", save_freq=STEPS))
+    for epoch in range(3):
+        program = compiled(Program(build()))
+        program.load(tmp_path / str((epoch + 1) * STEPS))
+        assert program.model.optimizer.learning_rate.numpy() == np.float32(0.1 / (epoch + 1))
+
+
+@pytest.mark.full
+def test_epochs_without_a_validation_are_not_compared(tmp_path):
+    """C1"""
+    callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor="val_loss", max_to_keep=9)
+    fit(compiled(Program(build())), callback, epochs=5, validation_freq=2)
+    assert list(saved(tmp_path)) == ["2", "4"]
+
+
+def test_several_may_share_a_directory(tmp_path):
+    """C6: one path for the newest and one for the best, as with Keras's; what others put there is left alone."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    program, following = scripted([0.5, 0.4, 0.3], direction="max")
+    newest = ProgramCheckpoint(tmp_path / "newest")
+    best = ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True)
+    both = ProgramCheckpoint(tmp_path / "{step:03d}", max_to_keep=2)
+    fit(program, newest, best, both, following)
+    (tmp_path / "mine" / "file").unlink()
+    for name in ("mine", "empty"):
+        (tmp_path / name).rmdir()  # fails unless it is there, with nothing else in it
+    assert saved(tmp_path) == {"newest": 3 * STEPS, "best": STEPS, "010": 2 * STEPS, "015": 3 * STEPS}
+
+
+def test_one_name_of_two_templates_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"5 belongs to '\{step\}', not to '5'; give one of them another"):
+        fit(compiled(Program(build())), ProgramCheckpoint(tmp_path / "{step}"), ProgramCheckpoint(tmp_path / "5"))
+
+
+def test_two_of_one_template_are_refused(tmp_path):
+    twice = [ProgramCheckpoint(tmp_path / "{step}", save_freq=2), ProgramCheckpoint(f"{tmp_path}/{{step}}")]
+    with pytest.raises(ArgumentError, match=r"two have filepath='.*/\{step\}'; give one of them another"):
+        fit(compiled(Program(build())), *twice)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"filepath": "a/{epoch"}, "cannot be read"),
+        ({"filepath": "{epoch}/a"}, r"'\{epoch\}/a' has placeholders before its last '/'; only the name may have them"),
+        ({"filepath": "a/{epoch:s}"}, r"cannot hold \{epoch:s\}.*it stands for a whole number"),
+        ({"filepath": "best.h5"}, r"names a file of another format, .* tf_keras\.callbacks\.ModelCheckpoint"),
+        ({"save_freq": "batch"}, "save_freq='batch'; allowed: 'epoch', or a number of steps from 1 on"),
+        ({"save_freq": 0}, "save_freq=0; allowed"),
+        ({"save_freq": True}, "save_freq=True; allowed"),
+        ({"mode": "down", "monitor": "loss"}, "mode='down'; allowed: 'auto', 'min', 'max'"),
+        ({"mode": "min"}, "mode='min' has no effect without monitor"),
+        ({"initial_value_threshold": 0.5}, "initial_value_threshold=0.5 has no effect without monitor"),
+        ({"max_to_keep": 0}, "max_to_keep=0; allowed: a number from 1 on, or None"),
+        ({"keep_every_n_steps": -1}, "keep_every_n_steps=-1; allowed"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_at_once(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        ProgramCheckpoint(**{"filepath": "a/{epoch}", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"filepath": "{val_acc:.2f}"}, ArgumentError, r"\{val_acc\} in '.*': there is no 'val_acc' after an epoch; "),
+        ({"monitor": "val_acc"}, ArgumentError, "are loss, accuracy, val_loss, val_accuracy$"),
+        ({"monitor": "val_loss", "save_freq": 2}, ArgumentError, "no 'val_loss' after a step, where there is no valid"),
+        (
+            {"monitor": "val_score"},
+            MetricDirectionError,
+            'Scripted declares no direction; set mode to "max" or "min", or give',
+        ),
+    ],
+)
+def test_what_fit_cannot_give_is_refused_before_the_first_step(tmp_path, arguments, error, message):
+    """C1, C3"""
+    program, _ = scripted([0.5]) if arguments.get("monitor") == "val_score" else (compiled(Program(build())), None)
+    before = program.model.get_weights()
+    filepath = tmp_path / arguments.pop("filepath", "{step}")
+    with pytest.raises(error, match=message):
+        fit(program, ProgramCheckpoint(filepath, **arguments))
+    assert all((a == b).all() for a, b in zip(program.model.get_weights(), before, strict=True))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("metric", "better"), [("accuracy", "max"), ("mae", "min"), ("mse", "min"), ("loss", "min")])
+def test_the_direction_of_what_compile_names_is_known(tmp_path, metric, better):
+    """C1: `auto` takes what Keras's own metrics mean, whatever they are called."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([6])
+    program = Program(keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs)))
+    program.compile("sgd", "mse", metrics=[metric] if metric != "loss" else None)
+    x, y = examples()
+    callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor=metric, max_to_keep=1)
+    history = program.fit(x, (y > 0).astype(np.float32), callbacks=[callback], epochs=4, verbose=0).history[metric]
+    best = (np.argmax if better == "max" else np.argmin)(history)
+    assert list(saved(tmp_path)) == [str(best + 1)]
+
+
+def test_under_keras_alone_it_says_where_it_belongs(tmp_path):
+    with pytest.raises(ArgumentError, match=r"is for Program\.fit; give keras\.Model\.fit a tf_keras\.callbacks\.Mod"):
+        compiled(build()).fit(*examples(), callbacks=[ProgramCheckpoint(tmp_path / "{epoch}")], verbose=0)
+
+
+def test_it_tells_what_it_does(tmp_path, capsys):
+    program, following = scripted([0.5, 0.4], direction="max")
+    callback = ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True, verbose=1)
+    fit(program, callback, following, epochs=2)
+    said = capsys.readouterr().out
+    assert f"Epoch 1, step 5: val_score is 0.50000, saving to {tmp_path}/best" in said
+    assert "Epoch 2, step 10: val_score is 0.40000, not saved: not among those to keep" in said
+
+
+# Reading back.
+
+
+def test_a_whole_program_goes_on(tmp_path):
+    """C5: with its optimizer and its step, and as if it had never been away."""
+    template = tmp_path / "{epoch:02d}-{val_loss:.2f}"
+    whole = compiled(Program(build()))
+    fit(whole, epochs=4)
+    fit(compiled(Program(build())), ProgramCheckpoint(template), epochs=2)
+    program = compiled(Program(build(seed=7)))
+    program.load(template)  # the newest of the template's
+    assert fit(program, epochs=4, initial_epoch=2).epoch == [2, 3]
+    assert program.model.optimizer.iterations == 4 * STEPS
+    found, expected = program.model.get_weights(), whole.model.get_weights()
+    assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.full
+def test_a_run_directory_says_itself_where_training_stands(tmp_path):
+    """C5, K6: it may begin with weights of another run; its own count more."""
+    first = compiled(Program(build()))
+    fit(first, ProgramCheckpoint(tmp_path / "{epoch}"), epochs=2)
+    program = compiled(Program(build(seed=7), str(tmp_path / "run")))
+    with pytest.raises(
+        ArgumentError, match=r"load: training continues at the checkpoint in .*/run\. Use load_weights\(\) for"
+    ):
+        program.load(tmp_path / "2")
+    for epochs, expected in ((1, [0]), (2, [0, 1])):
+        program = compiled(Program(build(seed=7), str(tmp_path / "run")))
+        program.load_weights(tmp_path / "2")
+        assert fit(program, epochs=epochs).epoch == expected
+    unbroken = compiled(Program(build(seed=7)))
+    unbroken.load_weights(tmp_path / "2")
+    fit(unbroken, epochs=2)
+    found, expected = program.model.get_weights(), unbroken.model.get_weights()
+    assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("save_weights_only", cases([True, False], True))
+def test_variables_alone(tmp_path, save_weights_only):
+    """C5: out of either kind; the optimizer and the step stay as they are."""
+    first = compiled(Program(build()))
+    fit(first, ProgramCheckpoint(tmp_path / "{epoch}", save_weights_only=save_weights_only), epochs=2)
+    has_optimizer = any(name.startswith("optimizer") for name, _ in tf.train.list_variables(str(tmp_path / "2")))
+    assert has_optimizer != save_weights_only
+    program = compiled(Program(build(seed=7)))
+    program.load_weights(tmp_path / "2")
+    assert all((a == b).all() for a, b in zip(program.model.get_weights(), first.model.get_weights(), strict=True))
+    fit(program, ProgramCheckpoint(tmp_path / "again" / "{step}"), epochs=1)
+    assert saved(tmp_path / "again") == {str(STEPS): STEPS}
+
+
+@pytest.mark.full
+def test_checkpoints_of_a_run_directory_are_read_alike(tmp_path):
+    """C5: by its newest, or by a prefix."""
+    first = compiled(Program(build(), str(tmp_path / "run")))
+    fit(first, epochs=2)
+    program = compiled(Program(build(seed=7)))
+    for path in (tmp_path / "run", tmp_path / "run" / "ckpt-10"):
+        program.load(path)
+        assert program.model.optimizer.iterations == 10
+    assert all((a == b).all() for a, b in zip(program.model.get_weights(), first.model.get_weights(), strict=True))
+
+
+def test_latest_is_by_step(tmp_path):
+    """C4: whatever the times of files and the order of names."""
+    fit(compiled(Program(build())), ProgramCheckpoint(tmp_path / "{step}"))
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1e9 - committed_steps(str(tmp_path / path.relative_to(tmp_path).parts[0]))[0],) * 2)
+    program = compiled(Program(build()))
+    program.load(tmp_path / "{step}")
+    assert program.model.optimizer.iterations == 3 * STEPS
+
+
+def test_what_cannot_be_loaded_changes_nothing(tmp_path):
+    """C5: there is nothing, it is damaged, it is of another model, or there is no optimizer in it."""
+    fit(compiled(Program(build())), ProgramCheckpoint(tmp_path / "{step}", save_weights_only=True))
+    program = compiled(Program(build(seed=7)))
+    before = program.model.get_weights()
+    refused = [
+        (tmp_path / "{epoch}-{step}", r"contains no checkpoint with a name of the template '\{epoch\}-\{step\}'"),
+        (tmp_path, "contains no complete checkpoint; its folders with checkpoints: 10, 15, 5"),
+        (tmp_path / "none", "none contains no complete checkpoint$"),
+        (tmp_path / "5" / "ckpt-7", r"no checkpoint of step 7 in .*\. Saved steps: 5"),
+        (tmp_path / "5", r"ckpt-5 contains no optimizer: only variables were saved; use load_weights\(\)"),
+    ]
+    for path, message in refused:
+        with pytest.raises(CheckpointError, match=message):
+            program.load(path)
+    (index,) = Path(tmp_path, "10").glob("*.index")
+    index.write_bytes(index.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"ckpt-10 is damaged: ckpt-10\.index has \d+ bytes, not \d+"):
+        program.load_weights(tmp_path / "10" / "ckpt-10")
+    other = keras.Input([6])
+    with pytest.raises(CheckpointError, match="checkpoint of another model; nothing was restored"):
+        Program(keras.Model(other, keras.layers.Dense(2)(other))).load_weights(tmp_path / "5")
+    with pytest.raises(ArgumentError, match=r"'sequential' has no variables yet; call it on a batch, or call model\.b"):
+        Program(keras.Sequential([keras.layers.Dense(2)])).load_weights(tmp_path / "5")
+    assert all((a == b).all() for a, b in zip(program.model.get_weights(), before, strict=True))

@@ -1,0 +1,830 @@
+"""Rewards beside losses: maximised, weighted, told, monitored; those without a gradient too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from official_trainer.lazy import keras, tf
+from official_trainer.program import (
+    ArgumentError,
+    EvolutionStrategies,
+    Program,
+    PythonReward,
+    RewardError,
+    ScoreFunction,
+)
+from official_trainer.tasks import metrics
+from tests.support.cases import cases
+from tests.support.killed_fits import check_goes_on, keep, killers
+from tests.support.toy import strategy_of
+
+EXAMPLES, FEATURES, CLASSES = 50, 6, 3
+NOT_A_REWARD = "a reward is a function of (y_true, y_pred) that returns a number for each example"
+
+
+def examples():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
+    return x, (x[:, :1] > 0).astype(np.float32) + x[:, 1:2]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return examples()
+
+
+def build(units=1, seed=1):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input([FEATURES])
+    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(units, name="out")(hidden))
+
+
+def two_outputs(as_dict=False):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([FEATURES])
+    outputs = [keras.layers.Dense(1, name=name)(inputs) for name in ("left", "right")]
+    return keras.Model(inputs, dict(zip(("left", "right"), outputs, strict=True)) if as_dict else outputs)
+
+
+@keras.saving.register_keras_serializable("tests")
+def closeness(y_true, y_pred):
+    return -tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+
+
+@keras.saving.register_keras_serializable("tests")
+def is_right(y_true, y_pred):
+    chosen = y_pred if np.ndim(y_pred) == 0 else np.argmax(y_pred)
+    return 1.0 if chosen == y_true else 0.0
+
+
+def rewarded(model=None, model_dir=None, **settings):
+    program = Program(build() if model is None else model, model_dir)
+    program.compile(**{"optimizer": "sgd", "reward": closeness, **settings})
+    return program
+
+
+def weights_of(program):
+    return program.model.get_weights()
+
+
+def assert_alike(found, expected, rtol=1e-5):
+    for value, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, other, rtol=rtol, atol=1e-6)
+
+
+# What is maximised.
+
+FITS = {
+    "plain": {},
+    "weights": {"sample_weight": np.linspace(0.1, 2, EXAMPLES).astype(np.float32)},
+    "split": {"validation_split": 0.3, "batch_size": 8},
+}
+
+
+@pytest.mark.parametrize("name", cases(list(FITS), "weights"))
+def test_a_reward_trains_as_a_loss_of_the_other_sign(data, name):
+    """K1: the same weights and numbers; sample weights count alike."""
+    arguments = {"epochs": 2, "verbose": 0, "shuffle": False, **FITS[name]}
+    by_loss = Program(build())
+    by_loss.compile("sgd", loss="mse")
+    by_reward = rewarded()
+    expected = by_loss.fit(*data, **arguments).history
+    found = by_reward.fit(*data, **arguments).history
+    assert_alike(weights_of(by_reward), weights_of(by_loss))
+    for key, values in expected.items():
+        assert found[key] == pytest.approx(values, rel=1e-5), key
+    assert set(found) == set(expected) | {key.replace("loss", "reward") for key in expected}
+    penalty = [total + reward for total, reward in zip(found["loss"], found["reward"], strict=True)]
+    assert all(0 < value < 0.2 for value in penalty), "of the regularizer, which is a loss"
+
+
+def test_class_weights_count_in_rewards(data):
+    """K1"""
+    x, y = data[0], (data[0][:, 0] > 0).astype(np.int32)
+
+    def right_probability(y_true, y_pred):
+        return tf.gather(tf.nn.softmax(y_pred), tf.cast(tf.reshape(y_true, [-1]), tf.int32), batch_dims=1)
+
+    program = rewarded(build(2), reward=right_probability)
+    arguments = {"class_weight": {0: 0.0, 1: 2.0}, "return_dict": True}
+    found = program.train_on_batch(x, y, **arguments)["reward"]
+    before = rewarded(build(2), reward=right_probability)
+    weights = np.where(y == 1, 2.0, 0.0)
+    probabilities = tf.nn.softmax(before.model(x)).numpy()[np.arange(EXAMPLES), y]
+    assert found == pytest.approx(np.mean(weights * probabilities), rel=1e-5)
+
+
+def test_a_loss_and_a_reward_are_trained_together(data):
+    """K1, K3: `loss` is what is minimised: the loss minus the weighted reward."""
+    x, y = data
+    program = rewarded(loss="mae", reward_weights=0.5, metrics=["mse"])
+    found = program.evaluate(x, y, verbose=0, return_dict=True)
+    outputs = program.model(x).numpy()
+    reward = -0.5 * np.mean((outputs - y) ** 2)
+    assert found["reward"] == pytest.approx(reward, rel=1e-5)
+    penalty = sum(float(loss) for loss in program.model.losses)
+    assert found["loss"] == pytest.approx(np.mean(abs(outputs - y)) + penalty - reward, rel=1e-5)
+    assert list(found) == program.metrics_names == ["loss", "reward", "mse"]
+    assert program.evaluate(x, y, verbose=0) == list(found.values())
+    assert program.test_on_batch(x, y, return_dict=True) == pytest.approx(found, rel=1e-5)
+    assert float(program.compute_reward(x, y, outputs)) == pytest.approx(reward, rel=1e-5)
+    assert float(program.compute_loss(x, tf.constant(y), tf.constant(outputs))) == pytest.approx(found["loss"])
+    assert program.train_on_batch(x, y, return_dict=True) == pytest.approx(found, rel=1e-5)
+    assert program.test_on_batch(x, y, return_dict=True)["loss"] < found["loss"]
+
+
+WEIGHTS = {
+    "number": (2.0, 2.0, 2.0),
+    "list": ([1.0, 0.25], 1.0, 0.25),
+    "dict": ({"right": 0.25}, 1.0, 0.25),
+    "none": (None, 1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("as_dict", cases([False, True], True))
+@pytest.mark.parametrize("name", cases(list(WEIGHTS), "dict"))
+def test_rewards_of_several_outputs(data, name, as_dict):
+    """K1: weights as a number, a list or a dict; each output's own reward is told without them."""
+    given, left, right = WEIGHTS[name]
+    x, y = data
+    targets = {"left": y, "right": 2 * y} if as_dict else [y, 2 * y]
+    program = rewarded(two_outputs(as_dict), reward_weights=given)
+    found = program.fit(x, targets, epochs=1, batch_size=EXAMPLES, verbose=0).history
+    assert list(found) == ["loss", "reward", "left_reward", "right_reward"]
+    ((total,), (of_left,), (of_right,)) = (found[key] for key in list(found)[1:])
+    assert total == pytest.approx(left * of_left + right * of_right)
+    outputs = two_outputs()(x)
+    assert of_right == pytest.approx(-np.mean((outputs[1] - 2 * y) ** 2), rel=1e-5)
+    by_loss = Program(two_outputs(as_dict))
+    by_loss.compile("sgd", "mse", loss_weights={"left": left, "right": right} if as_dict else [left, right])
+    by_loss.fit(x, targets, epochs=1, batch_size=EXAMPLES, verbose=0)
+    assert_alike(weights_of(program), weights_of(by_loss))
+
+
+@pytest.mark.parametrize("reward", [{"right": closeness}, [None, closeness]])
+def test_an_output_may_have_a_loss_and_another_a_reward(data, reward):
+    """K1"""
+    x, y = data
+    program = rewarded(two_outputs(), reward=reward, loss={"left": "mae"})
+    found = program.evaluate(x, [y, y], verbose=0, return_dict=True)
+    assert list(found) == ["loss", "left_loss", "reward", "right_reward"]
+    assert found["loss"] == pytest.approx(found["left_loss"] - found["right_reward"])
+    assert found["reward"] == pytest.approx(found["right_reward"])
+
+
+def test_a_reward_needs_no_targets(data):
+    """K1"""
+    program = rewarded(reward=lambda y_true, y_pred: y_pred[:, 0])
+    history = program.fit(data[0], epochs=3, verbose=0).history
+    assert history["reward"][-1] > history["reward"][0]
+
+
+class OwnLoss(keras.Model):
+    """A model that computes its loss itself."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return tf.reduce_mean(tf.abs(y_pred)) + 5.0
+
+
+def test_a_reward_beside_a_loss_of_the_model_itself(data):
+    """K1"""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([FEATURES])
+    program = rewarded(OwnLoss(inputs, keras.layers.Dense(1)(inputs)))
+    outputs = program.model(data[0]).numpy()
+    found = program.train_on_batch(*data, return_dict=True)
+    expected = np.mean(abs(outputs)) + 5.0 + np.mean((outputs - data[1]) ** 2)
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", cases(["model.keras", "model.h5", "model"], "model.keras"))
+def test_a_rewarded_model_is_saved_as_any_other(data, tmp_path, name):
+    """K1: without its rewards, which are the program's."""
+    program = rewarded(two_outputs())
+    program.train_on_batch(data[0], [data[1]] * 2)
+    program.model.save(tmp_path / name)
+    read = keras.models.load_model(tmp_path / name)
+    assert_alike(read.predict(data[0], verbose=0), program.predict(data[0], verbose=0))
+
+
+class Own(keras.Model):
+    """A model whose outputs nobody knows before the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs), 2 * self.dense(inputs)
+
+
+@pytest.mark.full
+def test_outputs_that_only_a_batch_tells(data):
+    """K1: rewards by the names that Keras gives them."""
+    x, y = data
+    program = rewarded(Own(), reward={"output_2": closeness})
+    assert list(program.fit(x, [y, y], verbose=0).history) == ["loss", "reward", "output_2_reward"]
+    with pytest.raises(ArgumentError, match=r"reward\['output_3'\]: the outputs are output_1, output_2; did you mean"):
+        rewarded(Own(), reward={"output_3": closeness}).fit(x, [y, y], verbose=0)
+
+
+def test_compiling_again_with_the_same_optimizer_changes_what_is_trained(data):
+    """K1"""
+    optimizer = keras.optimizers.SGD(0.1)
+    program = rewarded(optimizer=optimizer)
+    program.fit(*data, verbose=0)
+    program.compile(optimizer, loss="mse")
+    assert list(program.fit(*data, verbose=0).history) == ["loss"]
+    assert program.evaluate(*data, verbose=0) > 0
+
+
+def test_steps_that_are_not_traced(data):
+    """K1"""
+    found, expected = rewarded(run_eagerly=True), rewarded()
+    arguments = {"batch_size": 25, "shuffle": False, "verbose": 0}
+    assert found.fit(*data, **arguments).history["reward"] == pytest.approx(
+        expected.fit(*data, **arguments).history["reward"], rel=1e-5
+    )
+
+
+def under_a_strategy(units=1, rate=0.01, **settings):
+    with strategy_of("mirrored2").scope():
+        return rewarded(build(units), optimizer=keras.optimizers.SGD(rate), **settings)
+
+
+def test_replicas_share_a_reward(data):
+    """K1: two replicas train as one does."""
+    arguments = {"batch_size": 10, "shuffle": False, "verbose": 0, "epochs": 2}
+    expected, found = rewarded(), under_a_strategy()
+    numbers = [program.fit(*data, **arguments).history for program in (expected, found)]
+    assert_alike(weights_of(found), weights_of(expected))
+    assert numbers[1]["reward"] == pytest.approx(numbers[0]["reward"], rel=1e-5)
+    assert numbers[1]["loss"] == pytest.approx(numbers[0]["loss"], rel=1e-5)
+
+
+@pytest.mark.full
+def test_replicas_draw_each_for_themselves(data):
+    """K1"""
+    program = under_a_strategy(2, 0.5, reward=PythonReward(is_right), reward_estimator=ScoreFunction())
+    y = (data[0][:, 0] > 0).astype(np.int32)
+    history = program.fit(data[0], y, batch_size=10, epochs=10, verbose=0).history
+    assert history["reward"][-1] > history["reward"][0] + 0.2
+
+
+def test_other_weights_are_not_tried_on_several_replicas():
+    """K1"""
+    with pytest.raises(ArgumentError, match=r"EvolutionStrategies needs one replica, .* with 2; build it without a s"):
+        under_a_strategy(reward_estimator=EvolutionStrategies(population=2))
+
+
+# What compile takes.
+
+
+@pytest.mark.full
+def test_names_of_rewards(data):
+    """K1: what Keras calls accuracy, for the shapes there are, and for classes that were drawn."""
+    x = data[0]
+    y = (x[:, 0] > 0).astype(np.int32)
+    one_hot = np.eye(2, dtype=np.float32)[y]
+    for name, targets, estimator in [
+        ("accuracy", y, ScoreFunction()),
+        ("accuracy", one_hot, ScoreFunction()),
+        ("acc", y, EvolutionStrategies(population=2)),
+        ("sparse_categorical_accuracy", y, EvolutionStrategies(population=2)),
+    ]:
+        program = rewarded(build(2), reward=name, reward_estimator=estimator, metrics=["accuracy"])
+        found = program.test_on_batch(x, targets, return_dict=True)
+        assert found["reward"] == pytest.approx(found["accuracy"]), name
+        assert 0 < program.train_on_batch(x, targets, return_dict=True)["reward"] < 1
+    binary = rewarded(build(1), reward="accuracy", reward_estimator=EvolutionStrategies(population=2))
+    outputs = np.array([[0.2], [0.8], [0.9], [0.1]], np.float32)
+    assert float(binary.compute_reward(y=np.array([0, 1, 0, 0]), y_pred=outputs)) == 0.75
+    registered = rewarded(build(2), reward="tests>closeness")
+    assert float(registered.compute_reward(y=outputs, y_pred=outputs + 2)) == pytest.approx(-4)
+
+
+REFUSED = {
+    "name": ({"reward": "acuracy"}, r"reward='acuracy' is not a name of a reward; allowed: accuracy, .* 'accuracy'\?"),
+    "loss name": ({"reward": "mse"}, r"reward='mse': this is a loss, but a reward is maximised; give loss='mse'"),
+    "loss": ({"reward": keras.losses.MeanSquaredError()}, "or one of the names accuracy, .* give a loss as loss="),
+    "number": ({"reward": {"left": 3}}, r"reward\['left'\]=3: a reward is a function of \(y_true, y_pred\)"),
+    "nothing": ({"reward": [None, None]}, r"reward=\[None, None\] has no reward for any output; leave it out, or"),
+    "outputs": (
+        {"reward": [closeness]},
+        r"reward needs one entry for each of the 2 outputs \(left, right\), .*; it has 1",
+    ),
+    "output": (
+        {"reward": {"rigth": closeness}},
+        r"reward\['rigth'\]: the outputs are left, right; did you mean 'right'\?",
+    ),
+    "weights": ({"reward_weights": [1.0]}, r"reward_weights needs one entry for each of the 2 outputs \(left, right\)"),
+    "weight": (
+        {"reward": {"left": closeness}, "reward_weights": {"right": 1.0}},
+        r"reward_weights\['right'\]: the outputs with a reward are left",
+    ),
+    "words": ({"reward_weights": {"left": "2"}}, "reward_weights: '2' for the output 'left'; allowed: numbers"),
+    "alone": (
+        {"reward": None, "reward_weights": 2.0},
+        r"reward_weights=2.0 has no effect without a reward; give reward=… too, or leave it out",
+    ),
+    "estimator": (
+        {"reward_estimator": "reinforce"},
+        r"reward_estimator='reinforce'; allowed: reward_estimator=ScoreFunction\(…\) or reward_estimator=Evol",
+    ),
+    "kinds": (
+        {"reward_estimator": ScoreFunction(outputs={"lefd": "logits"})},
+        r"an output of ScoreFunction.outputs='lefd'; allowed: 'left', 'right'; did you mean 'left'\?",
+    ),
+    "no kind": (
+        {"reward_estimator": ScoreFunction(outputs={"left": "logits"})},
+        "ScoreFunction.outputs has no entry for the output 'right'; allowed: logits, probabilities, gaussian",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_what_does_not_fit_the_model_is_refused(name):
+    """K1: at compile, with what is allowed."""
+    settings, message = REFUSED[name]
+    with pytest.raises(ArgumentError, match=message):
+        rewarded(two_outputs(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (
+            lambda: ScoreFunction(outputs="logit"),
+            r"ScoreFunction.outputs='logit'; allowed: .*; did you mean 'logits'\?",
+        ),
+        (
+            lambda: ScoreFunction(outputs={"a": "x"}),
+            r"ScoreFunction.outputs\['a'\]='x'; allowed: 'logits', 'probabilities', 'gaussian'",
+        ),
+        (lambda: ScoreFunction(baseline="mean"), r"ScoreFunction.baseline='mean'; allowed: 'leave_one_out', 'none'"),
+        (
+            lambda: ScoreFunction(samples=1),
+            "ScoreFunction.samples=1; allowed: whole numbers from 2 on, because a basel",
+        ),
+        (lambda: ScoreFunction(sigma=0), "ScoreFunction.sigma=0; allowed: numbers above 0"),
+        (lambda: EvolutionStrategies(population=1), "EvolutionStrategies.population=1; allowed: whole numbers from 2"),
+        (
+            lambda: EvolutionStrategies(population=3),
+            "population=3; allowed: even numbers, for mirrored pairs; or set an",
+        ),
+        (lambda: EvolutionStrategies(sigma=-1), "EvolutionStrategies.sigma=-1; allowed: numbers above 0"),
+    ],
+)
+def test_estimators_say_what_they_take(estimator, message):
+    with pytest.raises(ArgumentError, match=message):
+        estimator()
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        return {}
+
+
+class OwnMetrics(Own):
+    @property
+    def metrics(self):
+        return []
+
+
+def test_models_that_would_not_be_rewarded_are_refused(data):
+    """K1"""
+    with pytest.raises(
+        ArgumentError, match=r"OwnStep has its own train_step, but the steps of Program compute rewards"
+    ):
+        rewarded(OwnStep())
+    with pytest.raises(RewardError, match=r"OwnMetrics.metrics leaves out the metrics of compile, and with them the"):
+        rewarded(OwnMetrics()).evaluate(data[0], [data[1]] * 2, verbose=0)
+
+
+def test_a_reward_is_asked_for_where_there_is_none(data):
+    program = Program(build())
+    program.compile("sgd", "mse")
+    with pytest.raises(ArgumentError, match=r"compute_reward: the program has no reward; use compile\(reward=…\)"):
+        program.compute_reward(y=data[1], y_pred=data[1])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("estimator", [ScoreFunction(), EvolutionStrategies(population=4)])
+def test_rewards_under_xla(data, estimator):
+    """K1: of tensors, whatever trains them; none of Python."""
+    y = (data[0][:, 0] > 0).astype(np.int32)
+    settings = {"reward_estimator": estimator, "jit_compile": True}
+    history = rewarded(build(2), reward="accuracy", **settings).fit(data[0], y, verbose=0).history
+    assert 0 < history["reward"][0] < 1
+    program = rewarded(build(2), reward=PythonReward(is_right), **settings)
+    with pytest.raises(RewardError, match="'is_right' is computed in Python, which XLA cannot compile; leave"):
+        program.fit(data[0], y, verbose=0)
+
+
+CHOICES = r"Choose an estimator: compile\(…, reward_estimator=ScoreFunction\(…\) or reward_estimator=Evolution"
+
+
+def test_a_reward_without_a_gradient_needs_an_estimator(data):
+    """K1: of Python at once, of TensorFlow at the first step; it may be evaluated."""
+    with pytest.raises(RewardError, match=rf"reward 'is_right' has no gradient: it is computed in Python. {CHOICES}"):
+        rewarded(reward=PythonReward(is_right))
+
+    def rounded(y_true, y_pred):
+        return tf.cast(y_pred > y_true, tf.float32)
+
+    program = rewarded(reward=rounded)
+    assert 0 <= program.evaluate(*data, verbose=0, return_dict=True)["reward"] <= 1
+    with pytest.raises(RewardError, match=f"reward 'rounded' has no gradient: it is not differentiable .*. {CHOICES}"):
+        program.fit(*data, verbose=0)
+
+
+def test_a_reward_that_tensors_cannot_be_given(data):
+    def in_numpy(y_true, y_pred):
+        return -np.abs(y_true.numpy() - y_pred.numpy())
+
+    with pytest.raises(
+        RewardError, match=r"(?s)'in_numpy' cannot be computed with tensors .* reward=PythonReward\(in_numpy"
+    ):
+        rewarded(reward=in_numpy).fit(*data, verbose=0)
+
+
+def test_weights_of_what_has_one_reward(data):
+    x, y = data
+    with pytest.raises(RewardError, match=r"'closeness' of the output 'out' is a number for each .* \(None, 2\); give"):
+        rewarded(build(2)).fit(x, np.tile(y, 2), sample_weight=np.ones([EXAMPLES, 2], np.float32), verbose=0)
+
+
+@pytest.mark.full
+def test_what_was_compiled_can_be_compiled_again(data, tmp_path):
+    """K1: rewards, weights and estimators go through JSON; the same training."""
+    y = (data[0][:, 0] > 0).astype(np.int32)
+    for settings in (
+        {"reward": closeness, "reward_weights": {"out": 0.5}, "loss": "mae"},
+        {"reward": "accuracy", "reward_estimator": ScoreFunction(samples=2, outputs={"out": "logits"})},
+        {"reward": {"out": PythonReward(is_right)}, "reward_estimator": EvolutionStrategies(population=4)},
+    ):
+        targets = data[1] if settings["reward"] is closeness else y
+        first, second = rewarded(build(2), **settings), Program(build(2))
+        second.compile_from_config(json.loads(json.dumps(first.get_compile_config())))
+        assert second.get_compile_config() == first.get_compile_config()
+        assert second.fit(data[0], targets, verbose=0).history == first.fit(data[0], targets, verbose=0).history, (
+            settings
+        )
+    program = Program(build())
+    program.compile("sgd", "mse")
+    assert "reward" not in program.get_compile_config()
+
+
+# What has no gradient.
+
+
+def one_step(units, reward, estimator, x, y):
+    """Returns by how much a step of size 1 moved the kernel of a linear model, and its outputs before."""
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input([x.shape[1]])
+    program = Program(keras.Model(inputs, keras.layers.Dense(units, use_bias=False, name="out")(inputs)))
+    program.compile(keras.optimizers.SGD(1.0), reward=reward, reward_estimator=estimator)
+    before, outputs = program.model.get_weights()[0], program.model(x).numpy()
+    program.train_on_batch(x, y)
+    return program.model.get_weights()[0] - before, outputs
+
+
+def right_table(y_true, y_pred):
+    return float(3 * y_true + 1 if y_pred == y_true else y_true)  # another mean for each example
+
+
+@pytest.mark.parametrize("baseline", cases(["leave_one_out", "none"], "leave_one_out"))
+@pytest.mark.parametrize("outputs", cases(["logits", "probabilities"], "logits"))
+def test_drawn_classes_estimate_the_gradient_of_the_expected_reward(outputs, baseline):
+    """K1: beside the exact one, which sums over all classes."""
+    x = np.eye(2, dtype=np.float32) + (1.0 if outputs == "probabilities" else 0.0)
+    y = np.array([0, 2])
+    estimator = ScoreFunction(outputs=outputs, samples=20000, baseline=baseline)
+    if outputs == "probabilities":
+        x = np.array([[0.4, 0.6], [0.9, 0.1]], np.float32)
+    moved, before = one_step_of_a_policy(x, y, estimator)
+    rewards = tf.constant([[right_table(t, c) for c in range(3)] for t in y], tf.float32)
+    kernel = tf.Variable(before)
+    with tf.GradientTape() as tape:
+        odds = x @ kernel if outputs == "logits" else tf.math.log(x @ tf.nn.softmax(kernel))
+        expected = tf.reduce_mean(tf.reduce_sum(tf.nn.softmax(odds) * rewards, axis=-1))
+    gradient = tape.gradient(expected, kernel).numpy()
+    np.testing.assert_allclose(moved, gradient, atol=0.05 * abs(gradient).max())
+
+
+class Mixture(keras.layers.Layer):
+    """Probabilities of classes, linear in the inputs."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight("kernel", [shape[-1], 3])
+
+    def call(self, inputs):
+        return inputs @ tf.nn.softmax(self.kernel)
+
+
+def one_step_of_a_policy(x, y, estimator):
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input([x.shape[1]])
+    layer = keras.layers.Dense(3, use_bias=False) if estimator.outputs == "logits" else Mixture()
+    program = Program(keras.Model(inputs, layer(inputs)))
+    program.compile(keras.optimizers.SGD(1.0), reward=PythonReward(right_table), reward_estimator=estimator)
+    before = program.model.get_weights()[0]
+    program.train_on_batch(x, y)
+    return program.model.get_weights()[0] - before, before
+
+
+@pytest.mark.full
+def test_drawn_numbers_estimate_the_gradient_of_the_expected_reward():
+    """K1: of Gaussians; also of a reward that is one number for the whole batch."""
+    x, y = np.array([[1.0, 0.0], [0.0, 2.0]], np.float32), np.array([[1.0], [-1.0]], np.float32)
+    estimator = ScoreFunction(outputs="gaussian", samples=20000, sigma=0.5)
+    for reward in (closeness, lambda y_true, y_pred: tf.reduce_mean(closeness(y_true, y_pred))):
+        moved, outputs = one_step(1, reward, estimator, x, y)
+        gradient = x.T @ (-2 * (outputs - y)) / 2
+        np.testing.assert_allclose(moved, gradient, atol=0.05 * abs(gradient).max())
+
+
+@pytest.mark.parametrize("antithetic", cases([True, False], True))
+def test_other_weights_estimate_the_gradient_of_the_reward(antithetic):
+    """K1: beside the exact one."""
+    x, y = np.array([[1.0, 0.0], [0.0, 2.0]], np.float32), np.array([[1.0], [-1.0]], np.float32)
+    estimator = EvolutionStrategies(population=2000, sigma=0.01, antithetic=antithetic)
+    moved, outputs = one_step(1, PythonReward(lambda t, p: float(-np.sum((t - p) ** 2))), estimator, x, y)
+    gradient = x.T @ (-2 * (outputs - y)) / 2
+    np.testing.assert_allclose(moved, gradient, atol=0.2 * abs(gradient).max())
+
+
+class Noisy(keras.layers.Layer):
+    """Adds noise, in an evaluation too: from a generator, and from TensorFlow's own state."""
+
+    def __init__(self):
+        super().__init__()
+        self.noise = keras.layers.GaussianNoise(1.0)
+
+    def call(self, inputs):
+        return self.noise(inputs, training=True) + tf.random.normal([1])
+
+
+@pytest.mark.full
+def test_all_copies_draw_the_same_numbers():
+    """K1: else noise of size 1 would drown what weights of size 0.01 change."""
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input([1])
+    model = keras.Model(inputs, Noisy()(keras.layers.Dense(1, use_bias=False)(inputs)))
+    program = Program(model)
+    estimator = EvolutionStrategies(population=64, sigma=0.01)
+    program.compile(keras.optimizers.SGD(1.0), reward=lambda t, p: tf.round(p * 1e4) / 1e4, reward_estimator=estimator)
+    before = model.get_weights()[0]
+    program.train_on_batch(np.ones([4, 1], np.float32))
+    assert (model.get_weights()[0] - before).item() == pytest.approx(1.0, abs=0.5)
+
+
+@pytest.mark.full
+def test_trying_other_weights_leaves_the_model_as_it_is():
+    """K1: to the last bit; batch statistics move as one pass moves them, and the loss is trained beside."""
+
+    def model():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input([FEATURES])
+        hidden = keras.layers.Dropout(0.5)(keras.layers.BatchNormalization()(keras.layers.Dense(4)(inputs)))
+        return keras.Model(inputs, keras.layers.Dense(1, name="out")(hidden))
+
+    x, y = examples()
+    found, expected = (
+        rewarded(
+            model(), optimizer="sgd", loss="mse", reward_weights=0.0, reward_estimator=EvolutionStrategies(population=4)
+        ),
+        Program(model()),
+    )
+    expected.compile("sgd", loss="mse")
+    for program in (found, expected):
+        program.train_on_batch(x, y)
+    assert_alike(weights_of(found), weights_of(expected), rtol=1e-6)
+    still = rewarded(model(), optimizer=keras.optimizers.SGD(0.0), reward_estimator=EvolutionStrategies(population=4))
+    before = [variable.numpy() for variable in still.model.trainable_variables]
+    still.train_on_batch(x, y)
+    assert all((b == v.numpy()).all() for b, v in zip(before, still.model.trainable_variables, strict=True))
+
+
+@pytest.mark.full
+def test_a_sequence_is_drawn_step_by_step():
+    """K1: one reward for all steps of an example; what a mask leaves out is not learned."""
+    tokens = np.array([[1, 2, 0, 0], [2, 1, 3, 0]] * 8)
+
+    def length(y_true, y_pred):
+        assert y_pred.shape == (4,)
+        return float(np.sum(y_pred == 1))
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Embedding(4, 8, mask_zero=True), keras.layers.Dense(3, use_bias=False)])
+    program = Program(model)
+    program.compile(keras.optimizers.Adam(0.1), reward=PythonReward(length), reward_estimator=ScoreFunction())
+    program.train_on_batch(tokens)
+    of_padding = model.get_weights()[0][0].copy()
+    history = program.fit(tokens, epochs=15, verbose=0).history
+    assert history["reward"][-1] > history["reward"][0] + 0.5
+    classes = np.argmax(model(tokens), axis=-1)
+    assert (classes[tokens > 0] == 1).all()
+    np.testing.assert_array_equal(model.get_weights()[0][0], of_padding)
+
+
+def test_a_class_needs_another_one(data):
+    with pytest.raises(RewardError, match=r"the output 'out' has the shape \(None, 1\), but sampling needs"):
+        rewarded(reward="accuracy", reward_estimator=ScoreFunction()).fit(*data, verbose=0)
+
+
+ESTIMATORS = {
+    "score": (ScoreFunction(samples=4), 0.02),
+    "evolution": (EvolutionStrategies(population=32, sigma=0.1), 0.02),
+}
+
+
+@pytest.mark.parametrize("name", cases(list(ESTIMATORS), "score"))
+def test_digits_are_learned_from_being_told_right_or_wrong(name):
+    """K1: a reward of Python, 1 for the right class; chance is 0.1."""
+    estimator, rate = ESTIMATORS[name]
+    x, y = load_digits(return_X_y=True)
+    x, y = (x / 16).astype(np.float32), y.astype(np.int32)
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([64])
+    program = Program(keras.Model(inputs, keras.layers.Dense(10)(inputs)))
+    program.compile(
+        keras.optimizers.Adam(rate),
+        reward=PythonReward(is_right),
+        reward_estimator=estimator,
+        metrics=["accuracy"],
+    )
+    assert program.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] < 0.2
+    history = program.fit(x, y, batch_size=64, epochs=3, validation_split=0.2, verbose=0).history
+    assert history["val_accuracy"][-1] > 0.4
+    assert history["val_reward"][-1] == pytest.approx(history["val_accuracy"][-1])
+
+
+class Judge:
+    """Counts how many of its calls are under way at once."""
+
+    def __init__(self):
+        self.now, self.most, self.loops = 0, 0, set()
+
+    async def __call__(self, y_true, y_pred):
+        self.loops.add(asyncio.get_running_loop())
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.001)
+        self.now -= 1
+        return float(y_pred == y_true)
+
+
+def test_rewards_that_wait_are_awaited_at_once(data):
+    """K1: all draws of all examples of a batch, in one loop for good."""
+    judge = Judge()
+    y = (data[0][:, 0] > 0).astype(np.int32)
+    program = rewarded(build(2), reward=judge, reward_estimator=ScoreFunction(samples=3))
+    program.fit(data[0], y, batch_size=10, verbose=0)
+    assert (judge.most, judge.now, len(judge.loops)) == (30, 0, 1)
+    judge.most = 0
+    program.evaluate(data[0], y, batch_size=25, verbose=0)
+    assert judge.most == 25
+
+
+async def _failing(y_true, y_pred):
+    raise StopIteration("gone")  # which would say that data has ended
+
+
+async def _waiting(y_true, y_pred):
+    return "good"
+
+
+def _none(y_true, y_pred):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (_failing, "reward '_failing' has failed: "),
+        (
+            _waiting,
+            "reward '_waiting' has failed: RewardError: it returned 'good' for an example; it must return a number",
+        ),
+        (PythonReward(_none), "reward '_none' has failed: RewardError: it returned None for an example"),
+        (PythonReward(lambda t, p: 1 / 0), "reward '<lambda>' has failed: ZeroDivisionError: division by zero"),
+    ],
+)
+@pytest.mark.parametrize("method", cases(["fit", "train_on_batch", "evaluate", "eager fit"], "fit"))
+def test_a_reward_that_fails_says_so(data, reward, message, method):
+    eager, _, method = method.rpartition(" ")
+    program = rewarded(build(2), reward=reward, reward_estimator=ScoreFunction(), run_eagerly=bool(eager))
+    arguments = {} if "batch" in method else {"verbose": 0}
+    with pytest.raises(RewardError, match=message) as caught:
+        getattr(program, method)(data[0], data[1], **arguments)
+    assert caught.value.__cause__ is not None
+
+
+# Who hears of it.
+
+
+def test_a_reward_is_told_everywhere(data, tmp_path, capsys):
+    """K1, K3: in the progress bar, the history and the records, and known as better when higher."""
+    program = rewarded(model_dir=str(tmp_path / "run"))
+    history = program.fit(*data, epochs=2, batch_size=10, validation_split=0.2, verbose=1).history
+    shown = capsys.readouterr().out
+    assert " - loss: " in shown and " - reward: " in shown and " - val_reward: " in shown
+    rows = [json.loads(line) for line in Path(tmp_path, "run", "metrics.jsonl").read_text().splitlines()]
+    for split, key in (("train", "reward"), ("validation", "val_reward")):
+        assert [row["reward"] for row in rows if row["split"] == split] == history[key]
+    directions = {metric.name: metrics.direction_of(metric) for metric in program.metrics}
+    assert directions == {"loss": "min", "reward": "max"}
+
+
+class Falling(keras.callbacks.Callback):
+    """Undoes what was learned, so that rewards fall epoch by epoch."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.layers[-1].bias.assign([float(epoch)])
+
+
+def fall(callback, rate=0.0):
+    """Returns what a fit gives whose rewards fall from the first epoch on."""
+    program = rewarded(optimizer=keras.optimizers.SGD(rate))
+    x = examples()[0]
+    arguments = {"validation_data": (x, 0 * x[:, :1]), "epochs": 5, "verbose": 0}
+    return program.fit(x, 0 * x[:, :1], callbacks=[Falling(), callback], **arguments)
+
+
+STOPPERS = {"auto": ("val_reward", "auto", 3), "min": ("val_reward", "min", 5), "loss": ("val_loss", "auto", 3)}
+
+
+@pytest.mark.parametrize("name", cases(list(STOPPERS), "auto", "min"))
+def test_early_stopping_maximises_rewards(name):
+    """K1: an attribute `mode` that is "min" stays; EarlyStopping does not keep its argument."""
+    monitor, mode, epochs = STOPPERS[name]
+    callback = keras.callbacks.EarlyStopping(monitor, patience=2, min_delta=0.01, mode=mode)
+    if mode == "min":
+        callback.mode = mode
+    assert len(fall(callback).epoch) == epochs
+    if name == "auto":
+        assert (callback.best_epoch, callback.min_delta) == (0, 0.01)
+        assert len(fall(callback).epoch) == epochs, "turned once, it stays so"
+
+
+@pytest.mark.parametrize("mode", cases(["auto", "min"], "auto"))
+def test_checkpoints_keep_the_largest_reward(tmp_path, mode):
+    """K1"""
+    pattern = str(tmp_path / "{epoch}.h5")
+    callback = keras.callbacks.ModelCheckpoint(pattern, monitor="val_reward", save_best_only=True, mode=mode)
+    callback.mode = mode
+    fall(callback)
+    found = sorted(int(path.stem) for path in tmp_path.iterdir())
+    assert found == ([1] if mode == "auto" else [1, 2, 3, 4, 5])
+
+
+def test_a_checkpoint_keeps_the_threshold_it_was_given(tmp_path):
+    """K1"""
+    settings = {"monitor": "val_reward", "save_best_only": True, "initial_value_threshold": 100.0}
+    fall(keras.callbacks.ModelCheckpoint(str(tmp_path / "x.h5"), **settings))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("mode", cases(["auto", "min"], "auto"))
+def test_a_rate_is_reduced_when_rewards_stop_rising(mode):
+    """K1"""
+    callback = keras.callbacks.ReduceLROnPlateau("val_reward", factor=0.5, patience=1, mode=mode)
+    rate = fall(callback, rate=1e-9).history["lr"][-1]
+    assert rate == pytest.approx(1e-9 / 8 if mode == "auto" else 1e-9)
+
+
+def test_a_callback_that_is_changed_is_named(caplog):
+    """K1: EarlyStopping does not keep `mode`, so both a guess and "min" are changed, with a warning."""
+    callback = keras.callbacks.EarlyStopping("val_reward", patience=2, mode="min")
+    assert len(fall(callback).epoch) == 3
+    assert "EarlyStopping(monitor='val_reward') takes higher values as better" in caplog.text
+    caplog.clear()
+    fall(keras.callbacks.EarlyStopping("val_reward", patience=2, mode="max"))
+    assert "takes higher values" not in caplog.text
+
+
+# What survives.
+
+
+def _fit_and_die(model_dir, name, killed_at):
+    x, _ = examples()
+    settings = {"reward": PythonReward(is_right), "reward_estimator": ESTIMATORS[name][0], "optimizer": "adam"}
+    program = rewarded(build(2), model_dir, **settings)
+    history = program.fit(
+        x, (x[:, 0] > 0).astype(np.int32), batch_size=8, epochs=3, callbacks=killers(killed_at), verbose=0
+    )
+    keep(model_dir, [history.history, history.epoch], program.model)
+
+
+@pytest.mark.parametrize("name", cases(list(ESTIMATORS), "score"))
+def test_a_killed_fit_draws_what_it_would_have_drawn(tmp_path, name):
+    """K1, K6: in the middle of an epoch: the same weights, bit for bit, and the whole history."""
+    check_goes_on(_fit_and_die, tmp_path, name, killed_at=10)

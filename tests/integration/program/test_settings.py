@@ -1,0 +1,294 @@
+"""The sections of an experiment's config beside Keras's arguments: what takes effect in fit, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from official_trainer.actions.early_stopping import EarlyStoppingConfig
+from official_trainer.config import ConfigError, ExportConfig, OptimizationConfig, RuntimeConfig, TrainerConfig
+from official_trainer.config.optimization import EMAConfig, LrConfig
+from official_trainer.engine.recovery import NonFiniteError
+from official_trainer.lazy import keras, tf
+from official_trainer.program import ArgumentError, Program
+from official_trainer.stopping import PreemptedError
+from official_trainer.tracking.csv import CsvConfig
+from tests.support.killed_fits import check_goes_on, keep, killers
+from tests.support.programs import CLASSES, FEATURES, compiled, examples
+
+X, Y = (array[:48] for array in examples())
+IN_THREE = TrainerConfig(gradient_accumulation_steps=3)
+EMA = OptimizationConfig(ema=EMAConfig(average_decay=0.9))
+
+
+def build():
+    keras.utils.set_random_seed(1)
+    pixels = keras.Input([FEATURES], name="pixels")
+    hidden = keras.layers.Dense(8, "tanh", kernel_regularizer="l2")(pixels)
+    return keras.Model(pixels, keras.layers.Dense(CLASSES, dtype="float32")(hidden))
+
+
+def program(model_dir=None, make=build, compiling=(), **sections):
+    return compiled(Program(make, model_dir, **sections), **dict(compiling))
+
+
+def fit(owner, **arguments):
+    settings = {"batch_size": 12, "epochs": 3, "shuffle": False, "validation_split": 0.25, "verbose": 0}
+    return owner.fit(X, Y, **{**settings, **arguments}).history
+
+
+def assert_alike(found, expected, rtol):
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=rtol, err_msg=name)
+
+
+def weights(owner):
+    return owner.model.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("settings", "rtol"),
+    [
+        ({"trainer": IN_THREE}, 1e-6),
+        pytest.param({"trainer": IN_THREE, "runtime": RuntimeConfig(enable_xla=True)}, 1e-6, marks=pytest.mark.full),
+        pytest.param({"runtime": RuntimeConfig(distribution_strategy="mirrored")}, 1e-6, marks=pytest.mark.full),
+        ({"compiling": {"jit_compile": True}}, 1e-6),
+        ({"runtime": RuntimeConfig(mixed_precision_dtype="float16", loss_scale=128.0)}, 2e-3),
+    ],
+    ids=["accumulated", "accumulated by XLA", "mirrored", "jit_compile", "float16"],
+)
+def test_the_numbers_stay_what_they_are(settings, rtol):
+    """K6, G14: micro-batches, replicas, XLA and precision change how a step is computed, not what it is."""
+    assert_alike(fit(program(**settings)), fit(program()), rtol)
+
+
+@pytest.mark.full
+def test_xla_compiles_the_steps():
+    """K6: a step that XLA cannot compile fails, and a smaller last batch is one more compilation."""
+
+    def with_python():
+        pixels = keras.Input([FEATURES])
+        seen = keras.layers.Lambda(lambda x: tf.ensure_shape(tf.numpy_function(abs, [x], tf.float32), x.shape))(pixels)
+        return keras.Model(pixels, keras.layers.Dense(CLASSES)(seen))
+
+    for compiling, sections in (({"jit_compile": True}, {}), ({}, {"runtime": RuntimeConfig(enable_xla=True)})):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?i)compil"):
+            fit(program(make=with_python, compiling=compiling, **sections))
+    uneven = {"batch_size": 10, "validation_split": 0}
+    assert_alike(fit(program(compiling={"jit_compile": True}), **uneven), fit(program(), **uneven), 1e-6)
+
+
+@pytest.mark.full
+def test_the_precision_is_that_of_the_runtime():
+    """K6: a function builds the model under the policy, and Keras puts a loss scale around the optimizer."""
+    owner = program(runtime=RuntimeConfig(mixed_precision_dtype="float16"))
+    assert owner.model.layers[1].compute_dtype == "float16"
+    assert owner.model.optimizer.dynamic
+    fixed = program(runtime=RuntimeConfig(mixed_precision_dtype="float16", loss_scale=64.0))
+    assert (fixed.model.optimizer.dynamic, fixed.model.optimizer.initial_scale) == (False, 64.0)
+
+
+def test_the_seed_decides_the_weights_that_a_function_gives():
+    """K6"""
+
+    def unseeded():
+        return keras.Sequential([keras.layers.Dense(CLASSES, input_shape=[FEATURES])])
+
+    first, again, other = (weights(Program(unseeded, seed=seed)) for seed in (3, 3, 4))
+    assert (first[0] == again[0]).all()
+    assert (first[0] != other[0]).any()
+
+
+def test_averaged_weights_are_those_evaluated_and_predicted_with():
+    """K6, K3: the averages by hand, and training with the weights themselves."""
+    owner, plain = program(trainer=TrainerConfig(optimizer_config=EMA)), program()
+    kept = []
+
+    class Keeping(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            kept.append(self.model.get_weights())
+
+    start = weights(owner)
+    fit(owner, callbacks=[Keeping()])
+    fit(plain)
+    for found, expected in zip(weights(owner), weights(plain), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    averages = start
+    for step, values in enumerate(kept, start=1):
+        decay = min(0.9, (1 + step) / (10 + step))
+        averages = [decay * a + (1 - decay) * v for a, v in zip(averages, values, strict=True)]
+    plain.model.set_weights(averages)
+    assert owner.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-5)
+    np.testing.assert_allclose(owner.predict(X, verbose=0), plain.predict(X, verbose=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(owner.predict_on_batch(X), plain.predict(X, verbose=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.full
+def test_weights_that_are_set_before_training_are_those_evaluated():
+    """K6: averages begin with the first step."""
+    owner, plain = program(trainer=TrainerConfig(optimizer_config=EMA)), program()
+    owner.evaluate(X, Y, verbose=0)
+    for each in (owner, plain):
+        each.model.set_weights([weight + 1 for weight in each.model.get_weights()])
+    assert owner.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-6)
+
+
+@pytest.mark.full
+def test_a_second_fit_goes_on_with_the_averages():
+    """K6"""
+    once, twice = (program(trainer=TrainerConfig(optimizer_config=EMA)) for _ in range(2))
+    fit(once, epochs=2)
+    fit(twice, epochs=1)
+    fit(twice, epochs=1)
+    assert twice.evaluate(X, Y, verbose=0) == pytest.approx(once.evaluate(X, Y, verbose=0), rel=1e-6)
+
+
+def test_a_run_directory_is_kept_as_the_trainer_section_says(tmp_path):
+    """K6: how many checkpoints and where, the best one, trackers, actions, exports, and examples in the record."""
+    settings = TrainerConfig(
+        checkpoint_interval=2,
+        max_to_keep=2,
+        best_checkpoint_eval_metric="loss",
+        best_checkpoint_metric_comp="lower",
+        export=ExportConfig(at_end=True, best=True),
+        trackers=(CsvConfig(),),
+    )
+    run = tmp_path / "run"
+    owner = program(str(run), trainer=settings)
+    fit(owner)
+    assert sorted(path.name for path in run.glob("*.manifest.json")) == ["ckpt-8.manifest.json", "ckpt-9.manifest.json"]
+    record = json.loads((run / "run.json").read_text())
+    assert record["best"]["metric"] == "loss"
+    assert (run / "export" / "saved_model" / "saved_model.pb").exists()
+    assert list((run / "export" / "best").iterdir())
+    assert list(run.glob("**/*.csv"))
+    best = record["best"]["value"]
+    owner.evaluate(X[:3], Y[:3], verbose=0)
+    assert json.loads((run / "run.json").read_text())["best"]["value"] == best
+
+
+@pytest.mark.full
+def test_an_action_of_the_config_may_end_fit(tmp_path):
+    """K6: actions are called beside callbacks, which hear of the end."""
+    stopping = EarlyStoppingConfig(monitor="loss", min_delta=100.0, patience=2)
+    owner = program(str(tmp_path / "run"), trainer=TrainerConfig(actions=(stopping,)))
+    assert len(fit(owner, epochs=9)["val_loss"]) == 3
+    assert "has not improved" in json.loads((tmp_path / "run" / "run.json").read_text())["stopped_early"]
+
+
+def test_examples_are_counted_in_the_record(tmp_path):
+    """K6: those of a smaller last batch too."""
+    fit(program(str(tmp_path / "run")), epochs=2, validation_split=0, batch_size=10)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["time"]["total"]["examples"] == 2 * len(X)
+    assert record["time"]["attempts"][0]["examples_per_second"] > 0
+
+
+def test_a_batch_that_is_not_finite_is_gone_past(tmp_path):
+    """K6: `recovery_…`; epochs that are done again are in the history once."""
+    bad = X.copy()
+    bad[25] = np.nan  # in batch 2 of each epoch
+
+    def train(trials, name):
+        owner = program(str(tmp_path / name), trainer=TrainerConfig(recovery_max_trials=trials, checkpoint_interval=2))
+        arguments = {"batch_size": 12, "epochs": 2, "shuffle": False, "verbose": 0}
+        return owner.fit(bad, Y, validation_data=(X, Y), **arguments), owner
+
+    with pytest.raises(NonFiniteError, match="training loss is nan"):
+        train(0, "given up")
+    history, owner = train(4, "gone on")
+    assert history.epoch == [0, 1]
+    assert all(len(values) == 2 and np.isfinite(values).all() for values in history.history.values())
+    assert all(np.isfinite(weight).all() for weight in weights(owner))
+
+
+@pytest.mark.full
+def test_a_time_limit_ends_fit_with_all_saved(tmp_path):
+    """K6: `max_wall_seconds`; the same call goes on."""
+    limited = program(str(tmp_path), runtime=RuntimeConfig(max_wall_seconds=0.01))
+    with pytest.raises(PreemptedError, match="max_wall_seconds"):
+        fit(limited)
+    history = fit(program(str(tmp_path)))
+    assert len(history["loss"]) == 3
+
+
+SETTINGS = {
+    "trainer": TrainerConfig(gradient_accumulation_steps=2, optimizer_config=EMA, checkpoint_interval=2),
+    "runtime": RuntimeConfig(distribution_strategy="mirrored", num_logical_cpus=2, mixed_precision_dtype="float16"),
+}
+
+
+def _fit_and_die(model_dir, killed_at):
+    owner = program(model_dir, **SETTINGS)
+    history = fit(owner, shuffle=True, callbacks=killers(killed_at))
+    keep(model_dir, [history, owner.evaluate(X, Y, verbose=0)], owner.model)
+
+
+@pytest.mark.full
+def test_a_killed_fit_with_all_of_it_goes_on_as_if_nothing_had_been(tmp_path):
+    """K6: micro-batches, averages, loss scale and two replicas come back bit for bit."""
+    check_goes_on(_fit_and_die, tmp_path, killed_at=5)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"trainer": TrainerConfig(train_steps=9)}, r"trainer\.train_steps=9: give fit\(epochs=…\)"),
+        ({"trainer": TrainerConfig(validation_interval=9)}, r"validation_interval=9: give fit\(validation_freq=…\)"),
+        ({"trainer": TrainerConfig(eval_tf_while_loop=True)}, r"give compile\(run_eagerly=True\)"),
+        (
+            {"trainer": TrainerConfig(optimizer_config=OptimizationConfig(learning_rate=LrConfig(type="constant")))},
+            r"trainer\.optimizer_config\.learning_rate: give compile\(optimizer=…\)",
+        ),
+        ({"runtime": RuntimeConfig(seed=3)}, r"runtime\.seed=3: give Program\(seed=…\)"),
+        ({"runtime": RuntimeConfig(run_eagerly=True)}, r"give compile\(run_eagerly=True\)"),
+        ({"runtime": RuntimeConfig(distribution_strategy="tpu")}, "distribution_strategy=tpu: fit runs in one process"),
+        ({"runtime": RuntimeConfig(tpu="local")}, "fit runs in one process; use train.py with an experiment"),
+        ({"trainer": TrainerConfig(max_to_keep=3)}, r"it needs a run directory; give Program\(model_dir=…\)"),
+        ({"trainer": TrainerConfig(export=ExportConfig(best=True))}, r"give Program\(model_dir=…\)"),
+        ({"runtime": RuntimeConfig(max_wall_seconds=3)}, r"give Program\(model_dir=…\)"),
+    ],
+)
+def test_what_contradicts_arguments_is_refused(sections, said):
+    """K6: with the argument to use instead."""
+    with pytest.raises(ArgumentError, match=said):
+        Program(build, **sections)
+
+
+def test_what_a_model_is_built_on_comes_too_late_for_one_that_is_built():
+    """K6"""
+    with pytest.raises(ArgumentError, match="give Program a function that builds the model, in place of the model"):
+        Program(build(), runtime=RuntimeConfig(mixed_precision_dtype="bfloat16"))
+
+
+def test_a_best_checkpoint_needs_an_evaluation(tmp_path):
+    """K6"""
+    owner = program(str(tmp_path), trainer=TrainerConfig(best_checkpoint_eval_metric="accuracy"))
+    with pytest.raises(ArgumentError, match=r"no evaluation with this metric; give fit\(validation_data=…\)"):
+        fit(owner, validation_split=0)
+
+
+def test_wrong_values_are_refused(tmp_path):
+    """K6: as in an experiment's config."""
+    with pytest.raises(ConfigError, match="must be at least 1"):
+        Program(build, trainer=TrainerConfig(gradient_accumulation_steps=0))
+    owner = program(str(tmp_path), trainer=TrainerConfig(keep_checkpoint_every_n_steps=5))
+    with pytest.raises(ConfigError, match="not a multiple of checkpoint_interval=3"):
+        fit(owner)
+
+
+def test_batches_that_micro_batches_cannot_share_are_refused():
+    """G14: before anything is traced."""
+    owner = program(trainer=TrainerConfig(gradient_accumulation_steps=4))
+    said = "4 micro-batches cannot share the 9 examples of the last batch of an epoch; choose a batch_size"
+    with pytest.raises(ArgumentError, match=said):
+        fit(owner, validation_split=0.3)
+    both = {"gradient_accumulation_steps": 4}
+    compiling = program(trainer=TrainerConfig(**both), runtime=RuntimeConfig(enable_xla=True))
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y))
+    with pytest.raises(ArgumentError, match="batch the dataset with drop_remainder=True, or compile without"):
+        compiling.fit(dataset.batch(12), verbose=0)
+    assert compiling.fit(dataset.batch(12, drop_remainder=True), verbose=0).epoch == [0]

@@ -1,0 +1,479 @@
+"""Where the time of a run goes: parts that sum to it, percentiles, the verdict on the input, and what is recorded."""
+
+import builtins
+import dataclasses
+import json
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.actions.action import Action, LoopState
+from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.config import schema
+from official_trainer.errors import UserError
+from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.runs.health import time_account
+from official_trainer.runs.health.time_account import (
+    PARTS,
+    TimeAccount,
+    in_one_line,
+    over_attempts,
+    process_start_seconds,
+)
+from official_trainer.stopping import PreemptedError, StopRequest
+from official_trainer.tasks import registry
+from official_trainer.tracking import Tracker, Trackers
+from official_trainer.tracking.jsonl import JsonlTracker, read_rows
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.threads import ThreadedTracker
+from tests.support import toy
+
+IMPORTED_SECONDS = time.monotonic()
+
+
+class FakeTime:
+    """A clock that is moved by hand."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+    def after(self, seconds):
+        self.now += seconds
+        return self
+
+
+class Told:
+    """An account on a fake clock, told of a run."""
+
+    def __init__(self):
+        self.time = FakeTime()
+        self.acted = 0.0
+        self.account = TimeAccount(began_seconds=90.0, clock=self.time)
+        self.waits = None
+        self.sampler = self.account.attach(is_waiting=lambda: self.waits, actions_seconds=lambda: self.acted)
+        self.sampler.follow = lambda is_training: None  # without a thread: samples are made by hand
+
+    def phase(self, name, seconds):
+        self.account.enter(name)
+        self.time.after(seconds)
+
+    def window(self, steps, seconds, *, waited=None, has_traced=False):
+        if waited is None:
+            self.time.after(seconds)
+        else:
+            self.waits = None
+            self.sampler.sample()
+            for self.waits, part in ((True, waited), (False, seconds - waited)):
+                self.time.after(part)
+                self.sampler.sample()
+        self.account.window(steps, seconds, examples=10 * steps, has_traced=has_traced)
+
+    def report(self):
+        return self.account.report()
+
+
+def parts(**seconds):
+    return {part: pytest.approx(seconds.get(part, 0.0)) for part in PARTS}
+
+
+def a_run():
+    """A run of 100 seconds, 70 of them in steps, of which 14 wait for data."""
+    told = Told()
+    told.phase("build", 2)
+    told.phase("restore", 3)
+    told.phase("train", 0)
+    told.window(1, 4, waited=0, has_traced=True)
+    told.time.after(1)
+    told.window(50, 20, waited=4)
+    told.phase("save", 2)
+    told.phase("evaluate", 5)
+    told.phase("train", 0)
+    told.window(50, 50, waited=10)
+    told.time.after(2)
+    told.acted += 2
+    told.phase("export", 1)
+    return told
+
+
+def test_parts_sum_to_the_wall_time():
+    """N16: start (from the process's start on), tracing, steps, input, saves, evaluation, export, actions, other."""
+    report = a_run().report()
+    assert report["seconds"] == parts(
+        start=15, tracing=4, steps=56, input=14, save=2, evaluation=5, export=1, actions=2, other=1
+    )
+    assert report["wall_seconds"] == 100
+    assert sum(report["fractions"].values()) == pytest.approx(1)
+    assert report["input_fraction"] == 0.2
+    assert (report["steps"], report["examples"]) == (101, 1010)
+
+
+def test_the_time_is_the_same_however_often_it_is_asked_for():
+    """N16: a report in the middle of anything leaves nothing out."""
+    told = a_run()
+    for name in ("train", "save", "evaluate", "export"):
+        told.phase(name, 1)
+        assert told.report() == told.report()
+    assert told.report()["seconds"]["steps"] == pytest.approx(57 - 0.2)  # the window that is going on
+    assert told.report()["wall_seconds"] == 104
+
+
+def test_an_input_that_nobody_can_see_is_not_known():
+    """N16: not 0; the time is among the steps."""
+    told = Told()
+    told.phase("train", 0)
+    told.window(10, 5)
+    report = told.report()
+    assert report["seconds"] | {"start": 0} == parts(steps=5) | {"input": None}
+    assert report["fractions"]["input"] is report["input_fraction"] is report["verdict"] is None
+    assert "input_fraction" not in told.account.end_stretch()
+    assert in_one_line(report).startswith("time: steps and input 33 %, start 67 %;")
+
+
+def test_actions_count_in_whichever_phase_they_are_called():
+    """N16: an action after an evaluation is no evaluation."""
+    clock = FakeTime()
+
+    class Slow(Action):
+        def on_start(self, run):
+            clock.after(3)
+
+        def on_end(self, run, failure):
+            clock.after(1)
+
+    schedule = Schedule([Slow()], clock=clock)
+    account = TimeAccount(clock=clock)
+    account.attach(actions_seconds=lambda: schedule.spent_seconds)
+    account.enter("evaluate")
+    clock.after(2)
+    schedule.start(type("Run", (), {"step": 0, "state": LoopState()})())
+    account.enter("save")
+    schedule.end(None)
+    assert account.report()["seconds"] == parts(evaluation=2, actions=4)
+
+
+def test_percentiles_are_of_steps_not_of_windows():
+    """N16: a window counts as often as it has steps; one that traced says nothing."""
+    told = Told()
+    told.phase("train", 0)
+    told.window(1, 30, has_traced=True)
+    told.window(94, 94 * 0.002)
+    for _ in range(6):
+        told.window(1, 0.5)
+    report = told.report()
+    assert report["step_seconds_p50"] == pytest.approx(0.002, rel=0.01)
+    assert report["step_seconds_p95"] == pytest.approx(0.5, rel=0.01)
+    assert report["examples_per_second"] == pytest.approx(1000 / (94 * 0.002 + 3), rel=1e-4)
+
+
+def test_a_window_that_traces_is_steps_as_far_as_they_usually_take():
+    """N16: the rest of it, without what it waited for data, is tracing."""
+    told = Told()
+    told.phase("train", 0)
+    told.window(1, 5, waited=2, has_traced=True)
+    told.window(10, 10, waited=0)
+    told.window(10, 17, waited=0, has_traced=True)
+    assert told.report()["seconds"]["tracing"] == pytest.approx(3 + 7, rel=0.01)
+    assert told.report()["seconds"]["input"] == pytest.approx(2)
+
+
+def test_without_a_window_there_is_no_speed():
+    """N16: unknown, not 0 and not an error."""
+    report = Told().report()
+    assert report["examples_per_second"] is report["step_seconds_p50"] is report["step_seconds_p95"] is None
+    assert in_one_line(report) == "time: start 100 %"
+
+
+@pytest.mark.parametrize(
+    ("steps_seconds", "waited", "verdict"),
+    [
+        (100, 62, "input-bound: 62 % of the time in steps waits for data; in task.train_data look at cache, "),
+        (100, 49, None),
+        (100, 0, None),
+        (0.9, 0.9, None),  # too short to tell
+    ],
+)
+def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_seconds, waited, verdict):
+    """N16: with where to look."""
+    told = Told()
+    told.phase("train", 0)
+    told.window(10, steps_seconds, waited=waited)
+    found = told.report()["verdict"]
+    assert found is None if verdict is None else found.startswith(verdict)
+    if verdict:
+        assert all(field in found for field in ("prefetch_buffer_size", "cycle_length", "num_parallel_calls"))
+        fields = {field.name for field in dataclasses.fields(schema.DataConfig)}
+        assert {"cache", "prefetch_buffer_size", "cycle_length"} <= fields
+
+
+def test_looks_are_worth_the_time_since_the_last():
+    """N16: also when Python was busy meanwhile; what is no window is not looked at."""
+    told = Told()
+    for told.waits, seconds in ((None, 7), (True, 0.01), (False, 2), (None, 5), (True, 0.02)):
+        told.time.after(seconds)
+        told.sampler.sample()
+    assert told.sampler.take() == pytest.approx((2.03, 0.03))
+
+
+def sampling():
+    """Returns the threads that sample the input."""
+    return [thread for thread in threading.enumerate() if thread.name == "input-sampler"]
+
+
+def test_the_input_is_sampled_while_the_run_trains_and_at_no_other_time():
+    """N16: a thread that wakes ten times a second would take time from evaluations, saves and exports."""
+    asked = threading.Event()
+
+    def waits():
+        asked.set()
+        raise RuntimeError("no step yet")  # ends no training
+
+    with TimeAccount() as account:
+        account.attach(is_waiting=waits)
+        assert sampling() == []
+        account.enter("train")
+        account.enter("train")
+        (first,) = sampling()
+        assert asked.wait(60)
+        account.enter("evaluate")
+        first.join(60)
+        assert sampling() == []
+        account.enter("train")
+        (second,) = sampling()
+    second.join(60)
+    assert sampling() == []
+
+
+def test_the_line_of_the_console():
+    """N16: parts in percent, without those that round to nothing; how fast it was."""
+    report = a_run().report()
+    assert in_one_line(report) == (
+        "time: steps 56 %, input 14 %, tracing 4 %, evaluation 5 %, saves 2 %, export 1 %, actions 2 %, start 15 %, "
+        f"other 1 %; 14 examples/s, step p50 {report['step_seconds_p50'] * 1000:.3g} ms, p95 1e+03 ms"
+    )
+
+
+def attempt(**changes):
+    report = a_run().report() | {"traces": {"train": 1, "eval": 1}, "trace_seconds": 2.0}
+    return report | changes
+
+
+def test_attempts_are_added_up():
+    """N16: over all processes of a run, with how often and how long it was started again."""
+    time = over_attempts(None, attempt())
+    assert (time["total"]["restarts"], time["total"]["restart_seconds"]) == (0, 0)
+    for _ in range(30):
+        time = over_attempts(json.loads(json.dumps(time)), attempt())
+    total = time["total"]
+    assert (total["restarts"], total["restart_seconds"], total["wall_seconds"]) == (30, 450, 3100)
+    assert total["seconds"] == parts(
+        **{part: 31 * seconds for part, seconds in attempt()["seconds"].items()},
+    )
+    assert sum(total["fractions"].values()) == pytest.approx(1)
+    assert (total["steps"], total["traces"], total["trace_seconds"]) == (3131, {"train": 31, "eval": 31}, 62.0)
+    assert len(time["attempts"]) == time_account._KEPT_ATTEMPTS
+    unknown = attempt(seconds=attempt()["seconds"] | {"input": None})
+    assert over_attempts(None, unknown)["total"]["seconds"]["input"] is None
+    assert over_attempts(time, unknown)["total"]["seconds"]["input"] == total["seconds"]["input"]
+
+
+def test_a_process_knows_when_it_began(monkeypatch):
+    """N16: before this file was imported; where the system does not say, nobody knows."""
+    assert process_start_seconds() < IMPORTED_SECONDS
+
+    def no_file(*arguments, **options):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(builtins, "open", no_file)
+    assert process_start_seconds() is None
+
+
+# Whole runs.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SleepyConfig(schema.TaskConfig):
+    """Where the time is to be spent, in each step."""
+
+    input_seconds: float = 0.0
+    step_seconds: float = 0.0
+
+
+def _sleep(seconds, batch):
+    """Takes that long once the batch is there."""
+    return tf.numpy_function(lambda _: time.sleep(seconds), [batch[0]], [], stateful=True)
+
+
+@registry.register_task_cls(SleepyConfig)
+class SleepyTask(toy.ToyTask):
+    """The toy task with data, or steps, that take long."""
+
+    def build_inputs(self, params, input_context=None):
+        def slow(*batch):
+            with tf.control_dependencies([_sleep(self.task_config.input_seconds, batch)]):
+                return tf.nest.map_structure(tf.identity, batch)
+
+        dataset = super().build_inputs(params, input_context)
+        return dataset.map(slow) if params.is_training and self.task_config.input_seconds else dataset
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        if self.task_config.step_seconds:
+            _sleep(self.task_config.step_seconds, inputs)
+        return super().train_step(inputs, model, optimizer, metrics)
+
+
+@registry.register_config_factory("sleepy")
+def sleepy():
+    base = toy.experiment(summary_interval=20, checkpoint_interval=20, validation_interval=40)
+    data = schema.DataConfig(global_batch_size=10)
+    return base.replace(
+        task=SleepyConfig(train_data=data, validation_data=data), trainer=base.trainer.replace(train_steps=80)
+    )
+
+
+def do(model_dir, *sets, **options):
+    keras.backend.clear_session()
+    resolved = configuration.resolve(registry.get_config("sleepy"), experiment="sleepy", sets=sets)
+    options = {"mode": "train_and_eval", "quiet": True, "model_dir": model_dir, **options}
+    return run.run("sleepy", resolved, **options)
+
+
+def recorded(model_dir):
+    return json.loads(files.read_text(f"{model_dir}/run.json"))
+
+
+def time_rows(model_dir):
+    return [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "time"]
+
+
+def test_a_slow_map_is_told_of(model_dir, capsys):
+    """N16: the verdict, on the console and in the record, with parts that sum to the wall time."""
+    do(model_dir, "task.input_seconds=0.02", quiet=False)
+    said = capsys.readouterr().out.splitlines()
+    assert said[-3].startswith("finished at step 80")
+    assert said[-2].startswith("time: ")
+    assert said[-1].startswith("input-bound: ")
+    assert not any("wall_seconds" in line for line in said)
+    time = recorded(model_dir)["time"]
+    (attempt,) = time["attempts"]
+    assert attempt["verdict"] == said[-1]
+    assert attempt["input_fraction"] > 0.5
+    assert sum(attempt["fractions"].values()) == pytest.approx(1, abs=0.02)
+    assert sum(attempt["seconds"].values()) == pytest.approx(attempt["wall_seconds"], rel=0.02)
+    assert min(attempt["seconds"][part] for part in ("start", "tracing", "evaluation", "save", "export")) > 0
+    assert attempt["traces"] == time["total"]["traces"] == {"train": 1, "eval": 1}
+    assert attempt["trace_seconds"] > 0
+    assert (attempt["steps"], attempt["examples"]) == (80, 800)
+    rows = time_rows(model_dir)
+    assert [row["step"] for row in rows] == [20, 40, 60, 80]
+    for name in ("examples_per_second", "step_seconds_p50", "step_seconds_p95", "input_fraction", "wall_seconds"):
+        assert all(row[name] > 0 for row in rows)
+    for row in rows:
+        assert sum(row[f"{part}_seconds"] for part in PARTS) == pytest.approx(row["wall_seconds"], rel=0.02)
+    board = EventAccumulator(f"{model_dir}/time").Reload()
+    assert [event.step for event in board.Tensors("examples_per_second")] == [20, 40, 60, 80]
+
+
+def test_rows_about_time_are_taken_back_like_others(model_dir):
+    """N16, N15: when a run goes on from an earlier step."""
+    for step in (20, 40):
+        board, rows = TensorBoardTracker(model_dir), JsonlTracker(f"{model_dir}/metrics.jsonl")
+        for tracker in (board, rows):
+            tracker.log("time", step, {"wall_seconds": 1.0})
+            tracker.close()
+    board.rewind(20)
+    rows.rewind(20)
+    assert [row["step"] for row in time_rows(model_dir)] == [20]
+    left = EventAccumulator(f"{model_dir}/time").Reload()
+    assert [event.step for event in left.Tensors("wall_seconds")] == [20]
+
+
+def test_slow_steps_are_not_the_inputs_fault(model_dir, capsys):
+    """N16: no verdict where the device is what takes long."""
+    do(model_dir, "task.step_seconds=0.02", quiet=False, mode="train")
+    (attempt,) = recorded(model_dir)["time"]["attempts"]
+    assert attempt["verdict"] is None
+    assert attempt["input_fraction"] < 0.5
+    assert "input-bound" not in capsys.readouterr().out
+
+
+def test_a_run_that_is_stopped_and_started_again_is_added_up(model_dir, monkeypatch):
+    """N16: every process is on record however it ended, and rows are there once."""
+    stop = StopRequest()
+
+    class Stopper(Action):
+        def on_step(self, run):
+            stop.reason = "SIGTERM" if run.step == 40 else None
+
+    monkeypatch.setattr(SleepyTask, "build_actions", lambda self, trainer: [Stopper()])
+    with pytest.raises(PreemptedError):
+        do(model_dir, stop=stop, mode="train")
+    monkeypatch.undo()
+    first = recorded(model_dir)
+    assert first["status"] == "preempted"
+    stopped_at = first["steps"]["current"]
+    assert first["time"]["attempts"][0]["seconds"]["actions"] > 0
+    do(model_dir, mode="train")
+    time = recorded(model_dir)["time"]
+    assert [attempt["steps"] for attempt in time["attempts"]] == [stopped_at, 80 - stopped_at]
+    assert time["attempts"][0] == first["time"]["attempts"][0]
+    assert time["total"]["restarts"] == 1
+    assert time["total"]["restart_seconds"] == time["attempts"][1]["seconds"]["start"]
+    assert time["total"]["examples"] == 800
+    assert [row["step"] for row in time_rows(model_dir)] == [20, 40, 60, 80]
+
+
+def test_a_run_that_fails_is_on_record_too(model_dir, monkeypatch):
+    """N16: with the time until then; before the first step as well."""
+
+    class Failing(Action):
+        def on_step(self, run):
+            raise ValueError("no")
+
+    monkeypatch.setattr(SleepyTask, "build_actions", lambda self, trainer: [Failing()])
+    with pytest.raises(ActionError):
+        do(model_dir)
+    (attempt,) = recorded(model_dir)["time"]["attempts"]
+    assert recorded(model_dir)["status"] == "failed"
+    assert attempt["steps"] == 20
+    with pytest.raises(UserError):
+        do(f"{model_dir}-2", "task.init_checkpoint=nowhere")
+    (attempt,) = recorded(f"{model_dir}-2")["time"]["attempts"]
+    assert attempt["seconds"]["start"] == attempt["wall_seconds"] > 0
+
+
+def test_trackers_count_in_whichever_phase_they_are_waited_for():
+    """N16: a slow destination of numbers is no slow evaluation and no slow save."""
+    clock, waited = FakeTime(), [0.0]
+    account = TimeAccount(clock=clock)
+    account.attach(trackers_seconds=lambda: waited[0])
+    account.enter("evaluate")
+    clock.after(5)
+    waited[0] += 3
+    account.enter("save")
+    clock.after(2)
+    waited[0] += 1
+    account.enter("export")
+    assert account.report()["seconds"] == parts(evaluation=2, save=1, trackers=4)
+
+
+def test_a_tracker_that_is_slow_is_booked_as_one(tmp_path):
+    """N16: by whoever hands the numbers on, the wait for threads included."""
+
+    class Slow(Tracker):
+        def log(self, split, step, values):
+            time.sleep(0.05)
+
+    rows = JsonlTracker(str(tmp_path / "metrics.jsonl"))
+    trackers = Trackers([ThreadedTracker(Slow(), name="slow")], rows)
+    trackers.log("validation", 1, {"accuracy": 1.0})
+    assert trackers.spent_seconds >= 0.05
+    trackers.close()

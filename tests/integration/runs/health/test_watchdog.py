@@ -1,0 +1,656 @@
+"""The stall watchdog: a function of time first, then real processes that hang, crawl and are paused."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from official_trainer.config import RuntimeConfig
+from official_trainer.errors import ExitCode
+from official_trainer.runs.health.stall_report import LateReports, Stall, stacks
+from official_trainer.runs.health.watchdog import FACTOR, Progress, Reading, Watchdog
+from tests import ROOT
+
+FLOOR_SECONDS, STARTUP_SECONDS = 100, 1000
+CHILD_SECONDS = 120
+
+
+def run_of(events, *, startup_seconds=STARTUP_SECONDS):
+    """Returns the Progress and the time after `events`: (seconds since the one before, method, argument)."""
+    progress, now = Progress(floor_seconds=FLOOR_SECONDS, startup_seconds=startup_seconds), 0
+    for seconds, call, argument in events:
+        now += seconds
+        if call == "enter":
+            progress.enter(argument, None, now)
+        elif call == "beat":
+            progress.beat(argument, now)
+        else:
+            progress.read(argument, now)
+    return progress, now
+
+
+def limit_after(events, **limits):
+    """Returns how many seconds without progress are healthy after `events`: exactly so many, and not one more."""
+    progress, now = run_of(events, **limits)
+    stall = progress.stall(now + 10**9)
+    last = now + 10**9 - stall.waited_seconds + stall.limit_seconds
+    again, _ = run_of(events, **limits)
+    assert again.stall(last) is None
+    assert again.stall(last + 1) is not None
+    return stall.limit_seconds
+
+
+def window(step):
+    return Reading(step=step, waiting_for_input=False)
+
+
+def waiting(step):
+    return Reading(step=step, waiting_for_input=True)
+
+
+# The policy.
+
+TRAIN = (0, "enter", "train")
+
+
+@pytest.mark.parametrize(
+    ("longest", "limit"),
+    [(None, 1000), (0, 100), (9, 100), (10, 100), (11, 110), (500, 5000)],
+)
+def test_limits(longest, limit):
+    """N12: the startup limit before anything is known, then ten times the longest gap, never below the floor."""
+    assert limit_after([] if longest is None else [TRAIN, (longest, "beat", 1)]) == limit
+
+
+def test_the_startup_limit_is_never_below_the_floor():
+    """N12: whoever raises the floor only has raised both."""
+    assert limit_after([], startup_seconds=1) == 100
+
+
+@pytest.mark.parametrize(
+    ("events", "limit"),
+    [
+        pytest.param([], 1000, id="nothing seen"),
+        pytest.param([(900, "enter", "build")], 1000, id="each phase has a first time"),
+        pytest.param([TRAIN, (50, "beat", 1)], 500, id="a beat ends the startup"),
+        pytest.param([TRAIN, (50, "beat", 1), (1, "beat", 2)], 500, id="the longest gap counts, not the last"),
+        pytest.param([TRAIN, (50, "beat", 1), (0, "enter", "save")], 1000, id="phases do not learn from each other"),
+        pytest.param(
+            [TRAIN, (50, "beat", 1), (0, "enter", "save"), (30, "enter", "train"), (1, "enter", "save")],
+            300,
+            id="a phase that was left is known",
+        ),
+        pytest.param([TRAIN, (0, "read", window(0)), (40, "read", window(1))], 400, id="a step that moved counts"),
+        pytest.param([TRAIN, (0, "read", waiting(0)), (1, "read", window(0))], 1000, id="a batch ends no startup"),
+        pytest.param(
+            [TRAIN, (0, "read", Reading(step=0, detail=1)), (1, "read", Reading(step=0, detail=9))],
+            1000,
+            id="neither does work elsewhere, such as prefetching while the step compiles",
+        ),
+        pytest.param(
+            [TRAIN, (5, "read", window(7)), (1, "beat", None), (30, "read", waiting(7)), (20, "read", window(8))],
+            300,
+            id="input and window are told apart: now window",
+        ),
+        pytest.param(
+            [
+                *(TRAIN, (5, "read", window(7)), (1, "beat", None), (30, "read", waiting(7)), (20, "read", window(8))),
+                (1, "read", waiting(8)),
+            ],
+            200,
+            id="input and window are told apart: now input",
+        ),
+        pytest.param(
+            [TRAIN, (5, "read", window(7)), (60, "read", window(8)), (1, "read", None)],
+            650,
+            id="without information what was healthy anywhere in training is",
+        ),
+        pytest.param(
+            [TRAIN, (0, "read", window(7)), (60, "read", window(8)), (1, "read", waiting(8))],
+            600,
+            id="input that never was waited for long enough to be seen",
+        ),
+        pytest.param(
+            [(0, "read", Reading(step=0)), (5, "enter", "train"), (1, "read", Reading(step=9))],
+            1000,
+            id="what was read before a phase began says nothing about it",
+        ),
+    ],
+)
+def test_limit_of(events, limit):
+    """N12: which limit holds after what was seen."""
+    assert limit_after(events) == limit
+
+
+def test_a_reading_that_differs_is_progress_and_one_that_does_not_is_none():
+    """N12: the gap begins anew only when something changed, forwards or backwards."""
+    same = [TRAIN, (0, "read", window(5)), (10, "read", window(6)), (90, "read", window(6)), (0, "read", None)]
+    progress, now = run_of(same)
+    assert progress.stall(now + 15).waited_seconds == 105
+    progress, now = run_of([*same, (0, "read", window(4))])  # rolled back
+    assert progress.stall(now + 15) is None
+
+
+def test_a_stall_is_told_once_until_there_is_progress():
+    """N12: whoever only looks on is not flooded, and what turned out healthy is learned."""
+    progress, now = run_of([TRAIN, (1, "beat", 1)])
+    assert progress.stall(now + 101).waited_seconds == 101
+    assert progress.stall(now + 500) is None
+    progress.beat(2, now + 500)
+    assert progress.stall(now + 500 + 5000) is None
+    assert progress.stall(now + 500 + 5001).longest_gap_seconds == 500
+
+
+PHASES = st.sampled_from(["build", "restore", "train", "evaluate", "save", "export", "another"])
+SECONDS = st.integers(0, 10**6)
+
+
+@given(
+    floor_seconds=SECONDS,
+    startup_seconds=SECONDS,
+    work=st.lists(st.tuples(PHASES, st.lists(st.integers(0, 1000), min_size=1, max_size=8)), max_size=8),
+    looks=st.integers(1, 5),
+)
+def test_a_slow_healthy_run_is_never_a_stall(floor_seconds, startup_seconds, work, looks):
+    """N12: not while each gap is within the startup limit at first, then within ten times the longest before."""
+    progress, now, longest = Progress(floor_seconds=floor_seconds, startup_seconds=startup_seconds), 0, {}
+    for phase, gaps in work:
+        progress.enter(phase, None, now)
+        for permille in gaps:  # of what is allowed; the last one ends with the phase
+            known = longest.get(phase)
+            allowed = max(floor_seconds, startup_seconds if known is None else FACTOR * known)
+            gap = allowed * permille // 1000
+            for look in range(1, looks + 1):
+                assert progress.stall(now + gap * look // looks) is None
+            now += gap
+            longest[phase] = max(known or 0, gap)
+            progress.beat(None, now)
+
+
+READINGS = st.builds(
+    Reading, step=st.none() | st.integers(0, 9), waiting_for_input=st.sampled_from([None, True, False])
+)
+EVENTS = st.one_of(
+    st.tuples(SECONDS, st.just("enter"), PHASES),
+    st.tuples(SECONDS, st.just("beat"), st.none()),
+    st.tuples(SECONDS, st.just("read"), st.none() | READINGS),
+)
+
+
+@given(st.lists(EVENTS, max_size=20))
+def test_when_progress_ends_there_is_a_stall_in_the_end(events):
+    """N12: at an instant that the longest gap bounds, whatever the run did before."""
+    progress, now = run_of(events)
+    longest = max((seconds for seconds, *_ in events), default=0) * max(len(events), 1)
+    stall = progress.stall(now + max(STARTUP_SECONDS, FACTOR * longest) + 1)
+    assert stall is not None
+    assert stall.waited_seconds > stall.limit_seconds >= FLOOR_SECONDS
+
+
+# What a stall says.
+
+
+def stall_in(activity, *, longest=3.25, step=120):
+    return Stall(
+        activity=activity,
+        waited_seconds=612.4,
+        limit_seconds=600.0,
+        longest_gap_seconds=longest,
+        step=step,
+    )
+
+
+def test_a_stall_says_what_hangs_and_which_field_raises_the_limit():
+    """N12: a message that mends."""
+    assert str(stall_in("input")) == (
+        "no progress for 612 s while waiting for the next batch at step 120; the limit is 600 s, and the longest gap "
+        "before was 3.2 s.\n"
+        "Usually the input pipeline itself waits for data: look at its files, at the network, at the dispatcher "
+        "and the data workers if it has a tf.data service, and below at the stacks of threads in generators and Python "
+        "functions of tf.data.\n"
+        "If it was only slow, raise runtime.stall_floor_seconds; otherwise mend it, and the same command continues "
+        "from the last checkpoint."
+    )
+
+
+@pytest.mark.parametrize(
+    ("activity", "words"),
+    [
+        ("start", ["while starting", "import"]),
+        ("build", ["while building the run", "device"]),
+        ("restore", ["while restoring a checkpoint", "object store"]),
+        ("follow", ["while looking for a checkpoint", "object store"]),
+        ("window", ["while computing training steps", "a collective operation hangs"]),
+        ("train", ["while training", "input pipeline", "collective"]),
+        ("evaluate", ["while evaluating", "validation data"]),
+        ("save", ["while saving a checkpoint", "the storage of model_dir does not answer", "disk", "object store"]),
+        ("export", ["while exporting", "storage"]),
+        ("drain", ["while in phase drain", "stacks"]),
+    ],
+)
+def test_each_activity_has_its_advice(activity, words):
+    """N12: where to look first."""
+    assert [word for word in words if word not in str(stall_in(activity))] == []
+
+
+def test_a_stall_at_the_start_names_the_field_of_the_start():
+    """N12: the floor would not help there."""
+    text = str(stall_in("build", longest=None, step=None))
+    assert "runtime.stall_startup_seconds" in text and "runtime.stall_floor_seconds" not in text
+    assert "at step" not in text
+
+
+# The watching, by a clock that the test moves.
+
+
+@pytest.mark.parametrize(
+    ("activity", "others", "code"),
+    [
+        ("input", (), 5),
+        ("input", ("worker 1 does not answer",), 5),
+        ("window", (), 5),
+        ("window", ("worker 1 is waiting for the next batch",), 75),
+        ("evaluate", (), 5),
+        ("evaluate", ("worker 1 does not answer",), 75),
+        ("peers", (), 75),
+    ],
+)
+def test_who_hangs_and_who_waits_for_it(activity, others, code):
+    """N12: the exit code tells them apart where that can be told."""
+    assert dataclasses.replace(stall_in(activity), others=others).exit_code == code
+
+
+def test_others_are_waited_for_so_long_and_no_longer():
+    """N12: in a step, once such steps were done; not while this process waits for its own data."""
+    events = [(1, "enter", "train"), (1, "read", window(1)), (1, "read", window(2))]
+    progress, now = run_of(events)
+    assert progress.stall(now + 50, patience_seconds=50) is None
+    stall = progress.stall(now + 51, patience_seconds=50)
+    assert (stall.exit_code, stall.limit_seconds) == (75, 50)
+    assert "raise runtime.collective_timeout_seconds" in str(stall)
+    progress, now = run_of([*events, (1, "read", waiting(2))])
+    assert progress.stall(now + 51, patience_seconds=50) is None
+
+
+@dataclasses.dataclass
+class Clock:
+    now: float = 1e6
+
+    def __call__(self):
+        return self.now
+
+
+def watchdog_on(clock, probe=None, *, on_stall=None, floor_seconds=100, startup_seconds=1000):
+    stalls = []
+    runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
+    on_stall = on_stall or stalls.append
+    watchdog = Watchdog(runtime, LateReports("run"), on_stall=lambda stall, *_: on_stall(stall), clock=clock)
+    if probe is not None:
+        watchdog.observe(probe)
+    return watchdog, stalls
+
+
+def watch(watchdog, clock, seconds):
+    for _ in range(round(seconds / watchdog.poll_seconds)):
+        clock.now += watchdog.poll_seconds
+        watchdog.poll()
+
+
+def test_a_stall_is_noticed_in_the_phase_where_it_is():
+    """N12: phase, step, how long, and what was healthy before."""
+    clock = Clock()
+    watchdog, stalls = watchdog_on(clock)
+    watchdog.enter("train", 7)
+    watch(watchdog, clock, 40)
+    watchdog.beat(8)
+    watch(watchdog, clock, 399)
+    assert stalls == []
+    watch(watchdog, clock, 3)
+    assert stalls == [Stall(activity="train", waited_seconds=401, limit_seconds=400, longest_gap_seconds=40, step=8)]
+
+
+def test_looks_are_frequent_enough_for_the_floor():
+    """N12: each second, or twenty times in the floor."""
+    assert watchdog_on(Clock(), floor_seconds=600)[0].poll_seconds == 1
+    assert watchdog_on(Clock(), floor_seconds=4)[0].poll_seconds == 0.2
+
+
+def test_time_in_which_the_process_did_not_run_is_no_stall():
+    """N12: SIGSTOP, or a laptop that sleeps: the watching thread slept too."""
+    clock = Clock()
+    watchdog, stalls = watchdog_on(clock)
+    watchdog.enter("train")
+    watchdog.beat()
+    for _ in range(10):
+        watch(watchdog, clock, 5)
+        clock.now += 100_000
+    watchdog.poll()
+    assert stalls == []
+    watch(watchdog, clock, 50)
+    assert len(stalls) == 1
+
+
+def test_a_pause_does_not_count_as_a_healthy_gap():
+    """N12: else a night's sleep would raise the limit to days."""
+    clock = Clock()
+    watchdog, stalls = watchdog_on(clock)
+    watchdog.enter("train")
+    clock.now += 100_000
+    watchdog.beat()
+    watch(watchdog, clock, 102)
+    assert [stall.limit_seconds for stall in stalls] == [100]
+
+
+def test_a_watchdog_that_was_stopped_is_silent():
+    """N12: the run has ended; what happens after it is nobody's stall."""
+    clock = Clock()
+    watchdog, stalls = watchdog_on(clock)
+    watchdog.stop()
+    watch(watchdog, clock, 5000)
+    assert stalls == []
+
+
+def test_a_report_that_fails_does_not_end_the_watch():
+    """N12: the next stall is noticed as well."""
+    clock, calls = Clock(), []
+
+    def fail(stall):
+        calls.append(stall)
+        raise OSError("no")
+
+    watchdog, _ = watchdog_on(clock, on_stall=fail)
+    for phase in ("train", "save"):
+        watchdog.enter(phase)
+        watch(watchdog, clock, 1002)
+    assert [stall.activity for stall in calls] == ["train", "save"]
+
+
+def test_a_call_in_a_call_does_not_block():
+    """N12: a signal handler may enter a phase while the loop does."""
+    clock = Clock()
+    watchdog, _ = watchdog_on(clock)
+
+    class Interrupted(Clock):
+        def __call__(self):
+            if self.now:
+                self.now = 0
+                watchdog.enter("save")
+            return clock.now
+
+    watchdog._clock = Interrupted()
+    watchdog.enter("train")
+
+
+def look(watchdog, clock):
+    """Polls once, and waits until the probe has answered what was asked then."""
+    clock.now += watchdog.poll_seconds
+    watchdog.poll()
+    assert watchdog._prober._call.wait(CHILD_SECONDS)
+
+
+def test_what_the_probe_sees_is_progress_and_tells_input_from_window():
+    """N12: nobody has to call into a long window."""
+    clock, seen = Clock(), {"step": 0, "waiting_for_input": False}
+    watchdog, stalls = watchdog_on(clock, probe=lambda: seen, startup_seconds=100)
+    watchdog.enter("train")
+    for step in range(400):
+        seen = {"step": step // 2, "waiting_for_input": bool(step % 2)}
+        look(watchdog, clock)
+    assert stalls == []
+    for _ in range(110):
+        look(watchdog, clock)
+    watchdog.stop()
+    assert [(stall.activity, stall.step) for stall in stalls] == [("input", 199)]
+
+
+@pytest.mark.parametrize("way", ["blocks", "fails", "knows nothing", "is not there yet"])
+def test_a_probe_without_an_answer_holds_up_nobody(way):
+    """N12: a device that hangs may not answer questions either."""
+    clock, never = Clock(), threading.Event()
+
+    def probe():
+        if way == "blocks":
+            never.wait()
+        if way == "fails":
+            raise RuntimeError("no step yet")
+        return {}
+
+    watchdog, stalls = watchdog_on(clock, probe=None if way == "is not there yet" else probe)
+    watchdog.enter("train")
+    watchdog.beat()
+    watch(watchdog, clock, 102)
+    watchdog.stop()
+    never.set()
+    assert [(stall.activity, stall.limit_seconds) for stall in stalls] == [("train", 100)]
+
+
+def test_a_probe_that_failed_is_asked_again():
+    """N12: what it sees counts from then on."""
+    clock, steps = Clock(), iter(range(1000))
+
+    def probe():
+        step = next(steps)
+        if step < 5:
+            raise RuntimeError("no step yet")
+        return {"step": step}
+
+    watchdog, stalls = watchdog_on(clock, probe=probe, startup_seconds=100)
+    watchdog.enter("train")
+    for _ in range(300):
+        look(watchdog, clock)
+    watchdog.stop()
+    assert stalls == []
+
+
+def test_an_answer_from_before_a_phase_says_nothing_about_it():
+    """N12: else the step that a restore sets would look like the first step of training."""
+    clock, seen = Clock(), {"step": 0}
+    watchdog, stalls = watchdog_on(clock, probe=lambda: seen)
+    watchdog.enter("restore")
+    look(watchdog, clock)
+    seen = {"step": 5000}
+    watchdog.enter("train", 5000)
+    for _ in range(900):
+        look(watchdog, clock)
+    watchdog.stop()
+    assert stalls == []
+
+
+# The stacks.
+
+
+def test_stacks_name_threads_and_functions():
+    """N12: the main thread first, each thread with its calls."""
+    inside, done = threading.Event(), threading.Event()
+
+    def wait_in_a_function_of_its_own():
+        inside.set()
+        done.wait()
+
+    thread = threading.Thread(target=wait_in_a_function_of_its_own, name="worker-7")
+    thread.start()
+    inside.wait()
+    text = stacks()
+    done.set()
+    thread.join()
+    first, *rest = text.split("\n\n")[1:]
+    assert "(MainThread)" in first and "in test_stacks_name_threads_and_functions" in first
+    worker = next(part for part in rest if "(worker-7)" in part)
+    assert "wait_in_a_function_of_its_own" in worker and f'File "{__file__}", line ' in worker
+
+
+# Real processes.
+
+_CHILD = """
+import functools, os, select, sys, threading, time
+from official_trainer.config import RuntimeConfig
+from official_trainer.runs.health.stall_report import LateReports, dump_and_exit
+from official_trainer.runs.health.watchdog import Watchdog
+
+model_dir = sys.argv[1]
+
+def block_for_ever(*_):
+    os.read(os.pipe()[0], 1)
+
+def watchdog(floor_seconds, startup_seconds, probe=dict, record=lambda stall: None, timeout_seconds=60):
+    act = functools.partial(dump_and_exit, timeout_seconds=timeout_seconds)
+    runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
+    found = Watchdog(runtime, LateReports(model_dir), record=record, on_stall=act)
+    found.observe(probe)
+    return found
+
+"""
+
+
+def child(tmp_path, body):
+    script = tmp_path / "child.py"
+    script.write_text(_CHILD + textwrap.dedent(body))
+    (tmp_path / "run").mkdir()
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    command = [sys.executable, str(script), str(tmp_path / "run")]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, env=environ, text=True, **pipes)
+
+
+def finish(process, words=""):
+    try:
+        out, err = process.communicate(words, timeout=CHILD_SECONDS)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("blocked_in", ["os.read(os.pipe()[0], 1)", "time.sleep(1e6)", "threading.Event().wait()"])
+def test_a_stuck_process_ends_with_code_5_and_says_where(tmp_path, blocked_in):
+    """N12: whatever it is stuck in; N6: code 5. On stderr and in the run directory, with the stacks of all threads."""
+    body = f"""
+    def load_the_batch_that_never_comes():
+        {blocked_in}
+
+    def generator_on_another_host():
+        block_for_ever()
+
+    threading.Thread(target=generator_on_another_host, name="reader", daemon=True).start()
+    print("not flushed yet", end="")
+    with watchdog(0.5, 0.5, record=lambda stall: open(model_dir + "/status", "w").write(stall.activity)) as dog:
+        dog.enter("train", 41)
+        dog.beat(42)
+        dog.enter("input")
+        load_the_batch_that_never_comes()
+    """
+    code, out, err = finish(child(tmp_path, body))
+    assert code == ExitCode.STALLED == 5
+    report = (tmp_path / "run" / "stall-1.txt").read_text()
+    assert report in err
+    assert report.startswith("error: no progress for ")
+    assert "while waiting for the next batch at step 42" in report
+    main, *others = report.split("\n\n")[2:]
+    assert "(MainThread)" in main and "in load_the_batch_that_never_comes" in main
+    assert any("(reader)" in other and "in generator_on_another_host" in other for other in others)
+    assert (tmp_path / "run" / "status").read_text() == "input"
+    assert out == "not flushed yet"
+
+
+def test_reports_are_numbered(tmp_path):
+    """N12: a second stall of the run does not hide the first."""
+    process = child(tmp_path, "with watchdog(0.3, 0.3): block_for_ever()")
+    (tmp_path / "run" / "stall-1.txt").write_text("the first")
+    assert finish(process)[0] == ExitCode.STALLED
+    assert (tmp_path / "run" / "stall-1.txt").read_text() == "the first"
+    assert "no progress" in (tmp_path / "run" / "stall-2.txt").read_text()
+
+
+def test_a_record_that_hangs_does_not_keep_the_process(tmp_path):
+    """N12: often it is the file system that does not answer."""
+    body = "with watchdog(0.3, 0.3, record=block_for_ever, timeout_seconds=2): block_for_ever()"
+    code, _, err = finish(child(tmp_path, body))
+    assert code == ExitCode.STALLED
+    assert "in block_for_ever" in err
+
+
+def test_a_run_directory_that_is_gone_does_not_keep_the_process(tmp_path):
+    """N12: it still ends, and says on stderr what it could not do."""
+    body = "os.rmdir(model_dir)\nwith watchdog(0.3, 0.3): block_for_ever()"
+    code, _, err = finish(child(tmp_path, body))
+    assert code == ExitCode.STALLED
+    assert "in block_for_ever" in err
+    assert "warning: while the stall was reported: FileNotFoundError" in err
+
+
+def test_an_error_stream_that_nobody_reads_does_not_keep_the_process(tmp_path):
+    """N12: a pipe that is full blocks whoever writes to it."""
+    body = """
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(2, True)
+    with watchdog(0.3, 0.3, timeout_seconds=2):
+        block_for_ever()
+    """
+    process = child(tmp_path, body)
+    try:
+        assert process.wait(CHILD_SECONDS) == ExitCode.STALLED
+    finally:
+        finish(process)
+    assert "in block_for_ever" in (tmp_path / "run" / "stall-1.txt").read_text()
+
+
+def test_a_probe_that_hangs_with_the_run_does_not_hide_the_stall(tmp_path):
+    """N12: it asks a device that does not answer."""
+    code, _, err = finish(child(tmp_path, "with watchdog(0.3, 0.3, probe=block_for_ever): block_for_ever()"))
+    assert code == ExitCode.STALLED
+    assert "(stall-probe)" in err
+
+
+def test_a_slow_healthy_process_is_left_alone(tmp_path):
+    """N12: gaps that grow, each well above the floor."""
+    body = """
+    with watchdog(0.1, 60) as dog:
+        dog.enter("train")
+        for seconds in (0.3, 0.7, 1.6):
+            time.sleep(seconds)
+            dog.beat()
+    """
+    assert finish(child(tmp_path, body)) == (0, "", "")
+
+
+def test_a_process_whose_probe_moves_is_left_alone(tmp_path):
+    """N12: the main thread is in one long call, and only the step tells that it works."""
+    body = """
+    import itertools
+    steps = itertools.count()
+    with watchdog(1, 1, probe=lambda: {"step": next(steps)}) as dog:
+        dog.enter("train")
+        time.sleep(3)
+    """
+    assert finish(child(tmp_path, body)) == (0, "", "")
+
+
+def test_a_process_that_was_paused_is_left_alone(tmp_path):
+    """N12: SIGSTOP for longer than the limit, then SIGCONT."""
+    body = """
+    with watchdog(1, 1) as dog:
+        dog.enter("train")
+        print("ready", flush=True)
+        while not select.select([sys.stdin], [], [], 0.02)[0]:
+            dog.beat()
+    """
+    process = child(tmp_path, body)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3)  # a real pause: the kernel's clock is what is tested
+        process.send_signal(signal.SIGCONT)
+    finally:
+        code, out, err = finish(process, "end\n")
+    assert (code, out, err) == (0, "", "")

@@ -1,0 +1,374 @@
+"""Predictions of whole runs: a row for each example, in order; kills and stops anywhere; what is refused."""
+
+import dataclasses
+import functools
+import itertools
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import config as configuration
+from official_trainer import inputs
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.config import ConfigError, schema
+from official_trainer.config.optimization import EMAConfig
+from official_trainer.engine.inference import Inference, OutputError
+from official_trainer.engine.train_iterator import DatasetBuilder
+from official_trainer.inputs import DataError
+from official_trainer.lazy import keras
+from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.runs import run
+from official_trainer.runs.build import build
+from official_trainer.runs.job import Job
+from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError
+from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards, predict_into
+from official_trainer.tasks import registry
+from tests import ROOT
+from tests.support import toy
+from tests.support.cases import cases
+from tests.support.chaos import inside
+from tests.support.forked import Command, run_command, trained_digits
+from tests.support.garden.toy import GardenTask
+from tests.support.predictions import Noisy, arrays, contents, records, stream
+
+NUM_TRAINING = 60
+
+
+class SplitConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+@registry.register_task_cls(SplitConfig)
+class SplitTask(toy.ToyTask):
+    """The toy task, shuffled, with other examples for training than for evaluation."""
+
+    def build_inputs(self, params, input_context=None):
+        part = slice(NUM_TRAINING) if params.is_training else slice(None)
+        return inputs.from_arrays((toy.FEATURES[part], toy.LABELS[part]), params, input_context)
+
+
+@registry.register_config_factory("toy_predict")
+def toy_predict():
+    """Twenty steps, with averaged weights."""
+    data = {name: schema.DataConfig(global_batch_size=10) for name in ("train_data", "validation_data")}
+    base = toy.experiment(checkpoint_interval=10, validation_interval=10, best_checkpoint_eval_metric="accuracy",
+                          ema=EMAConfig(average_decay=0.9))  # fmt: skip
+    trainer = base.trainer.replace(train_steps=20, export=schema.ExportConfig(at_end=False))
+    return base.replace(task=SplitConfig(**data), trainer=trainer)
+
+
+def resolve(*sets):
+    return configuration.resolve(registry.get_config("toy_predict"), experiment="toy_predict", sets=sets)
+
+
+def do(model_dir, *sets, mode="predict", checkpoint="latest", **settings):
+    keras.backend.clear_session()
+    prediction = PredictionSettings(**settings)
+    options = {"quiet": True, "checkpoint": checkpoint, "prediction": prediction}
+    return run.run("toy_predict", resolve(*sets), mode=mode, model_dir=model_dir, **options)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run directory with checkpoints of steps 10 and 20, and the averaged weights' outputs for all examples."""
+    model_dir = str(tmp_path_factory.mktemp("trained") / "run")
+    do(model_dir, mode="train_and_eval")
+    keras.backend.clear_session()
+    trainer = build(Job(experiment="toy_predict", resolved=resolve(), model_dir=model_dir, mode="eval"))
+    trainer.checkpoint_state.load_weights(model_dir, 20)
+    plain = trainer.model.predict(toy.FEATURES, verbose=0)
+    with trainer.weights_averaged():
+        averaged = trainer.model.predict(toy.FEATURES, verbose=0)
+    assert not np.allclose(plain, averaged, atol=1e-4)
+    return model_dir, averaged
+
+
+def loaded(directory):
+    return np.concatenate([np.load(path) for path in sorted(Path(directory).glob("predictions-*.npy"))])
+
+
+CASES = [("off", 1), ("off", 7), ("off", 101), ("off", 128), ("mirrored", 2), ("mirrored", 14), ("mirrored", 202)]
+
+
+@pytest.mark.parametrize(("strategy", "batch"), cases(CASES, ("off", 7), ("mirrored", 14), ("mirrored", 202)))
+def test_a_row_for_each_example_in_order(strategy, batch, trained, tmp_path):
+    """N18: the same as the model's own `predict`, whatever the batches and replicas; a replica may have no example."""
+    model_dir, expected = trained
+    sets = [f"task.validation_data.global_batch_size={batch}", f"runtime.distribution_strategy={strategy}"]
+    done = do(model_dir, *sets, output_dir=str(tmp_path / "out"), format="npy", shard_size=40)
+    assert done == {"rows": 101, "shards": 3}
+    np.testing.assert_allclose(loaded(tmp_path / "out"), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored"])
+def test_training_data_once_and_in_order(strategy, trained, tmp_path):
+    """N18: the examples that the task trains on, unshuffled, up to where they begin again."""
+    model_dir, expected = trained
+    sets = [f"runtime.distribution_strategy={strategy}", "task.train_data.global_batch_size=14"]
+    do(model_dir, *sets, output_dir=str(tmp_path / "out"), format="npy", shard_size=60, data="train_data")
+    np.testing.assert_allclose(loaded(tmp_path / "out"), expected[:NUM_TRAINING], rtol=1e-5, atol=1e-6)
+
+
+def test_best_latest_and_numbered_checkpoints(trained, tmp_path):
+    """N18: each has its own predictions; the manifest says of which they are."""
+    model_dir, expected = trained
+    for which in ("latest", "20", "10", "best"):
+        do(model_dir, checkpoint=which, output_dir=str(tmp_path / which), format="npy")
+    assert loaded(tmp_path / "latest").tobytes() == loaded(tmp_path / "20").tobytes()
+    assert not np.allclose(loaded(tmp_path / "10"), expected, atol=1e-4)
+    said = {which: json.loads((tmp_path / which / MANIFEST).read_text())["source"] for which in ("20", "10", "best")}
+    assert [said[which]["checkpoint"] for which in ("20", "10")] == [20, 10]
+    assert len({source["checkpoint_digest"] for source in said.values()}) == 3
+
+
+def test_the_run_directory_is_the_default_place_and_nothing_else_changes_there(trained):
+    """N18: and what is done is not done again."""
+    model_dir, expected = trained
+    before = {path: path.read_bytes() for path in Path(model_dir).rglob("*") if path.is_file()}
+    assert do(model_dir, format="npy") == do(model_dir, format="npy") == {"rows": 101, "shards": 1}
+    after = {path: path.read_bytes() for path in Path(model_dir).rglob("*") if path.is_file()}
+    new = {path.relative_to(model_dir).parts[0] for path in after.keys() - before.keys()}
+    assert (new, {path: after[path] for path in before}) == ({"predictions"}, before)
+    np.testing.assert_allclose(loaded(f"{model_dir}/predictions"), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_another_checkpoint_config_or_format_is_refused(trained, tmp_path):
+    """N18: with what differs and what to give; what makes no difference to predictions does not count."""
+    model_dir, _ = trained
+    again = functools.partial(do, model_dir, output_dir=str(tmp_path))
+    again(format="jsonl", checkpoint="10")
+    before = contents(tmp_path)
+    with pytest.raises(PredictionsError, match=r"--checkpoint: 10 -> 20\n.*\n?.*another --output"):
+        again(format="jsonl")
+    with pytest.raises(PredictionsError, match=r"--format: jsonl -> tfrecord\nTo continue those, use --format=jsonl"):
+        again(checkpoint="10")
+    size = "task.validation_data.global_batch_size"
+    with pytest.raises(PredictionsError, match=rf"{size}: 10 -> 20\nTo continue those, use --set {size}=10\n"):
+        again(f"{size}=20", format="jsonl", checkpoint="10")
+    with pytest.raises(PredictionsError, match=r"trainer.optimizer_config.ema.*: 0.9 -> "):
+        again("trainer.optimizer_config.ema=null", format="jsonl", checkpoint="10")
+    sets = ["task.train_data.global_batch_size=30", "runtime.stop_grace_seconds=9", "trainer.train_steps=99"]
+    again(*sets, format="jsonl", checkpoint="10")
+    assert contents(tmp_path) == before
+
+
+def test_one_process_at_a_time_writes(trained, tmp_path):
+    """N18: a second one is told who that is."""
+    with (
+        DirectoryLock(str(tmp_path)),
+        pytest.raises(LockedError, match=rf"--output={tmp_path} is in use by .* or name another --output\."),
+    ):
+        do(trained[0], output_dir=str(tmp_path))
+    assert not (tmp_path / MANIFEST).exists()
+
+
+def test_an_interrupted_manifest_of_another_process_is_removed(trained, tmp_path):
+    """N18: a process that was killed while it wrote leaves nothing; one that lives still writes its own."""
+    for index in (0, 1, 2):
+        (tmp_path / f".predictions-{index}.json.tmp-1").touch()
+    with DirectoryLock(str(tmp_path), name="lock-2"):
+        do(trained[0], output_dir=str(tmp_path))
+    assert [path.name for path in tmp_path.glob(".predictions-*")] == [".predictions-2.json.tmp-1"]
+    do(trained[0], output_dir=str(tmp_path))
+    assert not list(tmp_path.glob(".predictions-*"))
+
+
+def test_nothing_to_predict_is_refused(trained, model_dir, tmp_path, monkeypatch):
+    """N18: no checkpoint, no such step, no data section, several tasks, no example, examples without end."""
+    out = {"output_dir": str(tmp_path / "out")}
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint to predict; train first"):
+        do(model_dir, **out)
+    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 5; saved steps: 10, 20"):
+        do(trained[0], checkpoint="5", **out)
+    resolved = configuration.resolve(registry.get_config("digits_tasks", ROOT), experiment="digits_tasks")
+    with pytest.raises(ConfigError, match=r"task: holds several tasks, but mode predict takes one"):
+        run.run("digits_tasks", resolved, mode="predict", model_dir=model_dir)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(SplitTask, "build_inputs", toy.ToyTask.build_inputs)
+    with pytest.raises(
+        DataError, match=r"task.train_data repeats for ever, and its number of examples .*\.is_training=false, or"
+    ):
+        do(trained[0], data="train_data", **out)
+    assert do(trained[0], "task.train_data.is_training=false", data="train_data", **out)["rows"] == 101
+    empty = tf.data.Dataset.from_tensor_slices((toy.FEATURES[:0], toy.LABELS[:0])).batch(2)
+    monkeypatch.setattr(SplitTask, "build_inputs", lambda self, params, input_context=None: empty)
+    for _ in range(2):  # the first has not said that all is done
+        with pytest.raises(DataError, match=r"there is nothing to predict: the data holds no example"):
+            do(trained[0], output_dir=str(tmp_path / "empty"))
+
+
+def test_a_section_that_is_not_there_is_refused(tmp_path):
+    """N18: with those that are."""
+    resolved = resolve()
+    config = resolved.config.replace(task=resolved.config.task.replace(validation_data=None))
+    resolved = dataclasses.replace(resolved, config=config)
+    job = Job(experiment="x", resolved=resolved, model_dir=str(tmp_path), mode="predict")
+    with pytest.raises(ConfigError, match=r"task.validation_data: is not set, .*use --data=train_data"):
+        run.check_startable(job, PredictionSettings())
+
+
+# From Python.
+
+
+@pytest.mark.parametrize("pipeline", [arrays, records, stream])
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_path, monkeypatch, caplog):
+    """N18: for data in memory, in files, and of a plain dataset, which alone is read from its start; draws are kept."""
+    monkeypatch.setattr(Noisy, "pipeline", staticmethod(pipeline))
+    path = str(tmp_path / "x.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for row in toy.FEATURES:
+            writer.write(row.tobytes())
+    trainer = toy.build(task_cls=Noisy, strategy=strategy, train=False, evaluate=False)
+    section = schema.DataConfig(global_batch_size=14, is_training=False, input_path=path if pipeline is records else "")
+    with trainer.strategy.scope():
+        inference = Inference(trainer.task, trainer.model)
+        feed = DatasetBuilder(trainer.task, section, training=False, seed=0)
+
+    def write(folder, num_batches=None):
+        shards = PredictionShards(
+            PredictionSettings(output_dir=str(tmp_path / folder), format="npy", shard_size=25), {}
+        )
+
+        def batches_from(first):
+            return inference.batches(feed.build(first), first)
+
+        if num_batches is None:
+            return predict_into(shards, batches_from)
+        for number, columns in itertools.islice(batches_from(shards.position.batch), num_batches):
+            shards.add(number, columns)
+        return None
+
+    write("whole")
+    write("broken", 3)  # 42 rows: one shard, and 17 rows that are lost
+    write("broken", 4)
+    caplog.clear()
+    write("broken")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+    parts = [np.load(path) for path in sorted((tmp_path / "whole").glob("predictions-*.npz"))]
+    assert sorted(parts[0]) == ["drawn", "features", "logits", "with/noise"]
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    assert found["features"].tobytes() == toy.FEATURES.tobytes()
+    assert len(np.unique(found["drawn"])) > 90
+    assert ("reading over" in caplog.text) == (pipeline is stream)
+
+
+def test_a_task_of_model_garden(tmp_path):
+    """N18: its own `inference_step`, on its own data."""
+    model = toy.build().model
+    dataset = toy.examples(toy.NUM_EXAMPLES).batch(33)
+    shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path), format="npy"), {})
+    predict_into(shards, lambda first: Inference(GardenTask(None), model).batches(dataset))
+    np.testing.assert_allclose(loaded(tmp_path), model.predict(toy.FEATURES, verbose=0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (
+            lambda logits: tf.reduce_mean(logits),
+            r"the output 'logits' has shape \[\] for 5 examples; it needs a row for",
+        ),
+        (lambda logits: {"a": logits, "b": logits[:3]}, r"Odd.inference_step: the output 'b' has shape \[3, 3\] for 5"),
+        (
+            lambda logits: {"a": tf.RaggedTensor.from_tensor(logits)},
+            r"Odd.inference_step returns a RaggedTensor; predictions are rows of dense tensors, so return its",
+        ),
+    ],
+)
+def test_outputs_without_a_row_for_each_example_are_refused(outputs, message):
+    """N18: with the name of the output, and its shape."""
+
+    class Odd(toy.ToyTask):
+        def inference_step(self, inputs, model):
+            return outputs(model(inputs, training=False))
+
+    model = toy.build().model
+    with pytest.raises(OutputError, match=message):
+        list(Inference(Odd(None), model).batches(toy.examples(5).batch(5)))
+
+
+# Commands.
+
+
+def predict(model_dir, output, *words, folder, first=None):
+    argv = ["predict", f"--model_dir={model_dir}", f"--output={output}", *words]
+    return Command(argv, cwd=ROOT, folder=folder, first=first)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    return trained_digits(tmp_path_factory.mktemp("digits"))
+
+
+SETS = {
+    "off": ["task.validation_data.global_batch_size=33"],
+    "mirrored": ["task.validation_data.global_batch_size=34", "runtime.num_logical_cpus=2",
+                 "runtime.distribution_strategy=mirrored"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def unbroken(digits):
+    """Predictions that nobody disturbed, and how many write operations they took; by strategy and format."""
+
+    @functools.cache
+    def of(strategy, format):
+        folder = digits.parent / f"{strategy}-{format}"
+        folder.mkdir()
+        first = functools.partial(inside.kill_at_write, None, f"{folder}/out", f"{folder}/writes")
+        words = [f"--format={format}", "--shard_size=50", *SETS[strategy]]
+        done = predict(digits, f"{folder}/out", *words, folder=folder, first=first).wait()
+        assert done.code == 0, done.err
+        assert "360 predictions of ckpt-20 in 8 files: " in done.err
+        return contents(folder / "out"), int((folder / "writes").read_text())
+
+    return of
+
+
+KILLS = [
+    (strategy, format, signal.SIGKILL)
+    for strategy in ("off", "mirrored")
+    for format in ("tfrecord", "jsonl", "npy")
+]  # fmt: skip
+KILLS += [("off", "jsonl", signal.SIGTERM), ("mirrored", "npy", signal.SIGTERM)]
+
+
+@pytest.mark.parametrize(("strategy", "format", "by"), cases(KILLS, KILLS[1], KILLS[3], KILLS[-2]))
+def test_a_killed_command_ends_with_the_bytes_of_an_unbroken_one(strategy, format, by, digits, unbroken, tmp_path):
+    """N18, N5: killed or stopped at several writes, the same command again each time goes on."""
+    expected, writes = unbroken(strategy, format)
+    words = [f"--format={format}", "--shard_size=50", *SETS[strategy]]
+    codes, shards = [], []
+    for number in (2, writes // 3, writes // 3):
+        first = functools.partial(inside.kill_at_write, number, f"{tmp_path}/out", by=by)
+        completed = predict(digits, f"{tmp_path}/out", *words, folder=tmp_path, first=first).wait()
+        codes.append(completed.code)
+        manifest = tmp_path / "out" / MANIFEST
+        shards.append(len(json.loads(manifest.read_text())["shards"]) if manifest.exists() else 0)
+    assert codes == [-9 if by == signal.SIGKILL else 143] * 3
+    assert 0 < shards[1] < shards[2] < 8
+    completed = predict(digits, f"{tmp_path}/out", *words, folder=tmp_path).wait()
+    assert completed.code == 0, completed.err
+    assert f"continuing after {50 * shards[2]} rows in {shards[2]} shards" in completed.err
+    assert contents(tmp_path / "out") == expected
+    completed = predict(digits, f"{tmp_path}/out", *words, folder=tmp_path).wait()
+    assert (completed.code, "all predictions are there already" in completed.err) == (0, True)
+    assert contents(tmp_path / "out") == expected
+
+
+def test_mode_predict_of_train_is_the_same(digits, unbroken, tmp_path):
+    """N18, T20: with the same flags; in other modes they are refused."""
+    words = ["--experiment=digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", f"--model_dir={digits}"]
+    words += ["trainer.export.at_end=false", *SETS["off"]]
+    flags = ["--format=jsonl", "--shard_size=50", f"--output={tmp_path}/out"]
+    done = run_command(["train", "--mode=predict", *words, *flags], cwd=ROOT, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert contents(tmp_path / "out") == unbroken("off", "jsonl")[0]
+    refused = run_command(["train", *words, *flags], cwd=ROOT, folder=tmp_path)
+    assert refused.code == 2
+    assert "--output and --format and --shard_size would have no effect with --mode=train_and_eval" in refused.err

@@ -1,0 +1,650 @@
+"""Whole runs in one process: what each mode does, what a run leaves behind, and that a broken run loses nothing."""
+
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.checkpoints.best import BestCheckpoint
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.config.modes import ModeError
+from official_trainer.engine.checkpoint_state import CheckpointState
+from official_trainer.errors import ExitCode
+from official_trainer.lazy import keras
+from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.runs import run
+from official_trainer.tasks import registry
+from official_trainer.tracking.jsonl import JsonlTracker, read_rows
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+from tests.support import toy
+from tests.support.cases import cases
+from tests.support.runs import rows, values
+from tests.support.shuffled import ShuffledTask, do, resolve
+
+
+def assert_same_checkpoint(left, right, step, ignore=()):
+    a, b = values(left, step), values(right, step)
+    assert a.keys() == b.keys()
+    different = [n for n in a if np.asarray(a[n]).tobytes() != np.asarray(b[n]).tobytes() and not n.startswith(ignore)]
+    assert not different
+
+
+def steps_of(model_dir, split):
+    return [row["step"] for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == split]
+
+
+def record(model_dir, name="run.json"):
+    return json.loads(files.read_text(f"{model_dir}/{name}"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of 80 steps to its end, which tests only read."""
+    model_dir = str(tmp_path_factory.mktemp("finished") / "run")
+    return model_dir, do(model_dir)
+
+
+def test_a_run_leaves_everything_behind(finished):
+    """N15, T18, T19: params, checkpoints with manifests, best, events, rows, record, status, export."""
+    model_dir, metrics = finished
+    assert committed_steps(model_dir) == (20, 40, 60, 80)
+    assert steps_of(model_dir, "train") == [20, 40, 60, 80]
+    assert steps_of(model_dir, "validation") == [40, 80]
+    for name in ("train", "validation"):
+        assert any(".tfevents." in file for file in files.list_dir(f"{model_dir}/{name}"))
+    described = record(model_dir)
+    assert described["experiment"] == "toy_run"
+    assert described["status"] == "done"
+    assert described["steps"] == {"start": 0, "current": 80, "end": 80}
+    assert described["final_metrics"] == metrics
+    assert described["best"]["metric"] == "accuracy"
+    assert described["devices"]
+    status = record(model_dir, "status.json")
+    assert (status["phase"], status["step"], status["last_checkpoint_step"], status["exit_code"]) == ("done", 80, 80, 0)
+    assert committed_steps(f"{model_dir}/best") == (described["best"]["step"],)
+
+
+def test_every_row_has_the_automatic_metrics(finished):
+    """G9: batch loss, smoothed loss and mean loss in training; example-weighted loss in evaluation."""
+    model_dir, _ = finished
+    for row in rows(model_dir):
+        names = {"training_loss", "batch_loss", "smoothed_loss"} if row["split"] == "train" else {"validation_loss"}
+        assert names | {"step", "split", "accuracy"} <= row.keys()
+
+
+def test_params_reload_to_the_same_config(finished):
+    """N8: params.yaml is the config that ran."""
+    model_dir, _ = finished
+    again = configuration.resolve(
+        registry.get_config("toy_run"), experiment="toy_run", config_files=[f"{model_dir}/params.yaml"]
+    )
+    assert again.config == resolve().config
+
+
+def test_the_export_gives_the_evaluated_numbers(finished):
+    """T19, T13: the SavedModel holds the averaged weights that the last evaluation used."""
+    model_dir, metrics = finished
+    serve = tf.saved_model.load(f"{model_dir}/export/saved_model").signatures["serving_default"]
+    logits = serve(features=tf.constant(toy.FEATURES))["logits"].numpy()
+    loss = keras.losses.sparse_categorical_crossentropy(toy.LABELS, logits, from_logits=True).numpy().mean()
+    np.testing.assert_allclose(loss, metrics["validation_loss"], rtol=1e-5)
+    assert json.loads(files.read_text(f"{model_dir}/export/saved_model/export.json"))["step"] == 80
+
+
+def test_an_export_that_was_cut_off_is_made_again(finished, tmp_path):
+    """T19: also when nothing else is left to do; with the numbers it stands for."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    path = f"{model_dir}/export/saved_model/export.json"
+    before = json.loads(files.read_text(path))
+    files.rename(f"{model_dir}/export/saved_model", f"{model_dir}/export/saved_model.writing")
+    do(model_dir)
+    assert json.loads(files.read_text(path)) == before
+    assert files.list_dir(f"{model_dir}/export") == ["saved_model"]
+
+
+def test_running_again_changes_nothing_and_returns_the_result(finished):
+    """T10: every mode returns its metrics, also when there is nothing left to do."""
+    model_dir, metrics = finished
+    rows = files.read_text(f"{model_dir}/metrics.jsonl")
+    assert do(model_dir) == pytest.approx(metrics)
+    assert files.read_text(f"{model_dir}/metrics.jsonl") == rows
+    assert record(model_dir)["restarts"] == 1
+
+
+@pytest.mark.parametrize("strategy", cases(["off", "one_device", "mirrored"], "off", "mirrored"))
+@pytest.mark.parametrize("stop_at", cases([20, 33], 33))
+def test_a_run_in_two_parts_equals_one_in_one(model_dir, tmp_path, stop_at, strategy):
+    """N1: every variable and slot bit by bit, with shuffling, dropout and averaging, at and between checkpoints."""
+    sets = [f"runtime.distribution_strategy={strategy}", "trainer.train_steps=60", "trainer.export.at_end=false"]
+    whole = str(tmp_path / "whole")
+    do(whole, *sets)
+    do(model_dir, *sets, f"trainer.train_steps={stop_at}", "trainer.summary_interval=60")
+    do(model_dir, *sets, "trainer.steps_per_loop=7", "trainer.summary_interval=60")
+    numbers = ("training/loss/", "training/metrics/")  # the last row of the first part has reset these
+    # Off the checkpoints of the unbroken run, a mean over replicas is taken once more, and rounds once more.
+    numbers += ("training/loss_trace/",) if strategy == "mirrored" and stop_at == 33 else ()
+    assert_same_checkpoint(whole, model_dir, 60, ignore=numbers)
+
+
+def test_statistics_of_replicas_agree_wherever_somebody_looks(model_dir, tmp_path, monkeypatch):
+    """N1, N17: with batch norm on two replicas, a run in two parts and a later evaluation give the same."""
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        x = keras.layers.BatchNormalization()(keras.layers.Dense(8)(features))
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(x))
+
+    monkeypatch.setattr(ShuffledTask, "build_model", build_model)
+    sets = ["runtime.distribution_strategy=mirrored", "trainer.export.at_end=false", "trainer.train_steps=60"]
+    whole = str(tmp_path / "whole")
+    metrics = do(whole, *sets)
+    do(model_dir, *sets, "trainer.train_steps=40")
+    assert do(model_dir, *sets) == metrics
+    assert do(model_dir, *sets, mode="eval")["validation_loss"] == metrics["validation_loss"]
+    assert_same_checkpoint(whole, model_dir, 60, ignore=("training/loss/", "training/metrics/"))
+
+
+def test_weights_do_not_depend_on_steps_per_loop(finished, tmp_path):
+    """T2: bitwise, checkpoint by checkpoint, with metrics."""
+    model_dir, _ = finished
+    for steps_per_loop in (1, 13, 1000):
+        other = str(tmp_path / str(steps_per_loop))
+        do(other, f"trainer.steps_per_loop={steps_per_loop}", "trainer.export.at_end=false")
+        for step in (20, 80):
+            assert_same_checkpoint(model_dir, other, step)
+
+
+def test_eval_mode_returns_what_the_run_found(finished):
+    """T10, T13: mode eval restores the latest checkpoint and evaluates its averaged weights."""
+    model_dir, metrics = finished
+    evaluated = do(model_dir, mode="eval")
+    for name in ("accuracy", "validation_loss"):
+        assert evaluated[name] == pytest.approx(metrics[name], rel=1e-6)
+
+
+def test_the_best_checkpoint_evaluates_to_its_record(finished):
+    """T11, T13: the best checkpoint holds the weights that were best, averaged, and they are averaged only once."""
+    model_dir, _ = finished
+    best = record(model_dir)["best"]
+    assert do(model_dir, mode="eval", checkpoint="best")["accuracy"] == pytest.approx(best["value"])
+    info = json.loads(files.read_text(f"{model_dir}/best/info.json"))
+    assert info["best_ckpt_global_step"] == best["step"]
+    assert info["accuracy"] == pytest.approx(best["value"])
+
+
+def test_eval_of_a_step_and_of_one_that_is_not_there(finished):
+    """T10: an error lists the saved steps."""
+    model_dir, _ = finished
+    assert do(model_dir, mode="eval", checkpoint="40")["validation_loss"] > 0
+    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 41; saved steps: 20, 40, 60, 80"):
+        do(model_dir, mode="eval", checkpoint="41")
+
+
+def test_eval_without_a_checkpoint_is_an_error(model_dir):
+    """T10: random weights are not evaluated."""
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint to eval; train first"):
+        do(model_dir, mode="eval")
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("train", []), ("train_and_post_eval", [80])])
+def test_other_training_modes(model_dir, mode, steps):
+    """T10: train evaluates never, train_and_post_eval once at the end; both return metrics."""
+    metrics = do(model_dir, mode=mode)
+    assert steps_of(model_dir, "validation") == steps
+    assert ("validation_loss" if steps else "training_loss") in metrics
+
+
+def test_continuous_eval_evaluates_each_checkpoint_once(finished, tmp_path):
+    """T10, N14: all checkpoints of a finished run, oldest first; again, nothing is left to do."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    metrics = do(model_dir, mode="continuous_eval")
+    rows = read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")
+    assert [row["step"] for row in rows] == [20, 40, 60, 80]
+    assert metrics["validation_loss"] == pytest.approx(finished[1]["validation_loss"], rel=1e-6)
+    do(model_dir, mode="continuous_eval")
+    assert read_rows(f"{model_dir}/continuous_eval/metrics.jsonl") == rows
+
+
+def test_continuous_eval_ends_with_the_run_not_with_its_own_config(finished, tmp_path):
+    """T10: the run says where it ends; the evaluator's train_steps may differ."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    do(model_dir, "trainer.train_steps=40", mode="continuous_eval")
+    assert [row["step"] for row in read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")] == [20, 40, 60, 80]
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        ("flip", "checkpoint 40 cannot be evaluated: the data does not match its checksum at "),
+        ("delete", "checkpoint 40 cannot be evaluated: ckpt-40.manifest.json is missing"),
+    ],
+)
+def test_continuous_eval_goes_on_past_a_checkpoint_that_is_damaged_or_goes(
+    finished, tmp_path, monkeypatch, caplog, harm, message
+):
+    """N14: deleted or quarantined while it is read, or damaged: the others are evaluated, the last one too."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    load_weights = CheckpointState.load_weights
+
+    def harmed(state, directory, step):
+        if step == 40 and harm == "flip":
+            with open(f"{directory}/ckpt-40.data-00000-of-00001", "r+b") as file:
+                file.write(b"\0" * files.size_bytes(file.name))
+        elif step == 40:
+            for name in sorted(n for n in files.list_dir(directory) if n.startswith("ckpt-40.")):
+                files.remove(f"{directory}/{name}")
+        load_weights(state, directory, step)
+
+    monkeypatch.setattr(CheckpointState, "load_weights", harmed)
+    do(model_dir, mode="continuous_eval")
+    assert [row["step"] for row in read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")] == [20, 60, 80]
+    assert caplog.text.count("cannot be evaluated") == 1
+    assert message in caplog.text
+    assert not files.exists(f"{model_dir}/continuous_eval/lease.json")
+
+
+@pytest.mark.parametrize("writer", [JsonlTracker, TensorBoardTracker, BestCheckpoint])
+def test_an_evaluator_that_dies_in_the_middle_leaves_one_row_and_one_point_a_step(model_dir, monkeypatch, writer):
+    """N14, T11: after its best checkpoint, after TensorBoard's points, or before both."""
+    sets = ["trainer.train_steps=60", "trainer.export.at_end=false"]
+    do(model_dir, *sets, mode="train")
+    method = "maybe_export_checkpoint" if writer is BestCheckpoint else "log"
+    call = getattr(writer, method)
+
+    def die(self, *args):
+        if 40 in args:
+            if writer is BestCheckpoint:
+                call(self, *args)
+            raise KeyboardInterrupt
+        return call(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, method, die)
+        with pytest.raises(KeyboardInterrupt):
+            do(model_dir, *sets, mode="continuous_eval")
+    assert files.exists(f"{model_dir}/continuous_eval/lease.json")
+    do(model_dir, *sets, mode="continuous_eval")
+    rows = read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")
+    assert [row["step"] for row in rows] == [20, 40, 60]
+    accumulator = EventAccumulator(f"{model_dir}/validation").Reload()
+    for tag in ("accuracy", "validation_loss"):
+        assert sorted(event.step for event in accumulator.Tensors(tag)) == [20, 40, 60]
+    best = max(rows, key=lambda row: (row["accuracy"], -row["step"]))
+    assert committed_steps(f"{model_dir}/best") == (best["step"],)
+    assert json.loads(files.read_text(f"{model_dir}/best/info.json"))["best_ckpt_global_step"] == best["step"]
+    assert not files.exists(f"{model_dir}/continuous_eval/lease.json")
+
+
+@pytest.mark.parametrize(("age_seconds", "steps"), [(0, (20, 60, 80)), (1000, (80,))])
+def test_an_evaluators_lease_keeps_checkpoints_while_it_lives(model_dir, age_seconds, steps):
+    """N14, C6: one that was not renewed for long holds nothing and is collected."""
+    do(model_dir, "trainer.train_steps=20", "trainer.max_to_keep=1", "trainer.export.at_end=false", mode="train")
+    path = f"{model_dir}/continuous_eval/lease.json"
+    lease = {"host": "far", "pid": 7, "renewed": time.time() - age_seconds, "reading": 20, "done": [40]}
+    files.make_dirs(f"{model_dir}/continuous_eval")
+    files.write_text_atomically(path, json.dumps(lease))
+    do(model_dir, "trainer.max_to_keep=1", "trainer.export.at_end=false", mode="train")
+    assert committed_steps(model_dir) == steps
+    assert files.exists(path) is (age_seconds == 0)
+
+
+def test_some_checkpoints_are_kept_for_ever(model_dir):
+    """C6: beside the newest ones."""
+    sets = ["trainer.max_to_keep=1", "trainer.keep_checkpoint_every_n_steps=40", "trainer.export.at_end=false"]
+    do(model_dir, *sets, "trainer.train_steps=60", mode="train")
+    assert committed_steps(model_dir) == (40, 60)
+    do(model_dir, *sets, mode="train")
+    assert committed_steps(model_dir) == (40, 80)
+
+
+def test_checkpoints_that_never_come_cannot_be_kept():
+    """C6, N7: refused with the nearest interval that works."""
+    message = (
+        r"keep_checkpoint_every_n_steps: is 30, which is not a multiple of checkpoint_interval=20, .* for example 40"
+    )
+    with pytest.raises(configuration.ConfigError, match=message):
+        resolve("trainer.keep_checkpoint_every_n_steps=30")
+
+
+def test_several_best_checkpoints(model_dir):
+    """C6, T11: the best by their values, `best` is the very best, and a lower limit holds at the next start."""
+    sets = ["trainer.best_checkpoint_eval_metric=validation_loss", "trainer.best_checkpoint_metric_comp=lower",
+            "trainer.validation_interval=20", "trainer.export.at_end=false"]  # fmt: skip
+    do(model_dir, *sets, "trainer.best_checkpoint_max_to_keep=2")
+    rows = [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "validation"]
+    first, second, *_ = sorted(rows, key=lambda row: (row["validation_loss"], row["step"]))
+    assert committed_steps(f"{model_dir}/best") == tuple(sorted((first["step"], second["step"])))
+    assert record(model_dir)["best"]["step"] == first["step"]
+    loss = do(model_dir, *sets, mode="eval", checkpoint="best")["validation_loss"]
+    assert loss == pytest.approx(first["validation_loss"], rel=1e-6)
+    do(model_dir, *sets)
+    assert committed_steps(f"{model_dir}/best") == (first["step"],)
+
+
+def test_what_killed_runs_left_is_collected(model_dir):
+    """C6: half-written files of the run directory do not pile up; files of others stay."""
+    do(model_dir, "trainer.train_steps=1", "trainer.export.at_end=false", mode="train")
+    before = files.list_dir(model_dir)
+    names = ("run.json", "status.json", "metrics.jsonl", "params.yaml", "checkpoint", "ckpt-1.manifest.json")
+    for name in (f"{name}.tmp-{10_000_000 + pid}" for name in names for pid in range(50)):
+        files.write_text_atomically(f"{model_dir}/{name}", "", durable=False)
+    files.write_text_atomically(f"{model_dir}/mine.tmp-1", "", durable=False)
+    do(model_dir, "trainer.train_steps=1", "trainer.export.at_end=false", mode="train")
+    assert files.list_dir(model_dir) == sorted([*before, "mine.tmp-1"])
+
+
+def test_an_evaluator_may_start_before_the_trainer(model_dir):
+    """T10: it waits, leaves nothing, gives up after the timeout, and the run directory is still the trainer's."""
+    assert do(model_dir, "trainer.continuous_eval_timeout=0", mode="continuous_eval") == {}
+    do(model_dir, "trainer.train_steps=1", "trainer.export.at_end=false", mode="train")
+    assert committed_steps(model_dir) == (1,)
+
+
+def test_continuous_train_and_eval_fine_tunes_from_each_checkpoint(finished, model_dir):
+    """T10: a run for every checkpoint of init_checkpoint, each in a folder of its own."""
+    sets = [f"task.init_checkpoint={finished[0]}", "trainer.train_steps=3", "trainer.export.at_end=false"]
+    metrics = do(model_dir, *sets, mode="continuous_train_and_eval")
+    results = record(model_dir, "continuous_train_and_eval.json")
+    assert list(results) == ["20", "40", "60", "80"]
+    assert metrics == results["80"]
+    assert committed_steps(f"{model_dir}/from-40") == (3,)
+
+
+def test_init_checkpoint_gives_a_fresh_run_its_weights(finished, model_dir):
+    """T6: the model starts from the other run's weights, step and optimizer from nothing."""
+    do(model_dir, f"task.init_checkpoint={finished[0]}", "trainer.train_steps=1",
+       "trainer.optimizer_config.learning_rate.constant.learning_rate=1e-30")  # fmt: skip
+    ours, theirs = values(model_dir, 1), values(finished[0], 80)
+    name = next(name for name in theirs if name.endswith("kernel/.ATTRIBUTES/VARIABLE_VALUE"))
+    np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+def test_another_models_checkpoint_is_refused(finished, tmp_path, monkeypatch):
+    """N4: nothing is restored, nothing is overwritten."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(keras.layers.Dense(9)(features)))
+
+    monkeypatch.setattr(ShuffledTask, "build_model", build_model)
+    params = files.read_text(f"{model_dir}/params.yaml")
+    with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
+        do(model_dir, "trainer.train_steps=100")
+    assert files.read_text(f"{model_dir}/params.yaml") == params
+    assert record(model_dir, "status.json")["exit_code"] == ExitCode.CONFIG
+    assert record(model_dir)["status"] == "done"
+    assert committed_steps(model_dir) == (20, 40, 60, 80)
+
+
+def test_a_changed_config_keeps_the_old_one(finished, tmp_path):
+    """N9: params.yaml is the config that runs now; the one before is kept beside it."""
+    model_dir = str(tmp_path / "copy")
+    shutil.copytree(finished[0], model_dir)
+    before = files.read_text(f"{model_dir}/params.yaml")
+    do(model_dir, "trainer.train_steps=81")
+    assert files.read_text(f"{model_dir}/params.1.yaml") == before
+    assert "train_steps: 81" in files.read_text(f"{model_dir}/params.yaml")
+
+
+def test_a_metric_that_evaluation_does_not_produce_is_refused_before_training(model_dir):
+    """T11: with what it does produce and the nearest name; no step was trained."""
+    with pytest.raises(
+        LookupError, match=r"does not produce 'acuracy'; it produces accuracy, validation_loss; did you"
+    ):
+        do(model_dir, "trainer.best_checkpoint_eval_metric=acuracy")
+    assert committed_steps(model_dir) == ()
+    assert record(model_dir)["status"] == "failed"
+
+
+def test_nested_metrics_can_be_monitored(model_dir, monkeypatch):
+    """T11, T18: `a|b` names `b` inside `a`; the row has `a/b`."""
+    monkeypatch.setattr(ShuffledTask, "aggregate_logs", lambda self, state, logs: (state or 0) + 1)
+    monkeypatch.setattr(
+        ShuffledTask, "reduce_aggregated_logs", lambda self, logs, global_step=None: {"dev": {"batches": logs}}
+    )
+    do(model_dir, "trainer.best_checkpoint_eval_metric=dev|batches", "trainer.train_steps=1")
+    assert record(model_dir)["best"] == {"metric": "dev|batches", "value": 4.0, "step": 1}
+    assert read_rows(f"{model_dir}/metrics.jsonl")[-1]["dev/batches"] == 4.0
+    with pytest.raises(LookupError, match=r"it produces accuracy, dev\|batches, validation_loss"):
+        do(model_dir, "trainer.best_checkpoint_eval_metric=dev|batch")
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["trainer.train_steps=0"], r"trainer.train_steps: is 0, so there is nothing to train"),
+        (["trainer.optimizer_config.optimizer.type=null"], r"optimizer.type: is not set, and training needs one"),
+        (
+            ["trainer.optimizer_config.learning_rate.type=null"],
+            r"learning_rate.type: is not set, and training needs one",
+        ),
+    ],
+)
+def test_what_training_needs_is_asked_for_first(model_dir, sets, message):
+    """N7: before TensorFlow builds anything."""
+    with pytest.raises(configuration.ConfigError, match=message):
+        do(model_dir, *sets)
+    assert not files.exists(model_dir)
+
+
+def test_continuous_train_and_eval_needs_checkpoints_to_follow(model_dir):
+    """T10: it starts from init_checkpoint."""
+    with pytest.raises(configuration.ConfigError, match=r"task.init_checkpoint: is not set"):
+        do(model_dir, mode="continuous_train_and_eval")
+
+
+def test_unknown_mode(model_dir):
+    """T10: listed, with the nearest."""
+    with pytest.raises(ModeError, match=r"--mode=train_an_eval: no such mode; did you mean train_and_eval\?\nmodes: "):
+        do(model_dir, mode="train_an_eval")
+
+
+def test_a_batch_that_does_not_divide_over_the_replicas(model_dir):
+    """N7: says which sizes would, and who set it."""
+    message = r"--set: task.train_data.global_batch_size: 33 does not divide over 2 replicas; use 32 or 34"
+    with pytest.raises(configuration.ConfigError, match=message):
+        do(model_dir, "runtime.distribution_strategy=mirrored", "task.train_data.global_batch_size=33")
+
+
+def test_epochs_instead_of_steps(model_dir):
+    """G6: the end is worked out from the size of the data: 101 examples, batches of 10, two epochs."""
+    do(model_dir, "trainer.train_steps=0", "trainer.train_epochs=2")
+    assert record(model_dir)["steps"]["end"] == 21
+
+
+def test_best_checkpoints_are_exported(model_dir):
+    """T19: a SavedModel for each new best checkpoint, the newest kept; one that was cut off is collected."""
+    files.make_dirs(f"{model_dir}/export/best/7.writing")
+    files.write_text_atomically(f"{model_dir}/run.json", json.dumps({"run_id": "x", "experiment": "toy_run"}))
+    do(model_dir, "trainer.export.best=true", "trainer.best_checkpoint_eval_metric=validation_loss",
+       "trainer.best_checkpoint_metric_comp=lower", "trainer.train_steps=60", "trainer.validation_interval=20",
+       "trainer.export.at_end=false")  # fmt: skip
+    assert files.list_dir(f"{model_dir}/export/best") == [str(record(model_dir)["best"]["step"])]
+
+
+def test_export_on_demand(finished, tmp_path):
+    """T19: any checkpoint can be exported later."""
+    target = str(tmp_path / "exported")
+    assert run.export("toy_run", resolve(), model_dir=finished[0], checkpoint="40", output_dir=target) == target
+    assert json.loads(files.read_text(f"{target}/export.json"))["step"] == 40
+    assert "serving_default" in tf.saved_model.load(target).signatures
+
+
+def test_check_tries_everything_and_leaves_nothing(model_dir):
+    """N10: build, train, evaluate, save, restore, export; then the folder is gone again."""
+    steps = list(run.check("toy_run", resolve(), mode="train_and_eval", model_dir=model_dir))
+    assert [step.name for step in steps] == [
+        "config", "model_dir", "build", "train", "evaluate", "monitored metric", "save", "restore", "export"
+    ]  # fmt: skip
+    assert all(step.error is None for step in steps)
+    assert not files.exists(model_dir)
+
+
+@pytest.mark.parametrize(
+    ("sets", "name"),
+    [
+        (["trainer.train_steps=0"], "config"),
+        (["task.train_data.global_batch_size=1000", "task.train_data.drop_remainder=true",
+          "runtime.num_gpus=9"], "build"),
+        (["trainer.best_checkpoint_eval_metric=nope"], "monitored metric"),
+    ],
+)  # fmt: skip
+def test_check_names_the_step_that_fails(model_dir, sets, name):
+    """N10: the failing step is the last, with its error."""
+    steps = list(run.check("toy_run", resolve(*sets), mode="train_and_eval", model_dir=model_dir))
+    assert steps[-1].name == name
+    assert steps[-1].error.exit_code == ExitCode.CONFIG
+    assert not files.exists(model_dir)
+
+
+OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"]
+
+
+@pytest.mark.parametrize("optimizer", cases(OPTIMIZERS, "sgd", "lamb"))
+def test_every_optimizer_trains_and_resumes(optimizer, model_dir):
+    """T15: slots of every optimizer are saved, matched and restored."""
+    sets = [f"trainer.optimizer_config.optimizer.type={optimizer}", "trainer.export.at_end=false"]
+    do(model_dir, *sets, "trainer.train_steps=2")
+    do(model_dir, *sets, "trainer.train_steps=4")
+    assert committed_steps(model_dir) == (2, 4)
+
+
+SCHEDULES = {
+    "stepwise": "{boundaries: [2], values: [0.5, 0.25]}",
+    "exponential": "{initial_learning_rate: 0.5, decay_steps: 4, decay_rate: 0.25}",
+    "polynomial": "{initial_learning_rate: 0.5, decay_steps: 8, end_learning_rate: 0.0}",
+    "cosine": "{initial_learning_rate: 0.5, decay_steps: 8}",
+    "power": "{initial_learning_rate: 0.5, power: -1}",
+    "power_linear": "{initial_learning_rate: 0.5, total_decay_steps: 10, power: -1}",
+    "power_with_offset": "{initial_learning_rate: 0.5, power: -1, pre_offset_learning_rate: 0.25}",
+    "step_cosine_with_offset": "{boundaries: [0, 8], values: [0.5, 0.25]}",
+}
+AT_STEP_4 = {
+    "stepwise": 0.25, "exponential": 0.125, "polynomial": 0.25, "cosine": 0.25, "power": 0.125, "power_linear": 0.125,
+    "power_with_offset": 0.125, "step_cosine_with_offset": 0.375,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_has_its_value(schedule, model_dir):
+    """T15: the learning rate of each schedule at step 4 is logged."""
+    section = "trainer.optimizer_config.learning_rate"
+    do(model_dir, f"{section}.type={schedule}", f"{section}.{schedule}={SCHEDULES[schedule]}", "trainer.train_steps=4",
+       "trainer.export.at_end=false", mode="train")  # fmt: skip
+    row = rows(model_dir)[-1]
+    assert row["learning_rate"] == pytest.approx(AT_STEP_4[schedule], rel=1e-5)
+
+
+def test_warm_up_precedes_the_schedule(model_dir):
+    """T15: a straight line up to the schedule."""
+    do(model_dir, "trainer.optimizer_config.warmup={type: linear, linear: {warmup_steps: 8}}", "trainer.train_steps=4",
+       "trainer.optimizer_config.learning_rate.constant.learning_rate=0.5", "trainer.export.at_end=false",
+       mode="train")  # fmt: skip
+    assert rows(model_dir)[-1]["learning_rate"] == pytest.approx(0.25)
+
+
+def test_gradients_are_clipped(model_dir, tmp_path):
+    """T15: with a tiny norm and no momentum, weights hardly move."""
+    sgd = ["trainer.optimizer_config.optimizer.type=sgd", "trainer.train_steps=1", "trainer.export.at_end=false",
+           "trainer.optimizer_config.ema=null"]  # fmt: skip
+    do(model_dir, *sgd, "trainer.optimizer_config.optimizer.sgd.global_clipnorm=1e-9")
+    do(tmp_path / "free", *sgd)
+    name = "model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    start = ShuffledTask(None).build_model().layers[1].kernel.numpy()
+    np.testing.assert_allclose(values(model_dir, 1)[name], start, atol=1e-8)
+    assert np.abs(values(tmp_path / "free", 1)[name] - start).max() > 1e-4
+
+
+def test_metrics_that_create_variables_late_are_restored(model_dir, tmp_path, monkeypatch):
+    """N1: what a metric has counted is saved, though its variables are not there yet when the run restores."""
+
+    def build_metrics(self, training=True):
+        class Late(keras.metrics.Metric):
+            """Counts examples in a variable made by the first update."""
+
+            def __init__(self):
+                super().__init__(name="late")
+                self.count = None
+
+            def update_state(self, labels, outputs, sample_weight=None):
+                if self.count is None:
+                    self.count = self.add_weight("count", initializer="zeros")
+                self.count.assign_add(tf.cast(tf.shape(labels)[0], tf.float32))
+
+            def result(self):
+                return tf.constant(0.0) if self.count is None else self.count.read_value()
+
+        return [Late()]
+
+    monkeypatch.setattr(ShuffledTask, "build_metrics", build_metrics)
+    sets = ["trainer.summary_interval=40", "trainer.export.at_end=false", "trainer.best_checkpoint_eval_metric="]
+    do(model_dir, *sets, "trainer.train_steps=30", "trainer.checkpoint_interval=20")
+    # The first part ends with a summary of its own, so go back to the checkpoint in the middle of the interval.
+    for name in files.list_dir(model_dir):
+        if name.startswith("ckpt-30"):
+            files.remove(f"{model_dir}/{name}")
+    do(model_dir, *sets, "trainer.train_steps=40")
+    row = next(r for r in read_rows(f"{model_dir}/metrics.jsonl") if (r["split"], r["step"]) == ("train", 40))
+    assert row["late"] == 400
+
+
+def test_eval_with_another_model_says_so(finished, monkeypatch):
+    """N4: the message is about this run, not about init_checkpoint."""
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(keras.layers.Dense(9)(features)))
+
+    monkeypatch.setattr(ShuffledTask, "build_model", build_model)
+    with pytest.raises(CheckpointError, match=r"(?s)checkpoint of another model; .*wrong shape.*Use the code and the"):
+        do(finished[0], mode="eval")
+
+
+def test_after_step_changes_the_model_each_step(model_dir, monkeypatch):
+    """G11: a weight constraint, traced with the step, after the optimizer."""
+
+    def after_step(self, model):
+        for weight in model.trainable_variables:
+            weight.assign(tf.clip_by_value(weight, -0.01, 0.01))
+
+    monkeypatch.setattr(ShuffledTask, "after_step", after_step)
+    do(model_dir, "trainer.train_steps=3", "trainer.export.at_end=false")
+    kernel = values(model_dir, 3)["model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert np.abs(kernel).max() == np.float32(0.01)
+
+
+def test_a_second_evaluator_is_refused(model_dir):
+    """N14, N11: two would evaluate the same checkpoints, and write to the same files."""
+    do(model_dir)
+    with DirectoryLock(model_dir, name="continuous_eval"):
+        with pytest.raises(LockedError, match=r"is in use by pid \d+"):
+            do(model_dir, mode="continuous_eval")
+        assert do(model_dir, mode="eval")
+    do(model_dir, mode="continuous_eval")
+
+
+def test_a_run_whose_checkpoints_were_all_taken_away_does_not_begin_again_unasked(model_dir):
+    """N3: never a silent step 0."""
+    do(model_dir, "trainer.train_steps=40")
+    rows = read_rows(f"{model_dir}/metrics.jsonl")
+    for name in files.list_dir(model_dir):
+        if name.startswith("ckpt-"):
+            files.remove(files.join(model_dir, name))
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"holds no checkpoint, but this run has saved one at step 40"):
+            do(model_dir, "trainer.train_steps=40")
+    assert read_rows(f"{model_dir}/metrics.jsonl") == rows

@@ -1,0 +1,164 @@
+"""Seeds by name: functions of (seed, step, replica, name) and of nothing else."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.config import schema
+from official_trainer.lazy import keras
+from official_trainer.tasks import publish, random_streams
+from official_trainer.tasks.random_streams import RandomStreamError
+from tests.support import toy
+from tests.support.toy import ToyTask, assert_bitwise_equal, build, experiment, weights
+
+
+class SeededTask(ToyTask):
+    """Dropout by name, and seeds made public."""
+
+    def build_model(self):
+        inputs = keras.Input((6,), name="features")
+        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(NamedDropout()(inputs)))
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        for name in ("augment", "noise"):
+            publish.histogram(name, random_streams.seed(name))
+        return super().train_step(inputs, model, optimizer, metrics)
+
+    def validation_step(self, inputs, model, metrics=None):
+        logs = super().validation_step(inputs, model, metrics)
+        return {**logs, "seed": random_streams.seed("augment")}
+
+    def aggregate_logs(self, state, step_logs):
+        return [*(state or []), *(tuple(seed.numpy()) for seed in step_logs["seed"])]
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        self.seeds = aggregated_logs
+        return {}
+
+
+class NamedDropout(keras.layers.Layer):
+    def call(self, inputs, training=None):
+        if not training:
+            return inputs
+        shape = tf.shape(inputs)
+        return inputs * tf.cast(tf.random.stateless_uniform(shape, random_streams.seed("dropout")) < 0.7, tf.float32)
+
+
+def seeds(trainer, steps):
+    """Returns the seeds of each step and replica by name, as pairs."""
+    found = {}
+    for step in range(steps):
+        trainer.run_steps(1, publish=True)
+        for name in ("augment", "noise"):
+            for replica, pair in enumerate(trainer.windows.published[name].values.reshape(-1, 2)):
+                assert pair.dtype == np.int64
+                found[step, replica, name] = tuple(pair)
+    return found
+
+
+def seeded(seed, **options):
+    config = experiment()
+    return build(config.replace(runtime=schema.RuntimeConfig(seed=seed)), task_cls=SeededTask, **options)
+
+
+def test_a_seed_depends_on_seed_step_replica_and_name_alone():
+    """B11: it differs where one of them does, and is the same in another process's place."""
+    two = seeds(seeded(0, strategy="mirrored2"), 4)
+    assert len(two) == 4 * 2 * 2
+    assert len(set(two.values())) == len(two)
+    one = seeds(seeded(0), 4)
+    assert one == {key: pair for key, pair in two.items() if key[1] == 0}
+    assert not set(one.values()) & set(seeds(seeded(1), 4).values())
+    later = seeded(0)
+    later.run_steps(2)
+    (pair,) = {pair for (_, _, name), pair in seeds(later, 1).items() if name == "noise"}
+    assert pair == one[2, 0, "noise"]
+
+
+def test_what_is_drawn_is_not_alike():
+    """B11: from seeds that are next to each other in every respect."""
+    drawn = [tf.random.stateless_normal([500], seed).numpy() for seed in seeds(seeded(0), 6).values()]
+    between = np.corrcoef(drawn)[np.triu_indices(len(drawn), 1)]
+    assert np.abs(between).max() < 0.2  # four and a half standard deviations
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("enable_xla", [False, True])
+def test_a_run_in_two_parts_draws_what_one_in_one_does(strategy, enable_xla, model_dir):
+    """B11, N1: dropout by name, weights and slots bit by bit after a restore into another trainer."""
+    if enable_xla and strategy == "mirrored2":
+        pytest.skip("XLA over CPU replicas is refused")
+    whole, first, second = (
+        build(experiment(enable_xla=enable_xla), task_cls=SeededTask, strategy=strategy) for _ in range(3)
+    )
+    whole.run_steps(9)
+    first.run_steps(5)
+    first.checkpoint_state.before_save()
+    CheckpointStore(model_dir, first.checkpoint, max_to_keep=1).save(5)
+    second.checkpoint_state.after_restore(CheckpointStore(model_dir, second.checkpoint, max_to_keep=1).restore())
+    second.run_steps(4)
+    assert_bitwise_equal(weights(whole), weights(second))
+    plain = build(experiment(enable_xla=enable_xla), task_cls=Undropped, strategy=strategy)
+    plain.run_steps(9)
+    assert not np.array_equal(weights(whole)[0], weights(plain)[0])
+
+
+class Undropped(SeededTask):
+    """The same without dropout: the test above would fail if nothing were dropped."""
+
+    def build_model(self):
+        inputs = keras.Input((6,), name="features")
+        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(inputs))
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_evaluations_have_seeds_of_their_own(strategy):
+    """B11: one for each batch of each replica, the same in every evaluation, none of training's."""
+    trainer = seeded(0, strategy=strategy)
+    trainer.evaluate(-1)
+    first = trainer.task.seeds
+    assert len(first) == len(set(first)) >= 11
+    training = set(seeds(trainer, 12).values())
+    trainer.evaluate(-1)
+    assert trainer.task.seeds == first
+    assert not training & set(first)
+
+
+def test_a_seed_may_be_asked_for_in_functions_and_loops():
+    """B11: it can be read wherever the step computes, and is the same there."""
+
+    class Nested(ToyTask):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            @tf.function
+            def inner():
+                return random_streams.seed("a")
+
+            def body(index, _):
+                return index + 1, random_streams.seed("a")
+
+            _, looped = tf.while_loop(lambda index, _: index < 2, body, [0, tf.zeros([2], tf.int64)])
+            publish.histogram("seeds", tf.stack([random_streams.seed("a"), inner(), looped]))
+            return super().train_step(inputs, model, optimizer, metrics)
+
+    trainer = build(task_cls=Nested)
+    trainer.run_steps(3)
+    trainer.run_steps(1, publish=True)
+    assert len({tuple(pair) for pair in trainer.windows.published["seeds"].values}) == 1
+
+
+def test_outside_of_a_step_there_is_no_seed():
+    """B11: the error says where there is one."""
+    with pytest.raises(RandomStreamError, match=r"seed\('augment'\) is called outside of a step.*Task.train_step"):
+        random_streams.seed("augment")
+
+    class Careless(NamedDropout):
+        def call(self, inputs, training=None):
+            return super().call(inputs, training=True)
+
+    with pytest.raises(RandomStreamError, match=r"seed\('dropout'\).* in a layer, only if `training` is true"):
+        Careless()(keras.Input((6,)))
+    trainer = toy.build(task_cls=SeededTask)
+    trainer.run_steps(1)
+    with pytest.raises(RandomStreamError):
+        random_streams.seed("augment")

@@ -1,0 +1,544 @@
+"""Two writers of one directory: the second is refused, and told by whom. Holders are processes where it matters."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from official_trainer import files, lock
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lock import LEASE_SECONDS, DirectoryLock, LockedError
+from official_trainer.tracking.record import prepare_model_dir
+from tests import ROOT
+
+TIMEOUT_SECONDS = 60
+
+HOLD = """
+import sys
+from official_trainer import lock
+lock.RENEW_SECONDS = 3600.0
+held = lock.DirectoryLock(sys.argv[1], description={"mode": "train_and_eval"})
+held.acquire()
+assert "tensorflow" not in sys.modules
+"""
+SAY_AND_WAIT = 'print("held", flush=True); sys.stdin.read()\n'
+
+
+class FakeTime:
+    """A clock that only `sleep` moves; `meanwhile` happens during each sleep."""
+
+    def __init__(self, meanwhile=lambda: None):
+        self.now = 0.0
+        self._meanwhile = meanwhile
+
+    def clock(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self._meanwhile()
+
+
+def make(directory, fake=None, **options):
+    """Returns a lock that cannot wait, or one on the clock of `fake`."""
+    fake = fake or FakeTime(meanwhile=lambda: pytest.fail("waited"))
+    return DirectoryLock(directory, clock=fake.clock, sleep=fake.sleep, **options)
+
+
+def read(directory, name="lock"):
+    return json.loads(files.read_text(files.join(directory, f".{name}.json")))
+
+
+def write(directory, **changes):
+    """Writes what a holder on another machine would."""
+    values = {"command": "python train.py", "host": "gpu-7", "pid": 41, "since": "2026-01-02T03:04:05+00:00"}
+    values |= {"machine": "another", "owner": "theirs", "renewals": 3, **changes}
+    path = files.join(directory, ".lock.json")
+    with files.open_file(path + ".theirs", "w") as file:
+        file.write(json.dumps(values))
+    files.tf.io.gfile.rename(path + ".theirs", path, overwrite=True)
+
+
+def content(directory):
+    return {name: files.read_bytes(files.join(directory, name)) for name in files.list_dir(directory)}
+
+
+@contextlib.contextmanager
+def process(script, directory):
+    """A plain Python process that has printed its first line; it ends when its input does."""
+    command = [sys.executable, "-c", script, str(directory)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            child.first_line = child.stdout.readline().strip()
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def run_dir(model_dir):
+    os.makedirs(model_dir)
+    return model_dir
+
+
+@pytest.fixture(params=["no flock", "url"])
+def remote(request, run_dir, tmp_path, monkeypatch):
+    """A directory on which the kernel knows of no locks."""
+    if request.param == "no flock":
+        no_flock(monkeypatch, errno.ENOLCK)
+        return run_dir
+    url = f"ram://lock/{tmp_path.name}"
+    files.make_dirs(url)
+    return url
+
+
+def no_flock(monkeypatch, number):
+    def flock(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+# On one machine.
+
+
+def test_a_second_process_is_refused_and_told_by_whom(run_dir):
+    """N11: the first goes on undisturbed."""
+    with process(HOLD + SAY_AND_WAIT, run_dir) as holder:
+        assert holder.first_line == "held"
+        before = content(run_dir)
+        with pytest.raises(LockedError) as refused:
+            make(run_dir).acquire()
+        assert content(run_dir) == before
+    message = (
+        rf"--model_dir={re.escape(run_dir)} is in use by pid {holder.pid} on {re.escape(socket.gethostname())}, "
+        r"since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00, command: \S*python\S* -c .* …, mode: train_and_eval\. "
+        rf"Wait until it has ended, stop it with `kill {holder.pid}`, or name another --model_dir\."
+    )
+    assert re.fullmatch(message, str(refused.value)), refused.value
+    assert isinstance(refused.value, UserError)
+    assert isinstance(refused.value, RuntimeError)
+    assert refused.value.exit_code == ExitCode.RETRY == 75
+
+
+def test_the_lock_of_a_killed_process_is_taken_at_once(run_dir):
+    with process(HOLD + SAY_AND_WAIT, run_dir) as holder:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait(TIMEOUT_SECONDS)
+    assert read(run_dir)["pid"] == holder.pid
+    prepare_model_dir(run_dir, "digits")  # what is left does not make a fresh directory unusable
+    with make(run_dir):
+        assert read(run_dir)["pid"] == os.getpid()
+
+
+def test_what_a_killed_renewal_left_is_removed(run_dir):
+    write(run_dir, machine=lock._machine())
+    for name in (".lock.json.tmp-41", ".lock.json.tmp-42", "ckpt.tmp-41"):
+        (Path(run_dir) / name).write_text("{")
+    with make(run_dir):
+        assert sorted(os.listdir(run_dir)) == [".lock", ".lock.json", "ckpt.tmp-41"]
+
+
+def test_a_process_does_not_get_what_it_holds_already(run_dir):
+    with (
+        make(run_dir),
+        pytest.raises(LockedError, match=rf"in use by pid {os.getpid()} on"),
+        make(run_dir),
+    ):
+        pass
+    with make(run_dir):
+        pass
+
+
+def test_a_holder_says_who_it_is_and_leaves_no_name(run_dir):
+    held = make(run_dir, description={"command": "train.py --x", "mode": "train"})
+    with held:
+        values = read(run_dir)
+        assert values["host"] == socket.gethostname()
+        assert (values["pid"], values["command"], values["mode"]) == (os.getpid(), "train.py --x", "train")
+        assert values["renewals"] == 0
+        held.renew()
+        assert read(run_dir) == {**values, "renewals": 1}
+    assert content(run_dir) == {".lock": b""}
+    prepare_model_dir(run_dir, "digits")
+    held.release()
+    held.renew()
+    assert content(run_dir) == {".lock": b""}
+    make(run_dir).release()
+    with held:
+        assert read(run_dir)["owner"] != values["owner"]
+
+
+def test_locks_of_other_names_and_directories_are_others(run_dir, tmp_path):
+    with make(run_dir), make(run_dir, name="continuous_eval"), make(str(tmp_path)):
+        assert read(run_dir, "continuous_eval")["pid"] == os.getpid()
+        assert sorted(os.listdir(run_dir)) == [".continuous_eval", ".continuous_eval.json", ".lock", ".lock.json"]
+
+
+def test_a_holder_that_has_not_said_who_it_is_gets_a_moment(run_dir):
+    with open(os.path.join(run_dir, ".lock"), "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        fake = FakeTime()
+        with pytest.raises(LockedError, match=r"is in use by a process that left no readable name\. Wait until it has"):
+            make(run_dir, fake).acquire()
+        assert 0 < fake.now <= 1
+        fake = FakeTime(meanwhile=other.close)
+        with make(run_dir, fake):
+            assert read(run_dir)["pid"] == os.getpid()
+
+
+def test_many_processes_never_hold_it_at_once(run_dir):
+    """Each of them holds a file that only one can make."""
+    script = """
+import os, sys
+from official_trainer.lock import DirectoryLock, LockedError
+print("ready", flush=True)
+sys.stdin.readline()
+held = 0
+while held < 20:
+    try:
+        with DirectoryLock(sys.argv[1]):
+            os.close(os.open(sys.argv[1] + "/inside", os.O_CREAT | os.O_EXCL))
+            os.remove(sys.argv[1] + "/inside")
+            held += 1
+    except LockedError:
+        pass
+"""
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(process(script, run_dir)) for _ in range(4)]
+        for child in children:
+            child.stdin.write("\n")
+            child.stdin.flush()
+        assert [child.wait(TIMEOUT_SECONDS) for child in children] == [0] * 4
+
+
+# Forks.
+
+
+def test_a_forked_child_does_not_release_or_renew(run_dir):
+    script = (
+        HOLD
+        + """
+import os
+from pathlib import Path
+path = Path(sys.argv[1], ".lock.json")
+before = path.read_text()
+if (child := os.fork()) == 0:
+    held.renew()
+    held.release()
+    held.__exit__(None, None, None)
+    try:
+        held.acquire()
+    except lock.LockedError:
+        os._exit(7)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert path.read_text() == before
+held.renew()
+assert path.read_text() != before
+"""
+        + SAY_AND_WAIT
+    )
+    with process(script, run_dir) as holder:
+        assert holder.first_line == "held"
+        with pytest.raises(LockedError, match=f"pid {holder.pid}"):
+            make(run_dir).acquire()
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(run_dir):
+    script = (
+        HOLD
+        + """
+import os
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+    )
+    with process(script, run_dir) as holder:
+        with pytest.raises(LockedError):
+            make(run_dir).acquire()
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait(TIMEOUT_SECONDS)
+        os.kill(int(holder.first_line), 0)  # the child lives
+        with make(run_dir):
+            pass
+
+
+# Leases: another machine, no flock, URLs.
+
+
+def test_the_lease_of_a_dead_machine_is_taken_over(run_dir, caplog):
+    write(run_dir)
+    fake = FakeTime()
+    with make(run_dir, fake) as held:
+        assert read(run_dir)["pid"] == os.getpid()
+        assert held.lost_to is None
+    assert LEASE_SECONDS <= fake.now <= LEASE_SECONDS + 2
+    assert caplog.messages == [
+        f"{run_dir} was in use by pid 41 on gpu-7, since 2026-01-02T03:04:05+00:00, command: python train.py: "
+        "waiting 20 seconds to see whether it still is"
+    ]
+
+
+@pytest.mark.parametrize("late_seconds", [1, 19, 20, 300])
+def test_a_live_holder_on_another_machine_is_not_disturbed(run_dir, late_seconds):
+    """Even if this process was stopped meanwhile and finds its time over."""
+    write(run_dir)
+    fake = FakeTime()
+
+    def renew():
+        if fake.now >= late_seconds:
+            write(run_dir, renewals=4)
+
+    fake._meanwhile = renew
+    if late_seconds > LEASE_SECONDS:
+        fake.sleep = lambda seconds: FakeTime.sleep(fake, late_seconds)
+    message = r"in use by pid 41 on gpu-7, .*stop it with `kill 41` on gpu-7, or name another --model_dir"
+    with pytest.raises(LockedError, match=message):
+        make(run_dir, fake).acquire()
+    assert read(run_dir)["renewals"] == 4
+    assert fake.now == late_seconds
+
+
+def test_a_lease_that_is_given_back_meanwhile_is_taken_at_once(run_dir):
+    write(run_dir)
+    fake = FakeTime(meanwhile=lambda: os.remove(os.path.join(run_dir, ".lock.json")))
+    with make(run_dir, fake):
+        pass
+    assert fake.now < LEASE_SECONDS / 2
+
+
+def test_who_stops_waiting_holds_nothing(run_dir):
+    write(run_dir)
+    before = content(run_dir)
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(run_dir, FakeTime(meanwhile=stop)).acquire()
+    assert content(run_dir) == {**before, ".lock": b""}
+    os.remove(os.path.join(run_dir, ".lock.json"))
+    with make(run_dir):
+        pass
+
+
+def test_without_flock_a_live_holder_is_told_by_its_renewals(remote):
+    with make(remote) as held:
+        fake = FakeTime(meanwhile=held.renew)
+        before = files.list_dir(remote)
+        with pytest.raises(LockedError, match=rf"--model_dir={remote} is in use by pid {os.getpid()} on"):
+            make(remote, fake).acquire()
+        assert fake.now < LEASE_SECONDS / 2
+        assert held.lost_to is None
+        assert files.list_dir(remote) == before
+    assert not files.exists(files.join(remote, ".lock.json"))
+    with make(remote):
+        pass
+
+
+def test_without_flock_a_silent_holder_loses_its_lease_and_notices_it(remote):
+    old = make(remote, description={"command": "old"})
+    old.acquire()
+    with make(remote, FakeTime(), description={"command": "new"}) as new:
+        old.renew()
+        assert re.fullmatch(
+            rf"--model_dir={remote} was taken over by pid {os.getpid()} on \S+, since \S+, command: new, because this "
+            r"process did not renew its lock for 20 seconds, or because both started at the same time\. Start it again "
+            r"after the other process has ended, or name another --model_dir\.",
+            old.lost_to,
+        )
+        old.release()
+        assert read(remote)["command"] == "new"
+        new.renew()
+        assert new.lost_to is None
+
+
+def test_two_who_write_at_once_find_out(remote, monkeypatch):
+    write_text = files.write_text_atomically
+
+    def write_and_be_overtaken(path, text, **options):
+        write_text(path, text, **options)
+        write(remote)
+
+    monkeypatch.setattr(files, "write_text_atomically", write_and_be_overtaken)
+    with pytest.raises(LockedError, match="pid 41 on gpu-7"):
+        make(remote).acquire()
+    assert read(remote)["owner"] == "theirs"
+
+
+def write_raw(directory, raw):
+    with files.open_file(files.join(directory, ".lock.json"), "wb") as file:
+        file.write(raw)
+
+
+GARBLED = [b"", b"{", b"null", b"[1]", b'{"owner": 1}', b"\xff\xfe\x00", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("raw", GARBLED, ids=range(len(GARBLED)))
+def test_a_garbled_lock_is_an_unknown_holder(run_dir, raw, caplog):
+    write_raw(run_dir, raw)
+    fake = FakeTime(meanwhile=lambda: write_raw(run_dir, raw + b" "))
+    message = r"in use by a process that left no readable name\. Wait until it has ended, or name another --model_dir"
+    with pytest.raises(LockedError, match=message):
+        make(run_dir, fake).acquire()
+    fake = FakeTime()
+    with make(run_dir, fake):
+        assert read(run_dir)["pid"] == os.getpid()
+    assert fake.now >= LEASE_SECONDS
+    assert len(caplog.messages) == 2
+
+
+def test_a_garbled_lock_of_a_live_process_is_refused(run_dir):
+    with process(HOLD + SAY_AND_WAIT, run_dir):
+        write_raw(run_dir, b"{")
+        with pytest.raises(LockedError, match="in use by a process that left no readable name"):
+            make(run_dir).acquire()
+
+
+def test_a_lock_that_cannot_be_read_is_no_free_one(run_dir):
+    os.makedirs(os.path.join(run_dir, ".lock.json"))
+    fake = FakeTime()
+    with pytest.raises(OSError, match=r"\.lock\.json"):
+        make(run_dir, fake).acquire()
+    assert fake.now >= LEASE_SECONDS
+
+
+# Renewals.
+
+
+def soon(is_so):
+    """Waits for a thread."""
+    end_seconds = time.monotonic() + TIMEOUT_SECONDS
+    while not is_so():
+        assert time.monotonic() < end_seconds
+        time.sleep(0.001)
+
+
+def test_a_thread_renews_and_says_once_when_it_cannot(run_dir, monkeypatch, caplog):
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.001)
+    with DirectoryLock(run_dir) as held:
+        soon(lambda: read(run_dir)["renewals"] > 2)
+        os.rename(run_dir, run_dir + "-moved")
+        soon(lambda: caplog.messages)
+        os.makedirs(run_dir)
+        soon(lambda: os.path.exists(os.path.join(run_dir, ".lock.json")))
+        before = read(run_dir)["renewals"]
+        soon(lambda: read(run_dir)["renewals"] > before)
+        assert held.lost_to is None
+        soon(lambda: write(run_dir) or held.lost_to)  # a renewal under way may write over the first
+    assert len(caplog.messages) == 1
+    assert re.fullmatch(r".*/run/\.lock\.json could not be renewed: .*No such file or directory.*", caplog.messages[0])
+    assert read(run_dir)["owner"] == "theirs"
+
+
+def test_a_name_that_was_removed_or_garbled_is_written_again(run_dir):
+    with make(run_dir) as held:
+        owner = read(run_dir)["owner"]
+        os.remove(os.path.join(run_dir, ".lock.json"))
+        held.renew()
+        assert read(run_dir)["owner"] == owner
+        write_raw(run_dir, b"{")
+        held.renew()
+        assert read(run_dir)["owner"] == owner
+        assert held.lost_to is None
+
+
+def test_after_a_long_silence_a_missing_name_is_a_loss(run_dir):
+    """Somebody may have come and gone."""
+    fake = FakeTime()
+    with make(run_dir, fake) as held:
+        os.remove(os.path.join(run_dir, ".lock.json"))
+        fake.now += LEASE_SECONDS + 1
+        held.renew()
+        assert "was taken over by a process that left no readable name, because" in held.lost_to
+        held.renew()
+        assert not os.path.exists(os.path.join(run_dir, ".lock.json"))
+
+
+def test_a_long_silence_without_consequences_is_none(run_dir):
+    fake = FakeTime()
+    with make(run_dir, fake) as held:
+        fake.now += 100 * LEASE_SECONDS
+        held.renew()
+        assert held.lost_to is None
+
+
+# What the file system does.
+
+
+def test_release_after_the_directory_is_gone(run_dir):
+    with make(run_dir):
+        shutil.rmtree(run_dir)
+    assert not os.path.exists(run_dir)
+
+
+def test_a_release_that_cannot_remove_says_so_and_frees_the_lock(run_dir, monkeypatch, caplog):
+    def fail(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with make(run_dir):
+        monkeypatch.setattr(files, "remove", fail)
+    assert re.fullmatch(r".*\.lock\.json could not be removed: .*Permission denied.*", caplog.messages[0])
+    with make(run_dir):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_flock_has_leases(run_dir, monkeypatch, number):
+    no_flock(monkeypatch, number)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with make(run_dir):
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        with make(run_dir, fake := FakeTime()):
+            assert fake.now >= LEASE_SECONDS
+
+
+def test_errors_of_the_file_system_surface_and_nothing_is_held(run_dir, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"missing/\.lock"):
+        make(os.path.join(run_dir, "missing")).acquire()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        no_flock(patch, errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            make(run_dir).acquire()
+    with monkeypatch.context() as patch:
+
+        def full(path, content, **options):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+        patch.setattr(files, "write_text_atomically", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*\.lock\.json"):
+            make(run_dir).acquire()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    with make(run_dir):
+        pass
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(run_dir):
+    script = """
+import os, sys
+from official_trainer.lock import DirectoryLock
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may write everywhere
+try:
+    DirectoryLock(sys.argv[1]).acquire()
+except PermissionError as error:
+    print(error)
+"""
+    os.chmod(run_dir, 0o500)
+    with process(script, run_dir) as child:
+        assert child.first_line == f"[Errno 13] Permission denied: '{run_dir}/.lock'"
+    assert os.listdir(run_dir) == []

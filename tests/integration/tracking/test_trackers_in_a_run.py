@@ -1,0 +1,170 @@
+"""Trackers in whole runs: what a config asks for is told, and a tracker that fails costs a run nothing."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+
+from official_trainer import config as configuration
+from official_trainer.config import TrackerConfig
+from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.runs.build import trackers_of
+from official_trainer.runs.job import Job
+from official_trainer.tasks import registry
+from official_trainer.tracking import Tracker
+from official_trainer.tracking.csv import CsvConfig
+from official_trainer.tracking.jsonl import JsonlTracker
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.threads import TrackerError
+from tests.support import toy
+from tests.support.tracking.readers import READERS
+
+CALLS = []
+
+
+class Broken(Tracker):
+    """Fails whatever is asked of it."""
+
+    def _fail(self, *args):
+        CALLS.append(args)
+        raise ValueError("broken")
+
+    describe = log = publish = rewind = resume = flush = end = close = _fail
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BrokenConfig(TrackerConfig):
+    """A tracker of the user's own."""
+
+    def build(self, place):
+        assert (place.experiment, place.name) == ("toy_tracked", "run")
+        return Broken()
+
+
+class TrackedConfig(configuration.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+@registry.register_task_cls(TrackedConfig)
+class TrackedTask(toy.ToyTask):
+    """The toy task."""
+
+
+def resolve(*trackers, **trainer):
+    base = toy.experiment(
+        steps_per_loop=10, summary_interval=10, checkpoint_interval=20, validation_interval=20,
+        export=configuration.ExportConfig(at_end=False), trackers=trackers,
+    )  # fmt: skip
+    data = configuration.DataConfig(global_batch_size=10)
+    task = TrackedConfig(train_data=data, validation_data=data)
+    return configuration.resolve(
+        base.replace(task=task, trainer=base.trainer.replace(**{"train_steps": 40, **trainer}))
+    )
+
+
+def do(model_dir, *trackers, mode="train_and_eval", **trainer):
+    keras.backend.clear_session()
+    return run.run("toy_tracked", resolve(*trackers, **trainer), mode=mode, model_dir=model_dir, quiet=True)
+
+
+def points(model_dir, name):
+    return {(place, step): value for place, step, value in READERS[name](Path(model_dir))}
+
+
+def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
+    """B6: on_error warn, the default: the run ends in order and all other trackers have everything."""
+    CALLS.clear()
+    metrics = do(model_dir, BrokenConfig(), CsvConfig())
+    assert "accuracy" in metrics
+    said = [record.getMessage() for record in caplog.records if "trainer.trackers[0]" in record.getMessage()]
+    assert said == [
+        "tracker test_in_a_run (trainer.trackers[0]) failed in rewind; the run continues and counts further "
+        "lost calls: ValueError: broken",
+        f"tracker test_in_a_run (trainer.trackers[0]): {len(CALLS)} of {len(CALLS)} calls were lost; the first error: "
+        "ValueError: broken",
+    ]
+    assert any(record.exc_info for record in caplog.records if record.levelno == logging.WARNING)
+    rows = {key: value for key, value in points(model_dir, "jsonl").items() if isinstance(value, float)}
+    rows = {key: value for key, value in rows.items() if not key[0].endswith("/time")}
+    assert points(model_dir, "csv") == rows
+    board = points(model_dir, "tensorboard")
+    assert {key: board[key] for key in rows} == {key: pytest.approx(value) for key, value in rows.items()}
+    final = {name: step for name, step in board if name.startswith("hparams/final/")}
+    assert final == {f"hparams/final/{name}": 40 for name in metrics}
+
+
+def test_a_tracker_that_must_work_ends_the_run(model_dir):
+    """B6: on_error fail: exit code 1, and says how to go on without it."""
+    said = r"tracker test_in_a_run \(trainer.trackers\[0\]\) failed in rewind: ValueError: broken; with .*on_error=warn"
+    with pytest.raises(TrackerError, match=said):
+        do(model_dir, BrokenConfig(on_error="fail"))
+
+
+def test_a_process_that_died_between_tensorboard_and_the_row_leaves_one_point(model_dir, monkeypatch):
+    """T18, N15: the evaluation is made again, and nothing is there twice."""
+    log = JsonlTracker.log
+
+    def die(self, split, step, values):
+        if (split, step) == ("validation", 20):
+            raise KeyboardInterrupt
+        log(self, split, step, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonlTracker, "log", die)
+        with pytest.raises(KeyboardInterrupt):
+            do(model_dir, CsvConfig())
+    assert ("validation/accuracy", 20) in points(model_dir, "tensorboard")
+    do(model_dir, CsvConfig())
+    for name in ("jsonl", "csv", "tensorboard"):
+        found = [(place, step) for place, step, _ in READERS[name](Path(model_dir))]
+        assert sorted(step for place, step in found if place == "validation/accuracy") == [20, 40], name
+        assert sorted(step for place, step in found if place == "train/accuracy") == [10, 20, 30, 40], name
+        assert len(set(found)) == len(found), name
+
+
+def test_tensorboard_has_an_evaluations_points_before_its_row_is_written(model_dir, monkeypatch):
+    """N15: the row says that all else is done, though TensorBoard has a thread of its own."""
+    log, flush, order = JsonlTracker.log, TensorBoardTracker.flush, []
+
+    def logged(self, split, step, values):
+        order.append(f"row {split} {step}")
+        log(self, split, step, values)
+
+    def flushed(self):
+        flush(self)
+        order.append("flushed")
+
+    monkeypatch.setattr(JsonlTracker, "log", logged)
+    monkeypatch.setattr(TensorBoardTracker, "flush", flushed)
+    do(model_dir, train_steps=20)
+    assert order[order.index("row validation 20") - 1] == "flushed"
+    assert "flushed" in order[order.index("row train 20") : order.index("row validation 20") - 1]  # before the save
+
+
+def test_nothing_is_opened_before_the_first_number(model_dir, capsys):
+    """B6: then each tracker writes its files, and the console its line."""
+    job = Job(experiment="toy_tracked", resolved=resolve(CsvConfig()), model_dir=model_dir, mode="train")
+    told = trackers_of(job)
+    assert not Path(model_dir).exists()
+    Path(model_dir).mkdir()
+    told.all.rewind(0)
+    told.all.describe("toy_tracked", {"a": 1})
+    told.all.log("train", 10, {"loss": 1.0})
+    told.all.flush()
+    told.all.close()
+    told.console.message("hello")
+    assert "hello" in capsys.readouterr().out
+    assert {path.name for path in Path(model_dir).iterdir()} == {"metrics.csv", "metrics.jsonl", "train", "hparams"}
+
+
+def test_an_evaluator_beside_training_has_files_of_its_own(model_dir):
+    """N14: no two live processes write one table; TensorBoard's files are those of the run."""
+    do(model_dir, mode="train", train_steps=20)
+    do(model_dir, CsvConfig(), mode="continuous_eval", train_steps=20)
+    beside = Path(model_dir, "continuous_eval")
+    assert {step for place, step in points(beside, "csv")} == {20}
+    assert not Path(model_dir, "metrics.csv").exists()
+    assert not (beside / "hparams").exists()
+    assert ("validation/accuracy", 20) in points(model_dir, "tensorboard")

@@ -1,0 +1,124 @@
+"""What a broken run and an unbroken one must have in common: everything but times, bit by bit.
+
+Reads files only: checkpoints, the log of example ids, metrics.jsonl, event files, the export, run.json.
+"""
+
+import collections
+import json
+from pathlib import Path
+
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from official_trainer.checkpoints.manifest import committed_steps, read
+from tests.support.runs import bits, rows
+
+
+def differences(broken, unbroken):
+    """Returns what differs, as `{kind: first few differences}`; empty if the broken run lost nothing."""
+    broken, unbroken = Path(broken), Path(unbroken)
+    found = {
+        "variables": _variables(broken, unbroken),
+        "ids": _ids(broken, unbroken),
+        "rows": _rows(broken, unbroken),
+        "events": _events(broken, unbroken),
+        "best": _best(broken, unbroken),
+        "exports": _exports(broken, unbroken),
+        "record": _record(broken, unbroken),
+    }
+    return {kind: sorted(items)[:5] for kind, items in found.items() if items}
+
+
+def id_lines(model_dir):
+    """Returns (process, step, what the replicas saw) for each line of the log of ids, in its order."""
+    path = Path(f"{model_dir}.ids")
+    lines = [line.split(" ", 2) for line in path.read_text().splitlines()] if path.exists() else []
+    return [(int(process), int(step), seen) for process, step, seen in lines]
+
+
+def ids(model_dir):
+    """Returns everything that was ever seen at each step: one set of numbers for each replica, if all agree."""
+    seen = collections.defaultdict(set)
+    for _, step, what in id_lines(model_dir):
+        seen[step].add(what)
+    return seen
+
+
+def _unequal(left, right):
+    return [f"{key}: {_short(left.get(key))} != {_short(right.get(key))}" for key in left.keys() | right.keys()
+            if left.get(key) != right.get(key)]  # fmt: skip
+
+
+def _short(value):
+    return f"{value!r:.80}"
+
+
+def _variables(broken, unbroken):
+    steps = committed_steps(str(broken)), committed_steps(str(unbroken))
+    if not steps[0] or steps[0][-1] != steps[1][-1]:
+        return [f"steps {steps[0]} != {steps[1]}"]
+    return _unequal(*(bits(model_dir / f"ckpt-{steps[0][-1]}") for model_dir in (broken, unbroken)))
+
+
+def _ids(broken, unbroken):
+    return _unequal(ids(broken), ids(unbroken))
+
+
+def _rows(broken, unbroken):
+    listed = [rows(model_dir) for model_dir in (broken, unbroken)]
+    keys = [[(row["step"], row["split"]) for row in found] for found in listed]
+    if keys[0] != keys[1]:
+        return [f"rows {keys[0]} != {keys[1]}"]
+    return _unequal(*(dict(zip(keys[0], found, strict=True)) for found in listed))
+
+
+def _events(broken, unbroken):
+    return _unequal(_points(broken), _points(unbroken))
+
+
+def _points(model_dir):
+    """Returns all values of each (folder, tag, step)."""
+    points = collections.defaultdict(list)
+    for path in sorted(model_dir.rglob("*.tfevents.*")):
+        if path.parent == model_dir / "time":  # no two runs take the same
+            continue
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                place = str(path.parent.relative_to(model_dir)), value.tag, event.step
+                if value.metadata.plugin_data.plugin_name == "text":
+                    points[place] = ["text"]  # config and command, in which settings differ
+                else:
+                    points[place].append(tf.make_ndarray(value.tensor).tobytes())
+    return points
+
+
+def _best(broken, unbroken):
+    found = []
+    for model_dir in (broken, unbroken):
+        folder = model_dir / "best"
+        steps = committed_steps(str(folder))
+        best = {"steps": steps, "info": json.loads((folder / "info.json").read_text())}
+        for step in steps:
+            best |= {"record": read(str(folder), step).extra, **bits(folder / f"ckpt-{step}")}
+        found.append(best)
+    return _unequal(*found)
+
+
+def _exports(broken, unbroken):
+    found = []
+    for model_dir in (broken, unbroken):
+        folder = model_dir / "export"
+        names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        export = {"names": names, "about": [path.read_text() for path in sorted(folder.rglob("export.json"))]}
+        for index in sorted(folder.rglob("variables.index")):
+            saved = bits(index.with_suffix("")).items()
+            # What a generator was last set to says which step this process ran last, not what the model is.
+            export |= {f"{index}{name}": value for name, value in saved if "_random_generator" not in name}
+        found.append({key.removeprefix(str(model_dir)): value for key, value in export.items()})
+    return _unequal(*found)
+
+
+def _record(broken, unbroken):
+    kept = ("status", "best", "final_metrics")
+    runs = [json.loads((model_dir / "run.json").read_text()) for model_dir in (broken, unbroken)]
+    return _unequal(*({name: run[name] for name in kept} for run in runs))

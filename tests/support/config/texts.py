@@ -1,0 +1,38 @@
+"""Texts that are hard to write as YAML."""
+
+from hypothesis import strategies as st
+
+from official_trainer.config import FrozenDict
+
+FLOATS = st.floats(allow_nan=False)
+
+
+TEXTS = st.text(max_size=10) | st.sampled_from(
+    [
+        "1e5",
+        "off",
+        "null",
+        "~",
+        "",
+        " a",
+        "a ",
+        "#",
+        "- a",
+        "a: b",
+        "'",
+        '"',
+        "2020-01-01",
+        "010",
+        "1_0",
+        ".5",
+        "=",
+        "<<",
+    ]
+)
+
+
+FREE = st.recursive(
+    st.none() | st.booleans() | st.integers() | FLOATS | TEXTS,
+    lambda inner: st.tuples(inner) | st.dictionaries(TEXTS, inner, max_size=2).map(FrozenDict),
+    max_leaves=4,
+)

@@ -1,0 +1,37 @@
+"""Runs of the chaos experiment on two and more workers."""
+
+import json
+
+from tests.support.chaos.runs import Variant
+from tests.support.distributed.clusters import LocalCluster
+
+TWO_WORKERS = Variant("multi_worker_mirrored")
+SETS = (
+    "runtime.distribution_strategy=multi_worker_mirrored",
+    "runtime.collective_timeout_seconds=20",
+    "runtime.rendezvous_timeout_seconds=15",
+)
+
+
+def argv_of(workspace, model_dir, *sets, experiment="digits_chaos"):
+    words = [f"--set={word}" for word in (*TWO_WORKERS.sets(workspace.folder), *SETS, *sets)]
+    return ["train", f"--experiment={experiment}", f"--model_dir={model_dir}", *words]
+
+
+def cluster(workspace, model_dir, *sets, workers=2, **options):
+    argv = argv_of(workspace, model_dir, *sets, **options)
+    return LocalCluster({"worker": workers}, argv=argv, cwd=workspace.folder, folder=f"{model_dir}.output")
+
+
+def run_to_end(*arguments, **options):
+    with cluster(*arguments, **options) as started:
+        codes = set(started.start_all().wait_all().values())
+        assert codes == {0}, started.outputs()
+
+
+def phase_of(model_dir):
+    """What the chief says it does, or None before it says anything."""
+    try:
+        return json.loads((model_dir / "status.json").read_text())["phase"]
+    except (FileNotFoundError, ValueError):
+        return None

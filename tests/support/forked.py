@@ -1,0 +1,82 @@
+"""Commands in processes of their own that start in milliseconds: forked from one that has imported TensorFlow.
+
+The server imports TensorFlow but never starts its runtime, because a process that has started it cannot be forked.
+"""
+
+import dataclasses
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+from tests import ROOT
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.support.preload"])
+
+TIMEOUT_SECONDS = 240
+
+
+@dataclasses.dataclass(frozen=True)
+class Completed:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """`official-trainer ARGV…` in a child process, with its output in files of `folder`; `first` is called before."""
+
+    def __init__(self, argv, *, cwd, folder, env=None, first=None):
+        self._out, self._err = Path(folder) / "out.txt", Path(folder) / "err.txt"
+        target = (list(argv), str(cwd), str(self._out), str(self._err), dict(env or {}), first)
+        self.process = _context.Process(target=_main, args=target, daemon=True)
+        self.process.start()
+
+    @property
+    def out(self):
+        return self._out.read_text() if self._out.exists() else ""
+
+    @property
+    def err(self):
+        return self._err.read_text() if self._err.exists() else ""
+
+    def wait(self):
+        self.process.join(TIMEOUT_SECONDS)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise AssertionError(f"still running after {TIMEOUT_SECONDS} s:\n{self.out}\n{self.err}")
+        return Completed(self.process.exitcode, self.out, self.err)
+
+
+def run_command(argv, *, cwd, folder):
+    """Runs a command to its end."""
+    return Command(argv, cwd=cwd, folder=folder).wait()
+
+
+def _main(argv, cwd, out, err, env, first):
+    os.environ.update(env)
+    for stream, path in ((1, out), (2, err)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, stream)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    os.chdir(cwd)
+    sys.path.insert(0, cwd)
+    from official_trainer import cli
+
+    if first is not None:
+        first()
+    code = cli.main(argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def trained_digits(folder):
+    """Trains `digits_mlp` for a few steps, in a folder; returns its run directory."""
+    words = ["--experiment=digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "trainer.export.at_end=false"]
+    assert run_command(["train", f"--model_dir={folder}/run", *words], cwd=ROOT, folder=folder).code == 0
+    return folder / "run"

@@ -1,0 +1,71 @@
+"""Jobs of scripted processes, started by a launcher in a process of its own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests import ROOT
+
+TIMEOUT_SECONDS = 120
+
+
+class Launched:
+    """A launcher with its processes; `out` and `err` once it has ended."""
+
+    def __init__(self, folder, counts, sources, *, grace_seconds=60, log_dir=None, spawn=False, **options):
+        self.folder = Path(folder)
+        options = {"preload": [] if spawn else ["json"], "peers_seconds": 60, "first_seconds": 0, **options}
+        wanted = {"counts": counts, "sources": sources, "grace_seconds": grace_seconds, "log_dir": log_dir}
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.launch.launcher",
+            str(folder),
+            json.dumps({**wanted, "options": options}),
+        ]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def wait(self):
+        """Returns the exit code; nothing that was started may be left."""
+        try:
+            self.out, self.err = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            raise AssertionError(f"still running:\n{self.process.communicate()}") from None
+        assert not [pid for pid in self.pids() if is_alive(pid)], self.out
+        return self.process.returncode
+
+    def pids(self):
+        return [int(path.read_text()) for path in self.folder.glob("pid of *") if "." not in path.name]
+
+    def until(self, *marks):
+        """Waits until processes have left these marks."""
+        until(lambda: all((self.folder / mark).exists() for mark in marks), self.process)
+
+    def starter(self):
+        """Returns the pid of the process that started the others."""
+        pid = int((self.folder / "pid of worker 0").read_text())
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def until(is_so, process=None):
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while not is_so():
+        assert time.monotonic() < end, "waited for too long"
+        if process is not None and process.poll() is not None:
+            raise AssertionError(process.communicate())
+        time.sleep(0.01)
+
+
+def is_alive(pid):
+    """Whether a process runs; one that nobody has reaped yet does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False

@@ -1,0 +1,40 @@
+"""The launcher, for a job of scripted processes: `python -m tests.support.launch.launcher FOLDER JSON`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from official_trainer.cli import launch as verb
+from official_trainer.launch.local import attempt, local
+from official_trainer.launch.local.attempt import Options
+from official_trainer.launch.local.output import Printer
+from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role
+
+FOLDER, WANTED = sys.argv[1], json.loads(sys.argv[2])
+
+roles = tuple(
+    Role(
+        name=name,
+        count=count,
+        argv=("tests.support.launch.scripted_role", FOLDER, json.dumps(WANTED["sources"])),
+        environ={"SERVES": name} if name in DATA_ROLES else {},
+        ports=tuple(range(count)) if name in DATA_ROLES else (),
+    )
+    for name, count in WANTED["counts"].items()
+)
+job = JobSpec(roles=roles, grace_seconds=WANTED["grace_seconds"])
+printer = Printer(sys.stdout, log_dir=WANTED["log_dir"], paint=verb.paint_label)
+
+
+def newest():
+    steps = [int(path.name.removeprefix("step-")) for path in Path(FOLDER).glob("step-*")]
+    return max(steps, default=None)
+
+
+attempt.newest_step = local.newest_step = lambda model_dir: newest()
+outcome = local.launch(job, Options(**WANTED["options"]), printer)
+verb.report(outcome)
+assert "tensorflow" not in sys.modules
+sys.stdout.flush()
+os._exit(outcome.code)

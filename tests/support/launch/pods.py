@@ -1,0 +1,213 @@
+"""What the controllers of Kubernetes make of a manifest: pods with names, labels and environments; run as processes.
+
+Each pod has a network namespace with an address of its own, and sees the others' names in an `/etc/hosts` of its own
+mount namespace.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests import ROOT
+from tests.support.distributed import networks
+from tests.support.forked import Command
+
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
+TIMEOUT_SECONDS = 150
+
+
+class Pod:
+    """A pod as its controller makes it: name of its host, labels, the manifest's spec, variables on top of it."""
+
+    def __init__(self, host, labels, spec, more):
+        self.host, self.spec = host, spec
+        (self.container,) = spec["containers"]
+        self._labels = labels
+        told = {each["name"]: self._value(each) for each in self.container["env"]}
+        self.environ = told | more
+        words = [*self.container["command"], *self.container["args"]]
+        self.argv = [_expanded(word, self.environ) for word in words]
+
+    def _value(self, variable):
+        if "value" in variable:
+            return _expanded(variable["value"], {})
+        path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+        return self._labels[re.fullmatch(r"metadata\.labels\['(.*)'\]", path)[1]]
+
+
+def pods_of_jobset(manifest):
+    """Returns the pods by (role, index), as the JobSet and Job controllers make them."""
+    name, pods = manifest["metadata"]["name"], {}
+    subdomain = manifest["spec"]["network"]["subdomain"]
+    for replicated in manifest["spec"]["replicatedJobs"]:
+        job, role = replicated["template"]["spec"], replicated["name"]
+        assert (job["completionMode"], job["completions"]) == ("Indexed", job["parallelism"])
+        for number in range(replicated["replicas"]):
+            labels = {
+                "jobset.sigs.k8s.io/jobset-name": name,
+                "jobset.sigs.k8s.io/replicatedjob-name": role,
+                "jobset.sigs.k8s.io/job-index": str(number),
+                **job["template"]["metadata"]["labels"],
+            }
+            for index in range(job["completions"]):
+                host = f"{name}-{role}-{number}-{index}.{subdomain}"
+                more = {"JOB_COMPLETION_INDEX": str(index)}
+                pods[role, number * job["completions"] + index] = Pod(host, labels, job["template"]["spec"], more)
+    return pods
+
+
+def pods_of_tfjob(manifest, namespace="default"):
+    """Returns the pods by (role, index), as the training operator makes them."""
+    name, replicas = manifest["metadata"]["name"], manifest["spec"]["tfReplicaSpecs"]
+    hosts = {
+        role.lower(): [f"{name}-{role.lower()}-{i}.{namespace}.svc" for i in range(spec["replicas"])]
+        for role, spec in replicas.items()
+    }
+    cluster = {role: [f"{host}:2222" for host in found] for role, found in hosts.items()}
+    pods = {}
+    for role, spec in replicas.items():
+        for index, host in enumerate(hosts[role.lower()]):
+            task = {"type": role.lower(), "index": index}
+            config = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+            is_alone = sum(map(len, hosts.values())) == 1
+            more = {} if is_alone else {"TF_CONFIG": config}
+            pods[role.lower(), index] = Pod(host, {}, spec["template"]["spec"], more)
+    return pods
+
+
+def _expanded(text, environ):
+    """Puts variables in as Kubernetes does."""
+
+    def put_in(match):
+        if match[0] == "$$":
+            return "$"
+        return environ.get(match[1], match[0])
+
+    return re.sub(r"\$\$|\$\(([^)]*)\)", put_in, text)
+
+
+class Nodes:
+    """Runs pods as processes; use it in a `with` block, after whose end none is left."""
+
+    def __init__(self, pods, folder, cwd, *, spare=0):
+        self._pods, self._folder, self._cwd = pods, Path(folder), cwd
+        self._network = networks.Network(len(pods) + spare)
+        self._places = {name: number for number, name in enumerate(pods)}
+        self._hosts = self._folder / "hosts"
+        self._commands = {}
+
+    def __enter__(self):
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(self._network)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._write_hosts()
+        return self
+
+    def __exit__(self, *error):
+        for command in self._commands.values():
+            command.process.kill()
+            command.process.join(TIMEOUT_SECONDS)
+        self._stack.close()
+
+    def _write_hosts(self):
+        """Says where each pod is; in place, because the file is mounted."""
+        rows = [f"{self._network.addresses[place]} {self._pods[name].host}" for name, place in self._places.items()]
+        self._hosts.write_text("\n".join(["127.0.0.1 localhost", *rows, ""]))
+
+    def start(self, *name):
+        """Starts a pod's container, forked from a process that has imported TensorFlow."""
+        pod = self._pods[name]
+        assert pod.argv[:3] == ["python", "-m", "official_trainer"]
+        folder = self._folder / f"{'-'.join(map(str, name))}-{len(list(self._folder.iterdir()))}"
+        folder.mkdir()
+        first = Entrance(self._network.entrance(self._places[name]), str(self._hosts))
+        self._commands[name] = Command(pod.argv[3:], cwd=self._cwd, folder=folder, env=pod.environ, first=first)
+
+    def start_all(self):
+        for name in self._pods:
+            self.start(*name)
+        return self
+
+    def move(self, name, number):
+        """Gives a pod another node, and so another address, for its next start."""
+        self._places[name] = len(self._pods) + number
+        self._write_hosts()
+
+    def kill(self, *name):
+        self._commands[name].process.kill()
+        self._commands[name].process.join(TIMEOUT_SECONDS)
+
+    def terminate(self, *name):
+        os.kill(self._commands[name].process.pid, signal.SIGTERM)
+
+    def out(self, *name):
+        return self._commands[name].out
+
+    def err(self, *name):
+        return self._commands[name].err
+
+    def is_alive(self, *name):
+        return self._commands[name].process.exitcode is None
+
+    def wait(self, *name):
+        """Returns the exit code of a pod's newest container."""
+        process = self._commands[name].process
+        process.join(TIMEOUT_SECONDS)
+        assert process.exitcode is not None, f"{name} still runs\n{self.outputs()}"
+        return process.exitcode
+
+    def wait_all(self):
+        """Returns exit codes by (role, index)."""
+        return {name: self.wait(*name) for name in self._commands}
+
+    def outputs(self):
+        return "\n".join(f"--- {name}\n{each.out}\n{each.err}" for name, each in self._commands.items())
+
+    def run_anew(self):
+        """Runs all containers as new processes with nothing in their environment but what the manifest says."""
+        running = {}
+        for name, pod in self._pods.items():
+            machine = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
+            first = Entrance(self._network.entrance(self._places[name]), str(self._hosts))
+            running[name] = subprocess.Popen(
+                [sys.executable, *pod.argv[1:]],
+                cwd=self._cwd,
+                env={**machine, **pod.environ},
+                preexec_fn=first,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        try:
+            said = {name: process.communicate(timeout=TIMEOUT_SECONDS)[0] for name, process in running.items()}
+        finally:
+            for process in running.values():
+                process.kill()
+        return {name: process.returncode for name, process in running.items()}, said
+
+
+class Entrance:
+    """What a process has to call to be in a pod."""
+
+    def __init__(self, network, hosts):
+        self._network, self._hosts = network, hosts
+
+    def __call__(self):
+        self._network()
+        libc = ctypes.CDLL(None, use_errno=True)
+        private = libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+        if private or libc.mount(self._hosts.encode(), b"/etc/hosts", None, MS_BIND, None):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def why_not():
+    """Returns why no pods can be run here; an empty text if they can."""
+    if os.geteuid():
+        return "only root may make the namespaces that stand for pods"
+    return networks.why_not()

@@ -1,0 +1,122 @@
+"""Jobs as engines get them, in files that people read: `launch/examples/`, and `tests/data/rendered/` for other cases.
+
+`python -m tests.support.launch.rendered` writes them anew, after a change that is meant; the difference is the review.
+"""
+
+import dataclasses
+
+import yaml
+
+from official_trainer import config
+from official_trainer.launch.spec import training_job
+from official_trainer.launch.targets.kubernetes import Kubernetes
+from official_trainer.launch.targets.kubernetes_profile import KubernetesProfile
+from official_trainer.launch.targets.skypilot import SkyPilot, SkyPilotProfile
+from tests import ROOT
+from tests.support.launch import examples, rendered_google
+
+FOLDER = ROOT / "tests" / "data" / "rendered"
+IMAGE = "image: registry.example.com/trainer:1\n"
+RUN = "gs://bucket/digits"
+KUBERNETES = {
+    "jobset-workers": f"""{IMAGE}
+workers: 2
+namespace: research
+queue: team-a
+priority_class: batch
+service_account: trainer
+image_pull_secrets: [registry]
+labels: {{team: vision}}
+node_selector: {{disk: ssd}}
+tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
+resources: {{cpus: 8, memory_gib: 30, gpus: 2}}
+volumes: [{{claim: datasets, path: /data, read_only: true}}]
+environ: {{GREETING: costs $5, SWITCH: 'y', RATE: '1e3'}}
+secrets: {{WANDB_API_KEY: {{secret: wandb, key: api-key}}}}
+ttl_seconds: 86400
+""",
+    "jobset-servers": f"""{IMAGE}
+workers: 2
+ps: 1
+evaluator: true
+max_restarts: 3
+resources: {{cpus: 4}}
+ps_resources: {{memory_gib: 1.5}}
+""",
+    "jobset-tpu": f"""{IMAGE}
+tpu: {{accelerator: tpu-v5-lite-podslice, topology: 2x4, spot: true}}
+""",
+    "tfjob-workers": f"""{IMAGE}
+kind: tfjob
+workers: 2
+""",
+    "tfjob-servers": f"""{IMAGE}
+kind: tfjob
+workers: 2
+ps: 1
+""",
+}
+
+
+SKYPILOT = {
+    "skypilot-workers": """
+workers: 2
+infra: gcp/us-central1
+accelerator: A100
+spot: true
+disk_gib: 200
+resources: {cpus: 8, memory_gib: 32.5, gpus: 4}
+setup: python3 -m pip install --constraint requirements.lock .
+file_mounts: {/data: gs://bucket/data}
+environ: {GREETING: costs $5, SWITCH: 'y'}
+secrets: [WANDB_API_KEY]
+""",
+    "skypilot-alone": IMAGE,
+}
+
+
+def profile_of(text, kind=KubernetesProfile):
+    return config.resolve(kind(), params_overrides=[text]).config
+
+
+def job_for(profile, *words, model_dir=RUN, name="digits-1a2b3c4d", strategy="auto"):
+    argv = ["--experiment=digits_mlp", f"--model_dir={model_dir}", *words]
+    mode = [] if any(word.startswith("--mode=") for word in words) else ["--mode=train"]
+    job = training_job(profile.counts, [*argv, *mode], grace_seconds=35.0)
+    return dataclasses.replace(job, name=name, model_dir=model_dir, cwd="/home/me/workspace", strategy=strategy)
+
+
+def manifest_of(text, *words, **changes):
+    """Returns the object that kubectl gets, as plain values."""
+    profile = profile_of(text)
+    (file,) = Kubernetes(profile).render(job_for(profile, *words, **changes)).files.values()
+    return yaml.safe_load(file)
+
+
+def texts():
+    """Returns the files for Kubernetes and SkyPilot by name, without what `launch/examples/gke.yaml` shows too."""
+    asked = {name: Kubernetes(profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"}
+    asked |= {name: SkyPilot(profile_of(text, SkyPilotProfile)) for name, text in SKYPILOT.items()}
+    found = {}
+    for name, target in asked.items():
+        (found[f"{name}.yaml"],) = target.render(job_for(target.profile)).files.values()
+    return found
+
+
+def expected():
+    """Returns every file that is kept, by its path."""
+    sources = {examples.FOLDER: examples.texts(), FOLDER: texts(), rendered_google.FOLDER: rendered_google.texts()}
+    return {folder / name: text for folder, found in sources.items() for name, text in found.items()}
+
+
+def kept():
+    """Returns the paths of the files that are there."""
+    folders = (examples.FOLDER, FOLDER, rendered_google.FOLDER)
+    return {path for folder in folders for path in folder.iterdir() if path.is_file()}
+
+
+if __name__ == "__main__":
+    for path in kept():
+        path.unlink()
+    for path, text in expected().items():
+        path.write_text(text)

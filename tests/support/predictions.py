@@ -1,0 +1,45 @@
+"""Tasks whose predictions can be told apart, and reading what they left behind."""
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from official_trainer import inputs
+from official_trainer.tasks import random_streams
+from tests.support import toy
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in Path(directory).iterdir() if not path.name.startswith(".")}
+
+
+def records(params, input_context):
+    return inputs.from_tfrecords(params, input_context, parse_fn=parse)
+
+
+def parse(record):
+    return tf.io.decode_raw(record, tf.float32)
+
+
+def stream(params, input_context):
+    size = input_context.get_per_replica_batch_size(params.global_batch_size)
+    return tf.data.Dataset.from_tensor_slices(toy.FEATURES).batch(size)
+
+
+def arrays(params, input_context):
+    return inputs.from_arrays(toy.FEATURES, params, input_context)
+
+
+class Noisy(toy.ToyTask):
+    """Draws, in two ways, and returns several outputs in a nest; some are left out."""
+
+    pipeline = None
+
+    def build_inputs(self, params, input_context=None):
+        return type(self).pipeline(params, input_context)
+
+    def inference_step(self, inputs, model):
+        logits = model(inputs, training=False)
+        noise = tf.random.stateless_normal(tf.shape(logits), random_streams.seed("noise"))
+        drawn = tf.random.uniform([tf.shape(inputs)[0]])
+        return {"logits": logits, "with": {"noise": logits + noise, "none": None}, "drawn": drawn, "features": inputs}

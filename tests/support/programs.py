@@ -1,0 +1,78 @@
+"""Small models, data and callbacks for programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from official_trainer.lazy import keras
+
+EXAMPLES, FEATURES, CLASSES = 50, 6, 3
+
+
+@pytest.fixture(scope="module")
+def data():
+    return examples()
+
+
+def examples():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int32) + (x[:, 1] > 0.5).astype(np.int32)
+    return x, y
+
+
+def build(seed: int = 1) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    pixels = keras.Input([FEATURES])
+    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(pixels)
+    return keras.Model(pixels, keras.layers.Dense(CLASSES)(keras.layers.BatchNormalization()(hidden)))
+
+
+def compiled(owner, **settings):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    owner.compile(**{"optimizer": "adam", "loss": loss, "metrics": ["accuracy"], **settings})
+    return owner
+
+
+class Diary(keras.callbacks.Callback):
+    """Writes down every call."""
+
+    def __init__(self, batches: bool = True) -> None:
+        super().__init__()
+        self.calls = []
+        for name in dir(keras.callbacks.Callback):
+            if name.startswith(("on_train", "on_test", "on_epoch")) and (batches or "batch" not in name):
+                setattr(self, name, self._writing(name))
+
+    def _writing(self, name):
+        def write(*arguments, **keywords):
+            logs = keywords.get("logs")
+            found = [a for a in arguments if not isinstance(a, dict)]
+            logs = next((a for a in arguments if isinstance(a, dict)), logs)
+            self.calls.append((name, *found, {k: float(v) for k, v in (logs or {}).items()}))
+
+        return write
+
+    def _implements_train_batch_hooks(self):
+        return any("train_batch" in name for name in vars(self))
+
+    def _implements_test_batch_hooks(self):
+        return any("test_batch" in name for name in vars(self))
+
+
+class Halves(keras.utils.Sequence):
+    """Batches of two sizes; says how often an epoch has ended."""
+
+    def __init__(self, data):
+        super().__init__()
+        self._data, self.epochs = data, 0
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return tuple(array[number * 20 : (number + 1) * 20] for array in self._data)
+
+    def on_epoch_end(self):
+        self.epochs += 1

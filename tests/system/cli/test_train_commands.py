@@ -1,0 +1,166 @@
+"""Commands as users give them, in processes of their own: every experiment, exit codes, kills."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.tasks import registry
+from official_trainer.tracking.jsonl import read_rows
+from tests import ROOT
+from tests.support.cases import cases
+from tests.support.forked import Command, run_command
+from tests.support.runs import rows, values
+
+
+def train(model_dir, *words, experiment="digits_cnn", folder=None):
+    argv = ["train", f"--experiment={experiment}", f"--model_dir={model_dir}", *words]
+    return run_command(argv, cwd=ROOT, folder=folder or Path(model_dir).parent)
+
+
+def smoke(experiment):
+    return f"--config_file=configs/smoke/{experiment}.yaml"
+
+
+def record(model_dir, name="run.json"):
+    return json.loads((Path(model_dir) / name).read_text())
+
+
+@pytest.mark.parametrize("experiment", sorted(registry.experiments(ROOT)))
+def test_every_experiment_runs_from_its_smoke_config(experiment, model_dir):
+    """T20, T19, G9: trains, evaluates, saves and exports in seconds, on real data."""
+    done = train(model_dir, smoke(experiment), experiment=experiment)
+    assert done.code == 0, done.err
+    described = record(model_dir)
+    assert described["status"] == "done"
+    assert described["steps"]["end"] == 20
+    assert committed_steps(model_dir) == (10, 20)
+    assert [r["step"] for r in read_rows(f"{model_dir}/metrics.jsonl") if r["split"] == "validation"] == [10, 20]
+    assert described["best"]["metric"].replace("|", "/") in described["final_metrics"]
+    assert (Path(model_dir) / "export/saved_model/saved_model.pb").exists()
+
+
+def test_digits_cnn_learns(model_dir):
+    """The experiment of the README: at least 97 % of held-out digits are read right."""
+    done = train(model_dir, "--quiet")
+    assert done.code == 0, done.err
+    assert done.out == ""
+    assert record(model_dir)["best"]["value"] >= 0.97
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+def test_other_strategies_from_the_command_line(strategy, model_dir):
+    """T16: one device, and two replicas on a split CPU."""
+    sets = [f"--set=runtime.distribution_strategy={strategy}", "--set=runtime.num_logical_cpus=2"]
+    done = train(model_dir, smoke("digits_mlp"), *sets, experiment="digits_mlp")
+    assert done.code == 0, done.err
+    assert ("2 replicas" if strategy == "mirrored" else "one device") in done.out
+
+
+@pytest.mark.parametrize(
+    ("sets", "policy"),
+    [
+        (["runtime.mixed_precision_dtype=bfloat16"], "bfloat16"),
+        (["runtime.mixed_precision_dtype=float16", "runtime.loss_scale=dynamic"], "float16"),
+        (["runtime.enable_xla=true"], "xla"),
+        (["runtime.run_eagerly=true", "trainer.train_steps=2"], "eager"),
+        (["trainer.optimizer_config.ema={average_decay: 0.9}"], "ema"),
+    ],
+)
+def test_runtime_settings_from_the_command_line(sets, policy, model_dir):
+    """T13, T15: precision, loss scaling, XLA, eager mode, averaging."""
+    words = [f"--set={value}" for value in sets]
+    done = train(model_dir, smoke("digits_mlp"), *words, experiment="digits_mlp")
+    assert done.code == 0, done.err
+    assert record(model_dir)["final_metrics"]["validation_loss"] > 0
+
+
+def test_a_loss_that_blows_up_ends_with_exit_code_4(model_dir):
+    """N6, G8: and no bad state is saved."""
+    rate = "--set=trainer.optimizer_config.learning_rate.cosine.initial_learning_rate=1e30"
+    done = train(model_dir, smoke("digits_mlp"), rate, experiment="digits_mlp")
+    assert done.code == 4
+    assert done.err.startswith("strategy off: CPU:0\nerror: the training loss is ")
+    assert "Traceback" not in done.err
+    assert committed_steps(model_dir) == ()
+    assert record(model_dir, "status.json")["exit_code"] == 4
+
+
+def test_a_foreign_directory_is_not_touched(tmp_path):
+    """N6: exit code 2, nothing written."""
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("x")
+    done = train(tmp_path / "thesis", smoke("digits_mlp"), experiment="digits_mlp", folder=tmp_path)
+    assert done.code == 2
+    assert "holds chapter1.tex, but no run of this program" in done.err
+    assert os.listdir(tmp_path / "thesis") == ["chapter1.tex"]
+
+
+def test_a_directory_of_another_experiment_is_refused(model_dir):
+    """N6, T20: exit code 2, with the experiment that lives there."""
+    assert train(model_dir, smoke("diabetes"), experiment="diabetes").code == 0
+    done = train(model_dir, smoke("digits_mlp"), experiment="digits_mlp")
+    assert done.code == 2
+    assert "holds a run of the experiment 'diabetes', not 'digits_mlp'" in done.err
+
+
+def wait_for_row(command, model_dir, step):
+    path = Path(model_dir) / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (path.exists() and any(row["step"] >= step for row in read_rows(str(path)))):
+        assert command.process.is_alive(), command.wait()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def long_run(model_dir, tmp_path):
+    words = [
+        "--set=trainer.train_steps=600",
+        "--set=trainer.checkpoint_interval=100",
+        "--set=trainer.steps_per_loop=20",
+    ]
+    argv = ["train", "--experiment=digits_cnn", f"--model_dir={model_dir}", *words, "--set=trainer.export.at_end=false"]
+    return Command(argv, cwd=ROOT, folder=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert long_run(folder / "run", folder).wait().code == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize(("number", "code"), cases([(signal.SIGKILL, -9), (signal.SIGTERM, 143)], (signal.SIGKILL, -9)))
+def test_a_killed_run_ends_as_if_nothing_had_happened(number, code, unbroken, model_dir, tmp_path):
+    """N1, N5, N15: the same command again ends with the same bits and the same rows."""
+    for step in (100, 300):
+        command = long_run(model_dir, tmp_path)
+        wait_for_row(command, model_dir, step)
+        os.kill(command.process.pid, number)
+        assert command.wait().code == code
+        if number == signal.SIGTERM:
+            status = record(model_dir, "status.json")
+            assert (status["phase"], status["exit_code"]) == ("preempted", 143)
+            assert status["last_checkpoint_step"] == max(committed_steps(model_dir))
+    assert long_run(model_dir, tmp_path).wait().code == 0
+    ours, theirs = values(model_dir, 600), values(unbroken, 600)
+    assert ours.keys() == theirs.keys()
+    assert [n for n in ours if ours[n].tobytes() != theirs[n].tobytes()] == []
+    assert rows(model_dir) == rows(unbroken)
+
+
+def test_eval_and_export_of_a_run(unbroken, tmp_path):
+    """T10, T19: both verbs find the experiment and its config in the run directory."""
+    done = run_command(["eval", f"--model_dir={unbroken}", "--json"], cwd=ROOT, folder=tmp_path)
+    assert json.loads(done.out)["accuracy"] > 0.9
+    # Alone, whatever the run trains on: so does an evaluator beside it.
+    argv = ["eval", f"--model_dir={unbroken}", "--json", "runtime.distribution_strategy=multi_worker_mirrored"]
+    alone = run_command(argv, cwd=ROOT, folder=tmp_path)
+    assert json.loads(alone.out) == json.loads(done.out)
+    argv = ["export", f"--model_dir={unbroken}", "--checkpoint=best", f"--output_dir={tmp_path}/model"]
+    assert run_command(argv, cwd=ROOT, folder=tmp_path).code == 0
+    assert (tmp_path / "model" / "saved_model.pb").exists()

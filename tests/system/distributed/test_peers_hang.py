@@ -1,0 +1,128 @@
+"""A process of a run hangs though it lives and listens: every process ends, says why, and the exit codes are right."""
+
+import json
+import shutil
+import signal
+import tempfile
+
+import pytest
+
+from tests import ROOT
+from tests.support.distributed.clusters import LocalCluster
+
+EXPERIMENT = ROOT / "chaos" / "workspace" / "experiments" / "held.py"
+LIMITS = ("runtime.stall_floor_seconds=8", "runtime.stall_startup_seconds=60", "runtime.collective_timeout_seconds=10")
+
+
+def be_impatient():
+    """Has the watchdog take twice the longest gap for a stall, and not ten times: to trace a step takes seconds."""
+    from official_trainer.runs.health import watchdog
+
+    watchdog.FACTOR = 2
+
+
+class Run:
+    """Two workers on `held`, of which one is held in a phase."""
+
+    def __init__(self, folder, phase, *, held, sets=LIMITS, hard=""):
+        self.model_dir, self.mark = folder / "run", folder / "held"
+        (folder / "experiments").mkdir()
+        shutil.copy(EXPERIMENT, folder / "experiments")
+        words = [f"--set={word}" for word in ("runtime.distribution_strategy=multi_worker_mirrored", *sets)]
+        self.cluster = LocalCluster(
+            {"worker": 2},
+            argv=["train", "--experiment=held", f"--model_dir={self.model_dir}", *words],
+            cwd=folder,
+            folder=tempfile.mkdtemp(prefix="output-", dir=folder),
+            first=be_impatient,
+        )
+        self._env = {"HOLD": phase, "HELD": str(self.mark), "HOLD_SECONDS": "10000", "HOLD_HARD": hard}
+        self._held = held
+
+    def __enter__(self):
+        for index in (0, 1):
+            self.cluster.start("worker", index, env=self._env if index == self._held else None)
+        self.cluster.wait_for(self.mark.exists)
+        return self
+
+    def __exit__(self, *error):
+        self.cluster.__exit__(*error)
+
+    def codes(self):
+        return [self.cluster.wait("worker", index) for index in (0, 1)]
+
+    def report(self, index):
+        """Returns the only report of a process."""
+        folder = self.model_dir if index == 0 else self.model_dir / "workers" / "worker-1"
+        (path,) = folder.glob("stall-*.txt")
+        return path.read_text()
+
+    def recorded(self, index):
+        folder = self.model_dir if index == 0 else self.model_dir / "workers" / "worker-1"
+        return json.loads((folder / "status.json").read_text())["exit_code"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("held", [0, 1])
+def test_who_hangs_says_5_and_who_waited_for_it_says_75(tmp_path, held):
+    """N12, T16: an input pipeline hangs for ever: both end with their stacks, and the other one knows who it was."""
+    with Run(tmp_path, "input", held=held) as run:
+        codes, said = run.codes(), run.cluster.outputs()
+        other = 1 - held
+        assert (codes[held], codes[other]) == (5, 75), said
+        assert "while waiting for the next batch at step " in run.report(held), said
+        assert "in hold\n" in run.report(held), said
+        assert f"worker {held} is waiting for the next batch at step " in run.cluster.err("worker", other), said
+        assert "Stacks of process" in run.report(other), said
+        assert "collective.py" in run.report(other), said
+        assert run.recorded(other) == 75
+
+
+@pytest.mark.full
+def test_a_chief_that_hangs_in_a_save_is_the_only_one_that_complains(tmp_path):
+    """N12, T16: the others have nothing to do meanwhile, and only lose it."""
+    limits = (*LIMITS, "runtime.stall_startup_seconds=8")
+    with Run(tmp_path, "save", held=0, sets=limits) as run:
+        codes, said = run.codes(), run.cluster.outputs()
+        assert codes == [5, 75], said
+        assert "in hold\n" in run.report(0), said
+        assert not list((run.model_dir / "workers").rglob("stall-*")), said
+        assert "error: lost worker 0 (127.0.0.1:" in run.cluster.err("worker", 1), said
+        assert "Stacks" not in run.cluster.err("worker", 1), said
+
+
+@pytest.mark.full
+def test_an_evaluation_that_hangs_ends_too(tmp_path):
+    """N12, T16: nobody can tell who waits for whom there, so nobody is blamed, and each says where it is."""
+    with Run(tmp_path, "evaluate_input", held=0, sets=(*LIMITS, "runtime.stall_startup_seconds=8")) as run:
+        codes, said = run.codes(), run.cluster.outputs()
+        assert codes[0] == 5, said
+        assert codes[1] in (5, 75, -signal.SIGABRT), said  # not 5 if it has seen the other one end
+        assert "while evaluating" in run.report(0), said
+        assert "in hold\n" in run.report(0), said
+        assert "is evaluating" not in said  # of a process, by another one
+
+
+@pytest.mark.full
+def test_sigterm_ends_all_in_the_grace_period_though_one_hangs(tmp_path):
+    """N5, T16: the steps since the last checkpoint are lost, so it is 75 and no 143, whoever hangs."""
+    sets = ("runtime.stop_grace_seconds=2", "runtime.collective_timeout_seconds=12")
+    with Run(tmp_path, "input", held=1, sets=sets) as run:
+        run.cluster.wait_for((run.model_dir / "workers" / "worker-1" / "late.json").exists)  # not before: it prefetches
+        for index in (0, 1):
+            run.cluster.signal("worker", index, signal.SIGTERM)
+        codes, said = run.codes(), run.cluster.outputs()
+        assert codes == [75, 75], said
+        assert "stop_grace_seconds=2 later the run had not ended" in run.cluster.err("worker", 1), said
+        assert "the last good checkpoint is the chief's" in run.cluster.err("worker", 1), said
+
+
+@pytest.mark.full
+def test_sigterm_to_the_one_that_waits_leaves_the_other_to_its_watchdog(tmp_path):
+    """N5, N12: whoever is asked ends in the grace period; who hangs, and was not asked, says so within its limits."""
+    with Run(tmp_path, "input", held=0, sets=(*LIMITS, "runtime.stop_grace_seconds=1")) as run:
+        run.cluster.wait_for((run.model_dir / "workers" / "worker-0" / "late.json").exists)
+        run.cluster.signal("worker", 1, signal.SIGTERM)
+        codes, said = run.codes(), run.cluster.outputs()
+        assert codes == [5, 75], said
+        assert "the last good checkpoint is the chief's" in run.cluster.err("worker", 1), said

@@ -1,0 +1,102 @@
+"""Whoever is struck, however, in whatever phase: nobody hangs, and the same command again ends with the same bits."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from official_trainer.checkpoints.manifest import committed_steps
+from tests.support.cases import cases
+from tests.support.chaos.campaign import Tally
+from tests.support.chaos.compare import differences
+from tests.support.distributed.coordinated import LONG, Run
+from tests.support.distributed.workers import cluster, phase_of
+
+VICTIMS = {"chief": [0], "worker": [1], "all": [0, 1], "nobody": []}
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+PHASES = ("build", "train", "evaluate", "save")
+CASES = [(victim, number, phase) for phase in PHASES for number in SIGNALS for victim in ("chief", "worker", "all")]
+
+
+def strike(workspace, model_dir, victim, number, phase, chance):
+    """Starts two workers and strikes in the phase; returns exit codes, what was said, and whether it struck in time."""
+    with cluster(workspace, model_dir) as started:
+        started.start_all()
+        started.wait_for(lambda: phase_of(model_dir) == phase or not started.is_alive("worker", 0))
+        time.sleep(chance.uniform(0.0, 0.3))
+        for index in VICTIMS[victim]:
+            if started.is_alive("worker", index):
+                started.signal("worker", index, number)
+        if number == signal.SIGSTOP:
+            others = [index for index in (0, 1) if index not in VICTIMS[victim]]
+            for index in others:
+                started.wait("worker", index)
+            if not others:
+                time.sleep(1.0)
+            for index in VICTIMS[victim]:
+                if started.is_alive("worker", index):
+                    started.signal("worker", index, signal.SIGCONT)
+        return started.wait_all(), started.outputs()
+
+
+@pytest.mark.parametrize(("victim", "number", "phase"), cases(CASES, ("worker", signal.SIGKILL, "evaluate")), ids=str)
+def test_strikes(workspace, unbroken, tmp_path, tallied, request, victim, number, phase):
+    """N1, T16: exit codes say to start again, the newest checkpoint is never lost, and the run ends as if unbroken."""
+    chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
+    model_dir, tally, start = tmp_path / "run", Tally(trials=1), time.monotonic()
+    allowed = {0, 75, 143, -number}
+    if phase == "build":
+        # Nothing handles SIGTERM until TensorFlow is there; and it waits for those that are gone until it is killed.
+        allowed |= {-signal.SIGTERM, -signal.SIGKILL}
+    codes, said = strike(workspace, model_dir, victim, number, phase, chance)
+    assert set(codes.values()) <= allowed, (codes, said)
+    tally.kills, tally.phases[phase] = 1, 1
+    before = max(committed_steps(str(model_dir)), default=0)
+    codes, said = strike(workspace, model_dir, "nobody", number, "done", chance)
+    assert set(codes.values()) == {0}, (codes, said)
+    if before:
+        assert f"continuing from step {before}" in said or before == 48, said
+    assert differences(model_dir, unbroken) == {}
+    tally.seconds = time.monotonic() - start
+    tallied(tally)
+
+
+# Under a coordinator: not the bits, but the number of steps.
+
+ROLES_OF = {"chief": ["chief"], "worker": ["worker"], "ps": ["ps"], "all": ["chief", "worker", "ps"]}
+COORDINATED = [
+    (victim, number, phase) for phase in ("train", "evaluate", "save") for number in SIGNALS for victim in ROLES_OF
+]
+
+
+def strike_coordinated(run, victim, number, phase, chance):
+    """Strikes the first process of a role, or of all, in the phase; returns when the chief has ended."""
+    started = run.cluster
+    started.wait_for(lambda: phase_of(run.model_dir) == phase or not started.is_alive("chief"))
+    time.sleep(chance.uniform(0.0, 0.3))
+    for role in ROLES_OF[victim]:
+        if started.is_alive(role):
+            started.signal(role, 0, number)
+    if number == signal.SIGSTOP:
+        time.sleep(chance.uniform(1.0, 12.0))  # shorter and longer than what TensorFlow's connections bear
+        for role in ROLES_OF[victim]:
+            if started.is_alive(role):
+                started.signal(role, 0, signal.SIGCONT)
+    return started.wait("chief")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("role", "blow", "moment"), COORDINATED, ids=str)
+def test_strikes_under_a_coordinator(tmp_path, tallied, request, role, blow, moment):
+    """N1, T7: whoever is struck, the chief ends with a code to start again, or goes on; then the steps are exact."""
+    chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
+    start = time.monotonic()
+    with Run(tmp_path, *LONG) as run:
+        code = strike_coordinated(run, role, blow, moment, chance)
+        assert code in {0, 75, 143, -blow}, run.cluster.outputs()
+    if code != 0:
+        with Run(tmp_path, *LONG) as run:
+            assert run.cluster.wait("chief") == 0, run.cluster.outputs()
+    run.assert_done(600)
+    tallied(Tally(trials=1, kills=1, seconds=time.monotonic() - start, phases={moment: 1}))

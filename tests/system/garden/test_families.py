@@ -1,0 +1,159 @@
+"""Model Garden's experiments, trained from end to end on tiny data in the encodings that their own readers expect."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from official_trainer.checkpoints.manifest import committed_steps
+from tests import ROOT
+from tests.support import runs
+from tests.support.forked import run_command
+from tests.support.garden import data
+from tests.support.garden.families import CONFIGS, FAMILIES
+
+
+def families(where=lambda family: True):
+    found = [family for family in FAMILIES.values() if where(family)]
+    return [pytest.param(family, id=family.name, marks=() if family.is_quick else pytest.mark.full) for family in found]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("garden")
+    data.write(folder / "tiny_data")
+    return folder
+
+
+def command(family, model_dir, *config_files):
+    files = [f"--config_file={path}" for path in (family.overlay, *config_files)]
+    return ["train", f"--experiment={family.experiment}", *files, f"--model_dir={model_dir}"]
+
+
+def killing(folder, is_killed):
+    """Writes a config with which a run is killed after six steps, unless it was killed before."""
+    mark = folder / "was_killed"
+    mark.unlink(missing_ok=True) if is_killed else mark.touch()
+    kill = {"type": "command", "events": ["step"], "when": {"at_steps": [6]},
+            "argv": ["sh", "-c", f"test -e {mark} || {{ touch {mark}; kill -KILL $PPID; }}"]}  # fmt: skip
+    settings = {"async_checkpoint": False, "actions": [kill], "export": {"at_end": False}}
+    path = folder / "killing.yaml"
+    path.write_text(yaml.safe_dump({"trainer": settings}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def unbroken(folder):
+    """Returns a function that gives a finished run of a family."""
+    made = {}
+
+    def run_of(family):
+        if family.name not in made:
+            model_dir = folder / f"{family.name}_unbroken"
+            completed = run_command(
+                command(family, model_dir, killing(folder, is_killed=False)), cwd=folder, folder=folder
+            )
+            assert completed.code == 0, completed.err
+            made[family.name] = model_dir
+        return made[family.name]
+
+    return run_of
+
+
+@pytest.mark.parametrize("family", families())
+def test_a_family_trains_evaluates_and_keeps_its_best(family, unbroken):
+    """T11: the overlay's metric is one that the experiment gives, and decides about the best checkpoint."""
+    model_dir = unbroken(family)
+    best = json.loads((model_dir / "run.json").read_text())["best"]
+    rows = [row for row in runs.rows(model_dir) if row["split"] == "validation"]
+    assert [row["step"] for row in rows] == [4, 8]
+    assert best["value"] in [row[family.metric] for row in rows]
+    assert list(committed_steps(str(model_dir / "best"))) == [best["step"]]
+
+
+@pytest.mark.parametrize("family", families())
+def test_a_family_that_was_killed_ends_with_the_same_bits(family, unbroken, folder):
+    """N1: augmentation, shuffled files, dropout, stochastic depth and samplers draw what they would have drawn."""
+    expected, model_dir = unbroken(family), folder / f"{family.name}_killed"
+    argv = command(family, model_dir, killing(folder, is_killed=True))
+    assert run_command(argv, cwd=folder, folder=folder).code == -signal.SIGKILL
+    assert list(committed_steps(str(model_dir))) == [4]
+    completed = run_command(argv, cwd=folder, folder=folder)
+    assert completed.code == 0, completed.err
+    assert "restored" in completed.out + completed.err
+    assert runs.differences(str(model_dir), str(expected)) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", families(lambda family: family.serving))
+def test_our_savedmodel_computes_what_that_of_model_gardens_exporter_does(family, unbroken, folder):
+    """T19: the same signature, and from one checkpoint the same outputs."""
+    checkpoint, theirs = unbroken(family) / "ckpt-8", folder / f"{family.name}_theirs"
+    family.export(checkpoint, theirs)
+    argv = ["export", f"--model_dir={unbroken(family)}"]
+    completed = run_command(argv, cwd=folder, folder=folder)
+    assert completed.code == 0, completed.err
+    ours, theirs = (served(path) for path in (unbroken(family) / "export" / "saved_model", theirs))
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+SHAPES = {
+    (4, 3): [data.SIZE, data.SIZE, 3],
+    (5, 3): [4, 32, 32, 3],
+    (5, 1): [data.VOLUME, data.VOLUME, data.VOLUME, 1],
+}
+"""Of an image, a clip and a volume, by the rank of a batch and the channels."""
+
+
+def served(directory):
+    """Returns the outputs of a SavedModel's `serving_default` for one made-up example."""
+    serve = tf.saved_model.load(str(directory)).signatures["serving_default"]
+    rng = np.random.default_rng(0)
+    inputs = {}
+    for name, spec in serve.structured_input_signature[1].items():
+        length = data.PREDICTIONS if name == "masked_lm_positions" else data.SEQUENCE
+        shape = [length] if spec.dtype != tf.uint8 else SHAPES[len(spec.shape), spec.shape[-1]]
+        inputs[name] = tf.constant(rng.integers(0, 255 if spec.dtype == tf.uint8 else 2, [1, *shape]), spec.dtype)
+    return {name: value.numpy() for name, value in serve(**inputs).items()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", [pytest.param(family, id=family.name) for family in FAMILIES.values()])
+def test_model_garden_reads_the_overlay(family):
+    """T20: the file is no dialect: their parser takes it too, strictly."""
+    assert family.params().trainer.best_checkpoint_eval_metric == family.metric
+
+
+def test_each_overlay_is_of_a_family_and_says_how_it_is_run():
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == set(FAMILIES)
+    for family in FAMILIES.values():
+        comment = "".join(line for line in family.overlay.read_text().splitlines(True) if line.startswith("#"))
+        assert f"python -m tests.support.garden.data tiny_data {family.data}\n" in comment
+        overlay, model_dir = family.overlay.relative_to(ROOT), f"--model_dir=runs/{family.name}"
+        assert f"python train.py --experiment={family.experiment} --config_file={overlay} {model_dir}\n" in comment
+
+
+def test_data_are_the_same_each_time_and_small(tmp_path):
+    for copy in ("a", "b"):
+        data.write(tmp_path / copy)
+    written = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert len(written) >= 3 * len(data.KINDS)
+    for path in written:
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
+        assert (tmp_path / "a" / path).stat().st_size < 200_000
+
+
+@pytest.mark.full
+def test_what_nobody_can_export_is_said_and_the_run_is_whole(folder):
+    """T19: a task without signatures, under Model Garden's defaults, ends with a warning, not with an error."""
+    family = FAMILIES["electra"]
+    completed = run_command(command(family, folder / "not_exported"), cwd=folder, folder=folder)
+    assert completed.code == 0, completed.err
+    said = "warning: nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone: "
+    assert f"{said}ElectraPretrainTask: the model was not built with tf_keras.Input" in completed.err
+    assert committed_steps(str(folder / "not_exported"))

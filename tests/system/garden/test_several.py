@@ -1,0 +1,449 @@
+"""Experiments that users register with Model Garden's `exp_factory`: several tasks, several sets, one task."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from official.core import exp_factory
+from official.modeling import hyperparams
+from official.modeling.multitask import train_lib
+
+from official_trainer import config as configuration
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.config import ConfigError
+from official_trainer.engine.recovery import NonFiniteError
+from official_trainer.garden import index, to_garden
+from official_trainer.garden.sections import differences
+from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import registry
+from official_trainer.tracking.jsonl import read_rows
+from tests import ROOT
+from tests.support import runs
+from tests.support.chaos.at_writes import check_kills
+from tests.support.forked import Command, run_command
+from tests.support.garden.configs import assert_same
+
+WORKSPACE = ROOT / "tests" / "support" / "garden" / "workspace"
+NAMES = ("two_heads", "mine/doubling", "points_on_sets", "points_alone")
+EMA = "trainer.optimizer_config.ema={average_decay: 0.9, trainable_weights_only: true}"
+JOINT, QUIET = "trainer.trainer_type=joint", "trainer.export.at_end=false"
+MIRRORED = "runtime={distribution_strategy: mirrored, num_logical_cpus: 2}"
+
+
+def resolved(name, **layers):
+    return configuration.resolve(registry.get_config(name, WORKSPACE), experiment=name, **layers)
+
+
+def do(model_dir, *sets, name="two_heads", mode="train_and_eval"):
+    keras.backend.clear_session()
+    return run.run(name, resolved(name, sets=sets), mode=mode, model_dir=str(model_dir), quiet=True)
+
+
+def module():
+    """The workspace's module, as the newest `resolved` has imported it."""
+    return sys.modules["experiments.two_heads"]
+
+
+# Configurations.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_read_and_written_as_model_garden_does(name, tmp_path):
+    """T21, T14, T20: its values are theirs; our params.yaml is one to them, and to us again."""
+    ours, live_config = resolved(name), exp_factory.get_exp_config(name)
+    assert_same(ours, live_config)
+    params = tmp_path / "params.yaml"
+    params.write_text(configuration.dump(ours, origins=True, shared=True))
+    assert resolved(name, config_files=[str(params)]).config == ours.config
+    assert_same(ours, hyperparams.override_params_dict(live_config, str(params), is_strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("two_heads", "trainer.trainer_type=joint,trainer.train_steps=7"),
+        ("two_heads", "trainer.task_sampler.type=uniform"),
+        ("two_heads", "trainer.task_sampler.type=annealing,trainer.task_sampler.annealing.steps_per_epoch=3"),
+        ("two_heads", "trainer.task_sampler.proportional.alpha=0.5,task.model.hidden=9"),
+        ("two_heads", "{task: {task_routines: [{task_weight: 3.0}, {eval_steps: 1, task_config: {name: total}}]}}"),
+        ("two_heads", "{task: {model: {heads: [{units: 4}, {task_name: total}]}}, runtime: {num_gpus: 0}}"),
+        ("mine/doubling", "task.init_checkpoint=/a/b,task.model.dropout=0.5"),
+        ("points_on_sets", "{eval_tasks: [{eval_steps: 1}, {task_config: {shift: 2.0}, task_name: far}]}"),
+        ("points_on_sets", "task.shift=1.5,task.train_data.global_batch_size=4"),
+    ],
+)
+def test_overrides_mean_what_they_mean_there(name, text):
+    """T21, T20: the same words of a command line give the same configuration."""
+    ours, live_config = resolved(name, params_overrides=[text]), exp_factory.get_exp_config(name)
+    assert_same(ours, hyperparams.override_params_dict(live_config, text, is_strict=True))
+
+
+def test_one_item_of_a_list_is_set_by_its_number():
+    """T20: which Model Garden's flags cannot; the list keeps its other values."""
+    sets = ["task.task_routines.0.task_weight=3", "task.task_routines[-1].task_config.train_data.global_batch_size=4"]
+    first, last = resolved("two_heads", sets=sets).config.task.task_routines
+    assert (first.task_weight, first.task_config.train_data.global_batch_size) == (3.0, 10)
+    assert (last.task_weight, last.task_config.train_data.global_batch_size) == (0.5, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "said"),
+    [
+        ("two_heads", ["task.task_routines.0.task_wieght=3"], r"wieght: unknown field of TaskRoutine; .*'task_weight'"),
+        ("two_heads", ["task.task_routines.2.task_weight=3"], r"routines.2: there is no such item; allowed: 0 to 1"),
+        ("two_heads", ["task.model.hiden=3"], r"task.model.hiden: unknown field of TwoHeadsConfig; did you.*'hidden'"),
+        ("two_heads", ["task.model.heads.0.unit=3"], r"heads\[0\].unit: unknown field of HeadConfig; did you.*'units'"),
+        ("two_heads", ["trainer.trainer_type=jiont"], r"trainer_type: .*: interleaving, joint; did you.*'joint'"),
+        ("two_heads", ["trainer.task_sampler.type=unifrm"], r"task_sampler.type: .*uniform, prop.*did you.*'uniform'"),
+        ("two_heads", ["trainer.task_sampler.type=null"], r"task_sampler.type: is not set, and trainer_type=inter"),
+        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {total_steps: 5}}"],
+         r"annealing.total_steps: must be more than steps_per_epoch=5"),
+        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: 0}}"],
+         r"annealing.steps_per_epoch: must be at least 1, got 0"),
+        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: null}}"],
+         r"annealing.steps_per_epoch: must be at least 1, got null"),
+        ("two_heads", ["trainer.task_sampler.proportional.alpha=null"], r"proportional.alpha: is null; set a value"),
+        ("two_heads", ["trainer.task_sampler.proportional=null"], r"task_sampler.proportional: is null; set a value"),
+        ("two_heads", ["trainer.task_sampler=null"], r"trainer.task_sampler: a section cannot be null"),
+        ("two_heads", ["task.task_routines=null"], r"task.task_routines: is null; set a value"),
+        ("two_heads", ["task.task_routines.1=null"], r"task.task_routines\[1\]: is null; set a value"),
+        ("points_on_sets", ["eval_tasks=null"], r"eval_tasks: is null; set a value"),
+        ("two_heads", ["task.task_routines.0.task_weight=-1"], r"\[0\].task_weight: must be greater than 0, got -1.0"),
+        ("two_heads", ["task.task_routines.1.task_weight=null"], r"\[1\].task_weight: must be .* 0, got null"),
+        ("two_heads", ["task.task_routines.1.task_config.name=null"], r"\[1\].task_name: is not set; name the task"),
+        ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; add the section"),
+        ("two_heads", ["task.task_routines.1.task_name=points"], r"\[1\].task_name: 'points' is the name of task_r"),
+        ("two_heads", ["task.task_routines.1.task_name='a|b'"], r"\[1\].task_name: 'a\|b' contains '\|' or '/'"),
+        ("two_heads", ["task.task_routines.0.eval_steps=0"], r"\[0\].eval_steps: must be -1 \(all data\) or at"),
+        ("two_heads", ["task.task_routines=[]"], r"task.task_routines: names no task; add at least one TaskRoutine"),
+        ("two_heads", ["task.task_routines.0.task_config.train_data.enable_tf_data_service=true"],
+         r"\[0\].task_config.train_data.enable_tf_data_service: batches of several tasks do not come from a tf.data"),
+        ("two_heads", ["runtime={distribution_strategy: tpu, tpu: local}"], r"trainer_type: interleaving has batches"),
+        ("points_on_sets", ["eval_tasks.1.task_name=as_trained"], r"eval_tasks\[1\].task_name: 'as_trained' is the n"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(name, sets, said):
+    """T21, N8: by our rules for several tasks, in their sections."""
+    with pytest.raises(ConfigError, match=said):
+        resolved(name, sets=sets)
+
+
+def test_a_sampler_that_joint_training_does_not_read_is_warned_of():
+    """T21, T20: there it goes unsaid."""
+    found = resolved("two_heads", sets=[JOINT, "trainer.task_sampler.type=uniform"])
+    assert [w.message for w in found.warnings] == ["--set: trainer.task_sampler: has no effect with trainer_type=joint"]
+    assert resolved("two_heads", sets=[JOINT]).warnings == ()
+    assert resolved("two_heads", sets=[JOINT, "trainer.task_sampler.type=proportional"]).warnings == ()
+
+
+def test_equal_experiments_are_of_one_class_and_one_that_changes_is_read_anew(monkeypatch):
+    """T14: nothing of a workspace is kept, whose files change."""
+    assert type(resolved("two_heads").config) is type(resolved("two_heads").config)
+    monkeypatch.setitem(exp_factory._REGISTERED_CONFIGS, "two_heads", module().points_alone)
+    assert resolved("two_heads").config.task.shift == 0.0
+
+
+def test_what_is_no_experiment_is_refused(tmp_path):
+    """T14: a factory that returns a section, or one that another module has registered."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "wrong.py").write_text(
+        "from official.core import config_definitions, exp_factory\n"
+        "@exp_factory.register_config_factory('no_experiment')\n"
+        "def no_experiment():\n    return config_definitions.TaskConfig()\n"
+        "if False:\n"
+        "    @exp_factory.register_config_factory('two_heads')\n"
+        "    def two_heads(): ...\n"
+    )
+    resolved("two_heads")
+    with pytest.raises(
+        ConfigError, match=r"factory of experiment 'no_experiment' must return an Exp.*got a TaskConfig"
+    ):
+        registry.get_config("no_experiment", tmp_path)
+    with pytest.raises(ConfigError, match="does not register 'two_heads'; check whether the factory is inside an 'if'"):
+        registry.get_config("two_heads", tmp_path)
+
+
+def test_the_command_line_knows_them(tmp_path):
+    """T14, T20: listed from the source, shown by a name with a slash, checked with what differs from a run there."""
+    done = run_command(["list"], cwd=WORKSPACE, folder=tmp_path)
+    assert "two_heads       Classes and sums of points, with a shared layer." in done.out
+    done = run_command(["show", "mine/doubling", "task.model.hidden=4"], cwd=WORKSPACE, folder=tmp_path)
+    assert "hidden: 4  # --set" in done.out, done.err
+    argv = ["check", "--experiment=two_heads", "trainer.task_sampler.type=annealing", f"--model_dir={tmp_path}/run"]
+    done = run_command(
+        [*argv, f"--set={EMA}", "trainer.validation_summary_subdir=other"], cwd=WORKSPACE, folder=tmp_path
+    )
+    assert done.code == 0, done.out + done.err
+    for said in (
+        "drawn with runtime.seed; in Model Garden the seed is always 0",
+        "until rare tasks are the most frequent",
+        "Model Garden has no recovery for several tasks or sets",
+        "no evaluation uses them",
+        "in Model Garden it is always validation",
+        "SavedModel with points, sums",
+    ):
+        assert said in done.out, done.out
+
+
+def test_what_differs_is_said_of_named_sets_too():
+    """T20: Model Garden's driver for these has no recovery either."""
+    said = list(differences(resolved("points_on_sets").config))
+    assert any("no recovery" in line for line in said)
+    assert not any("no recovery" in line for line in differences(resolved("points_alone").config))
+
+
+# Runs.
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run to its end by the command line, with averages, which tests only read: its directory and output."""
+    folder = tmp_path_factory.mktemp("garden_several")
+    argv = ["train", "--experiment=two_heads", f"--model_dir={folder}/run", f"--set={EMA}"]
+    done = run_command(argv, cwd=WORKSPACE, folder=folder)
+    assert done.code == 0, done.out + done.err
+    return folder / "run", done
+
+
+def test_a_run_evaluates_each_task_and_keeps_the_best(finished):
+    """T21, T11, T13, T19: by one task's metric; each is served under its name."""
+    model_dir, _ = finished
+    found = [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "validation"]
+    assert [row["step"] for row in found] == [16, 30]
+    names = {"points/accuracy", "points/validation_loss", "sums/error", "sums/validation_loss"}
+    assert all(names <= row.keys() for row in found)
+    best = json.loads((model_dir / "run.json").read_text())["best"]
+    assert best["value"] == max(row["points/accuracy"] for row in found)
+    assert committed_steps(str(model_dir / "best")) == (best["step"],)
+    assert set(tf.saved_model.load(f"{model_dir}/export/saved_model").signatures) == {"points", "sums"}
+    assert any(name.startswith("average/") for name in runs.values(model_dir, 30))
+    assert do(model_dir, EMA, mode="eval")["points/accuracy"] == found[-1]["points/accuracy"]
+
+
+def test_joint_training_gives_what_model_gardens_driver_gives(tmp_path, monkeypatch):
+    """T21, T1: the same weights at the end, and the same results of the last evaluation."""
+    live_config = resolved("two_heads") and exp_factory.get_exp_config("two_heads")
+    monkeypatch.setattr(module(), "BUFFER", 1)  # what is shuffled has an order of its own on each side
+    metrics = do(tmp_path / "ours", JOINT, QUIET, "trainer.train_steps=18")
+    live_config.override(
+        {"trainer": {"trainer_type": "joint", "train_steps": 18, "steps_per_loop": 6, "summary_interval": 6}}
+    )
+    keras.backend.clear_session()
+    _, logs = train_lib.run_experiment(
+        distribution_strategy=tf.distribute.get_strategy(),
+        task=train_lib.multitask.MultiTask.from_config(live_config.task),
+        model=module().TwoHeads(live_config.task.model),
+        mode="train_and_eval",
+        params=live_config,
+        model_dir=str(tmp_path / "theirs"),
+        run_post_eval=True,
+    )
+    ours, theirs = runs.values(tmp_path / "ours", 18), runs.values(tmp_path / "theirs", 18)
+    weights = [name for name in theirs if name.startswith("model/") or "/m/" in name or "/v/" in name]
+    assert len(weights) >= 6
+    for name in weights:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(metrics["points/accuracy"], float(logs["points"]["accuracy"]), atol=1e-6)
+    np.testing.assert_allclose(metrics["sums/error"], float(logs["sums"]["error"]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "annealing"])
+def test_every_sampler_trains(sampler, tmp_path):
+    """T21: as its shares say; proportional sampling is the experiment's own."""
+    metrics = do(tmp_path / "run", QUIET, f"trainer.task_sampler.type={sampler}", "trainer.validation_interval=30")
+    assert metrics["points/accuracy"] > 0.5
+    rows = [row for row in read_rows(f"{tmp_path}/run/metrics.jsonl") if row["split"] == "train"]
+    assert {name for row in rows for name in row} >= {"points/training_loss", "sums/training_loss"}
+
+
+@pytest.mark.parametrize(
+    "name", ["points_on_sets", *(pytest.param(name, marks=pytest.mark.full) for name in ("two_heads", "mine/doubling"))]
+)
+def test_a_run_that_is_continued_ends_as_an_unbroken_one(name, tmp_path):
+    """T21, N1: averages, shuffled data and dropout included; continued twice, at steps that are no event's."""
+    sets = [EMA, QUIET] + ([] if name == "points_on_sets" else ["task.model.dropout=0.3"])
+    do(tmp_path / "whole", *sets, name=name)
+    for steps in (11, 23, 30):
+        do(tmp_path / "broken", *sets, f"trainer.train_steps={steps}", "trainer.validation_interval=30", name=name)
+    found = runs.differences(tmp_path / "broken", tmp_path / "whole")
+    assert [each for each in found if "metrics.jsonl" not in each] == []
+
+
+def test_a_loss_that_is_not_finite_is_recovered_from(tmp_path, monkeypatch):
+    """T21, T12: by the fields that Model Garden's driver for several tasks does not read."""
+    resolved("two_heads")
+    features = module().FEATURES.copy()
+    features[93] = np.nan
+    monkeypatch.setattr(module(), "FEATURES", features)
+    monkeypatch.setattr(module(), "BUFFER", 1)
+    sets = (JOINT, QUIET, "trainer.validation_interval=30", "trainer.best_checkpoint_eval_metric=")
+    with pytest.raises(NonFiniteError, match=r"the batch of step 10 did it"):
+        do(tmp_path / "run", *sets)
+    more = ("trainer.recovery_max_trials=9", "trainer.recovery_data=skip_batch", "trainer.train_steps=12")
+    do(tmp_path / "run", *sets, *more)
+    assert committed_steps(str(tmp_path / "run"))[-1] == 12
+
+
+def test_one_keras_model_for_all_tasks_is_interleaved(tmp_path, monkeypatch):
+    """T21: a function that is bound to the class of the model's section."""
+    resolved("two_heads")
+    configs, points, trainer = module().configs, module().PointsConfig, module().two_heads().trainer
+    routines = [
+        configs.TaskRoutine(task_name=name, task_config=points(shift=shift, **module().data(10)))
+        for name, shift in (("points", 0.0), ("moved", 1.0))
+    ]
+
+    def shared():
+        task = configs.MultiTaskConfig(model=module().TwoHeadsConfig(), task_routines=routines)
+        return configs.MultiTaskExperimentConfig(task=task, trainer=trainer)
+
+    shared.__module__ = "experiments.two_heads"
+    monkeypatch.setitem(exp_factory._REGISTERED_CONFIGS, "two_heads", shared)
+    build_model = module().PointsTask(points()).build_model
+    monkeypatch.setattr(module().TwoHeadsConfig, "_BUILDER", lambda self, config: build_model())
+    metrics = do(tmp_path / "run", "trainer.train_steps=60")
+    assert metrics["points/accuracy"] > 0.5
+    assert metrics["moved/accuracy"] > 0.5
+    assert set(tf.saved_model.load(f"{tmp_path}/run/export/saved_model").signatures) == {"points", "moved"}
+
+
+def test_named_sets_alone_are_evaluated_as_there(tmp_path):
+    """T21, B3, B4: `eval_tasks` of theirs, each with its own number of steps; the best by one of them."""
+    metrics = do(tmp_path / "run", name="points_on_sets")
+    assert {"as_trained/accuracy", "shifted/accuracy", "best_shifted|accuracy"} <= metrics.keys()
+    assert "accuracy" not in metrics
+    assert metrics["shifted/accuracy"] * 80 == pytest.approx(round(metrics["shifted/accuracy"] * 80), abs=1e-4)
+    assert committed_steps(str(tmp_path / "run" / "best"))
+    alone = do(tmp_path / "alone", QUIET, name="points_alone")
+    assert alone["accuracy"] == metrics["as_trained/accuracy"]
+    without = do(tmp_path / "without", QUIET, "eval_tasks=[]", "task.validation_data.global_batch_size=40",
+                 "task.validation_data.is_training=false", "trainer.best_checkpoint_eval_metric=",
+                 name="points_on_sets")  # fmt: skip
+    assert "accuracy" in without
+
+
+def test_a_joint_step_of_the_users_own_is_used(tmp_path):
+    """T21: a `MultiTask` that is bound to the class of the task section."""
+    sets = (QUIET, "trainer.train_steps=6", "trainer.best_checkpoint_eval_metric=")
+    do(tmp_path / "twice", *sets, name="mine/doubling")
+    do(tmp_path / "once", *sets, JOINT, "trainer.train_steps=12")
+    counts = [runs.values(tmp_path / name, step)["optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE"]
+              for name, step in (("twice", 6), ("once", 12))]  # fmt: skip
+    assert counts == [12, 12]
+
+
+@pytest.mark.parametrize(
+    ("change", "sets", "said"),
+    [
+        (("TwoHeadsConfig", "_BUILDER", None), (),
+         r"task.model: nothing builds the model of a experiments.two_heads.TwoHeadsConfig; put @base_config.bind\("),
+        (None, ("task.model=null",), r"task.model: is not set, so the model that the tasks share is unknown; give it"),
+        (("TwoHeadsConfig", "_BUILDER", lambda self, config: keras.Sequential([keras.layers.Dense(3)])), (JOINT,),
+         r"trainer.trainer_type: joint training needs a model with sub_tasks, and a Sequential is one for all tasks"),
+    ],
+)  # fmt: skip
+def test_a_model_that_nobody_builds_is_asked_for(change, sets, said, tmp_path, monkeypatch):
+    """T21, N8: with what to write."""
+    resolved("two_heads")
+    if change is not None:
+        monkeypatch.setattr(getattr(module(), change[0]), *change[1:])
+    with pytest.raises(ConfigError, match=said):
+        do(tmp_path / "run", *sets)
+
+
+def test_a_task_whose_model_nobody_can_serve_is_said(tmp_path, monkeypatch, caplog):
+    """T21, T19: the others are exported."""
+    resolved("two_heads")
+
+    class Opaque(module().TwoHeads):
+        def _instantiate_sub_tasks(self):
+            heads = super()._instantiate_sub_tasks()
+            return {**heads, "sums": Wrapped(heads["sums"])}
+
+    monkeypatch.setattr(module().TwoHeadsConfig, "_BUILDER", Opaque)
+    do(tmp_path / "run", "trainer.train_steps=2", "trainer.best_checkpoint_eval_metric=")
+    assert "no signature for the task 'sums' is exported: its model was not built with tf_keras.Input" in caplog.text
+    assert set(tf.saved_model.load(f"{tmp_path}/run/export/saved_model").signatures) == {"points"}
+
+
+class Wrapped(keras.Model):
+    """A subclassed model, which says in Model Garden's way what it takes."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.inputs = inner, {"x": keras.Input([6])}
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+
+@pytest.mark.parametrize("name", ["points_alone", "mine/doubling"])
+def test_differential_privacy_reaches_the_optimizer(name, tmp_path):
+    """T1: as their driver hands it on; gradients that are clipped to nothing move nothing."""
+    sgd = "trainer.optimizer_config.optimizer={type: sgd, sgd: {momentum: 0.0}}"
+    sets = (
+        sgd,
+        QUIET,
+        "trainer.train_steps=3",
+        "trainer.checkpoint_interval=1",
+        "trainer.best_checkpoint_eval_metric=",
+    )
+    private = "task.differential_privacy_config={clipping_norm: 1.0e-30, noise_multiplier: 0.0}"
+    for each, more in (("moved", ()), ("stayed", (private,))):
+        do(tmp_path / each, *sets, *more, name=name)
+        first, last = (runs.values(tmp_path / each, step) for step in (1, 3))
+        kernels = [key for key in first if key.startswith("model/") and "kernel" in key]
+        assert kernels
+        assert all((first[key] == last[key]).all() for key in kernels) == (each == "stayed")
+
+
+def test_an_installed_release_may_have_them_too(tmp_path, monkeypatch):
+    """T14, T21: found by the index, kept as a description, its module imported when the run is built."""
+    source = (WORKSPACE / "experiments" / "two_heads.py").read_text()
+    for name in NAMES:
+        source = source.replace(f'"{name}"', f'"installed/{name}"')
+    (tmp_path / "their_project.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    name = "installed/two_heads"
+    entry = index.Entry(name, "their_project", str(tmp_path / "their_project.py"), 1, "")
+    monkeypatch.setattr(index, "entries", lambda: {name: entry})
+    experiment = registry.get_config(name, tmp_path)
+    index.experiment.cache_clear()
+    monkeypatch.setattr(index, "load", None)  # read from the cache from here on
+    found = configuration.resolve(registry.get_config(name), experiment=name, sets=[QUIET, "trainer.train_steps=6"])
+    assert to_garden.to_object(found.config.task).as_dict() == to_garden.to_object(experiment.task).as_dict()
+    monkeypatch.delitem(sys.modules, "their_project")
+    exp_factory._REGISTERED_CONFIGS.pop("installed")
+    metrics = run.run(name, found, mode="train_and_eval", model_dir=str(tmp_path / "run"), quiet=True)
+    assert "sums/error" in metrics
+    index.experiment.cache_clear()
+
+
+# Kills, by the command line.
+
+
+def train(folder, name, *sets, first=None):
+    output = folder / f"{name}.output"
+    output.mkdir(exist_ok=True)
+    argv = [
+        "train",
+        "--experiment=two_heads",
+        f"--model_dir={folder / name}",
+        *(f"--set={word}" for word in (EMA, *sets)),
+    ]
+    return Command(argv, cwd=WORKSPACE, folder=output, first=first)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("sets", "kills"),
+    [((), 2), ((JOINT,), 4), ((MIRRORED,), 4), ((JOINT, MIRRORED), 4)],
+    ids=["interleaved", "joint", "interleaved-mirrored", "joint-mirrored"],
+)
+def test_killed_runs_end_as_unbroken_ones(sets, kills, tmp_path):
+    """T21, N1: SIGKILL before writes all over the run; every variable, row, point, best checkpoint and export."""
+    check_kills(train, tmp_path, sets, kills)

@@ -1,0 +1,387 @@
+"""tf.data service with real processes and kills: what is delivered, and what is said when nothing is."""
+
+import itertools
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import config as configuration
+from official_trainer import inputs
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.config import ConfigError, schema
+from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
+from official_trainer.errors import ExitCode
+from official_trainer.inputs import data_service
+from official_trainer.inputs.data_service import Alarm, DataServiceError, DataServiceUseError
+from official_trainer.runs.resume import data_layout
+from tests import ROOT
+from tests.support.forked import TIMEOUT_SECONDS, Command
+
+NUMBERS = 40
+"""Examples of the data of a test."""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Service:
+    """A dispatcher and data workers, each a process that runs the verb."""
+
+    def __init__(self, folder):
+        self.folder, self.port = folder, free_port()
+        self.address = f"grpc://localhost:{self.port}"
+        self.processes = []
+
+    def start(self, role, *flags):
+        folder = self.folder / f"{role}-{len(self.processes)}"
+        folder.mkdir()
+        command = Command(["data-service", f"--role={role}", *flags], cwd=self.folder, folder=folder)
+        self.processes.append(command)
+        return command
+
+    def dispatcher(self):
+        return self.start("dispatcher", f"--port={self.port}", f"--work_dir={self.folder}/run/.data_service")
+
+    def worker(self):
+        return self.start("data_worker", f"--dispatcher={self.address}")
+
+    def close(self):
+        for command in self.processes:
+            if command.process.is_alive():
+                command.process.kill()
+            command.process.join()
+
+
+@pytest.fixture
+def service(tmp_path):
+    found = Service(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A dispatcher with two data workers, which tests do not harm."""
+    found = Service(tmp_path_factory.mktemp("service"))
+    found.dispatcher()
+    for _ in range(2):
+        found.worker()
+    yield found
+    found.close()
+
+
+class NumbersTask:
+    """Numbered examples, from a source that the test chooses."""
+
+    def __init__(self, source):
+        self._source = source
+
+    def build_inputs(self, params, input_context=None):
+        return self._source(params, input_context)
+
+
+def in_memory(params, context):
+    return inputs.from_arrays(np.arange(NUMBERS), params, context)
+
+
+def plain(params, context):
+    return tf.data.Dataset.range(NUMBERS).batch(params.global_batch_size, drop_remainder=True)
+
+
+def section(service, batch=4, **settings):
+    address = {"enable_tf_data_service": True, "tf_data_service_address": service.address}
+    return schema.DataConfig(global_batch_size=batch, **(address | settings))
+
+
+def feed_of(service, source, **settings):
+    return DatasetBuilder(
+        NumbersTask(source), section(service, **settings), training=True, seed=0, service_timeout_seconds=60
+    )
+
+
+def read(dataset, count):
+    return [batch.numpy().tolist() for batch in itertools.islice(dataset, count)]
+
+
+def test_every_example_comes_equally_often(running, tmp_path):
+    """N1: data workers share the data out: no epoch of one is the epoch of another, and none is left out."""
+    with tf.io.TFRecordWriter(str(tmp_path / "records")) as writer:
+        for number in range(NUMBERS):
+            writer.write(np.int32(number).tobytes())
+
+    def files(params, context):
+        return inputs.from_tfrecords(params, context, parse_fn=lambda record: tf.io.decode_raw(record, tf.int32)[0])
+
+    for source, settings in [(in_memory, {}), (plain, {}), (files, {"input_path": str(tmp_path / "records")})]:
+        batches = read(feed_of(running, source, **settings).build(), 100)
+        assert all(len(batch) == 4 for batch in batches)
+        counts = Counter(itertools.chain(*batches))
+        assert set(counts) == set(range(NUMBERS)), source
+        assert max(counts.values()) < 40, source
+
+
+def test_data_that_ends_has_no_end_through_the_service(running):
+    """A dead data worker would keep the end of an epoch from coming for ever."""
+    feed = feed_of(running, plain)
+    dataset = feed.build()
+    assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert len(read(dataset, 25)) == 25
+
+
+def test_epochs_are_counted_where_their_length_is_known(running):
+    """G6: the end of the data does not show, so a run that waits for it would never end."""
+
+    def filtered(params, context):
+        return plain(params, context).filter(lambda batch: batch[0] > 3)
+
+    def steps(source):
+        step = tf.Variable(0, dtype=tf.int64)
+        return TrainIterator(feed_of(running, source), step, on_data_end="stop").steps_per_epoch()
+
+    assert (steps(in_memory), steps(plain)) == (NUMBERS / 4, NUMBERS / 4)
+    with pytest.raises(inputs.DataError, match=r"from a tf\.data service its end cannot be seen"):
+        steps(filtered)
+
+
+def test_pipelines_of_one_job_share_a_pass_over_the_data(running):
+    """N25: several hosts need one name; each then gets other batches. Another start is another job."""
+    with pytest.raises(DataServiceUseError, match="tf_data_service_job_name is needed with 2 input pipelines"):
+        data_service.check_pipelines(section(running), 2)
+    params = section(running, tf_data_service_job_name="shared")
+    data_service.check_pipelines(params, 2)
+
+    def build(start):
+        context = inputs.InputContext(start_step=start)
+        dataset = inputs.from_arrays(np.arange(40_000), params.replace(is_training=True, shuffle=False), context)
+        return iter(data_service.distribute(dataset, params, start=start, timeout_seconds=60))
+
+    readers = [build(0), build(0)]
+    seen = [tuple(next(reader).numpy()) for _ in range(20) for reader in readers]
+    assert len(set(seen)) == 40
+    later = build(90)
+    assert min(int(next(later).numpy()[0]) for _ in range(3)) >= 4 * 90
+
+
+def test_data_that_only_this_process_knows_is_refused(running):
+    """A Python function cannot be sent to another process."""
+
+    def source(params, context):
+        return tf.data.Dataset.from_generator(
+            lambda: iter(range(9)), output_signature=tf.TensorSpec([], tf.int64)
+        ).batch(3)
+
+    with pytest.raises(tf.errors.OpError):  # data workers say so when they run it; TensorFlow does not look before
+        read(feed_of(running, source).build(), 1)
+
+
+def test_whoever_looks_at_data_aside_reads_it_in_this_process(running):
+    """The job of the run is left alone."""
+    aside = feed_of(running, in_memory).separate()
+    assert not aside.is_served
+    assert read(aside.build(), 1) == read(aside.build(), 1)
+
+
+def test_batches_are_not_read_again_where_they_would_be_others(running):
+    """N13: a report about the batch of a failed step must not show another one."""
+    step = tf.Variable(3, dtype=tf.int64)
+    feed = TrainIterator(feed_of(running, in_memory), step, on_data_end="error")
+    assert list(itertools.islice(feed.batches(3), 1)) == []
+
+
+def test_the_run_says_where_its_data_comes_from():
+    """N25: on record, on the console; and who goes on later is not held to an order that there was not."""
+    told = []
+    context = inputs.InputContext()
+    context.served_by = "grpc://host:1"
+    data_layout.LayoutReport(remember=told.append, record=told.append, show=told.append)(context)
+    layout = {"replicas": 1, "pipelines": 1, "order": "service"}
+    assert told[0] == {"input": layout} and told[2] == layout | {"service": "grpc://host:1"}
+    assert "batches come in no fixed order, so a run that is interrupted continues near where it was" in told[1]
+
+
+def test_dead_data_worker_and_dispatcher(service):
+    """Chaos: endless data survives a killed data worker; a killed dispatcher goes on from its journal."""
+    first = service.dispatcher()
+    workers = [service.worker() for _ in range(2)]
+    reader = iter(feed_of(service, in_memory).build())
+    read(reader, 20)
+    os.kill(workers[0].process.pid, signal.SIGKILL)
+    assert len(read(reader, 200)) == 200
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.join()
+    service.dispatcher()
+    assert len(read(reader, 200)) == 200
+
+
+def test_a_dispatcher_that_does_not_answer(tmp_path):
+    """N6: named, after a bounded wait, with the exit code that means: start me again."""
+    address = f"grpc://localhost:{free_port()}"
+    with pytest.raises(DataServiceError) as caught:
+        data_service.wait_for(address, 0.3)
+    assert caught.value.exit_code == ExitCode.RETRY
+    assert f"the dispatcher of the tf.data service at {address} does not answer (Connection refused)" in str(
+        caught.value
+    )
+    done = Command(
+        ["data-service", "--role=data_worker", f"--dispatcher={address}"], cwd=tmp_path, folder=tmp_path, first=_hurry
+    ).wait()
+    assert done.code == ExitCode.RETRY and f"tf.data service at {address} does not answer" in done.err
+
+
+def _hurry():
+    data_service.serve.__kwdefaults__["timeout_seconds"] = 0.2
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "grpc://localhost", "http://localhost:1", "grpc://a:b"])
+def test_what_is_no_address(address):
+    with pytest.raises(DataServiceUseError, match=r"is not an address of a tf.data service; write grpc://HOST:PORT"):
+        data_service.wait_for(address, 60)
+
+
+def test_roles_that_cannot_be_run(tmp_path):
+    """N7: by their flags, with what to write instead."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(DataServiceError, match=f"port {port}: Address already in use; use another port"):
+            data_service.serve("dispatcher", port=port)
+    with pytest.raises(DataServiceUseError, match="a dispatcher needs a fixed port"):
+        data_service.serve("dispatcher", port=0)
+    with pytest.raises(DataServiceUseError, match="role 'boss' is unknown; use one of dispatcher, data_worker"):
+        data_service.serve("boss", port=1)
+
+
+def test_roles_end_when_they_are_told_to(service):
+    """N5: SIGTERM ends both, with exit code 0."""
+    commands = [service.dispatcher(), service.worker()]
+    data_service.wait_for(service.address, 60)
+    read(feed_of(service, in_memory).build(), 1)  # so both of them are up
+    for command in commands:
+        os.kill(command.process.pid, signal.SIGTERM)
+    assert [command.wait().code for command in commands] == [0, 0]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_service_that_does_not_deliver_is_reported_once(caplog):
+    """N12: with its address, when one step waits too long, and when it delivers again; a slow one is not."""
+    clock, count, waits = Clock(), [0], [True]
+    alarm = Alarm("grpc://host:1", lambda: {"count": count[0]}, lambda: waits[0], clock=clock)
+    caplog.set_level(logging.WARNING)
+
+    def look(seconds):
+        clock.now += seconds
+        assert alarm() is waits[0]
+        return [record.getMessage() for record in caplog.records]
+
+    for _ in range(10):  # every look finds a step that waits, but each time another one
+        count[0] += 2
+        assert look(20) == []
+    assert look(20) == []
+    (said,) = look(20)
+    assert "the tf.data service at grpc://host:1 does not deliver: a step has waited 40 s for its batch" in said
+    assert look(100) == [said]
+    count[0] += 2
+    assert look(1)[1:] == ["the tf.data service at grpc://host:1 delivers again"]
+    waits[0] = None
+    assert len(look(500)) == 2
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["task.train_data.enable_tf_data_service=true"], "is needed with enable_tf_data_service: grpc://host:port"),
+        (
+            [
+                "task.validation_data.enable_tf_data_service=true",
+                "task.validation_data.tf_data_service_address=grpc://a:1",
+            ],
+            "is for training data only: a service may lose examples of an evaluation",
+        ),
+        (
+            [
+                "task.train_data.enable_tf_data_service=true",
+                "task.train_data.tf_data_service_address=grpc://a:1",
+                "trainer.recovery_max_trials=1",
+                "trainer.recovery_data=skip_batch",
+            ],
+            "skip_batch needs batches in a fixed order",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_kept(sets, said):
+    """N7"""
+    with pytest.raises(ConfigError) as caught:
+        configuration.resolve(schema.ExperimentConfig(), experiment="any", sets=sets)
+    assert said in str(caught.value)
+
+
+def _impatient():
+    data_service.ALARM_SECONDS = 1.0
+
+
+def train(service, name, *sets):
+    """Starts a run of digits whose data comes through the service."""
+    folder = service.folder / name
+    folder.mkdir()
+    through = [
+        "task.train_data.enable_tf_data_service=true",
+        f"task.train_data.tf_data_service_address={service.address}",
+    ]
+    argv = ["train", "--experiment=digits_mlp", f"--config_file={ROOT}/configs/smoke/digits_mlp.yaml", "--mode=train"]
+    argv += [f"--model_dir={service.folder}/run", *through, "trainer.steps_per_loop=5", *sets]
+    return Command(argv, cwd=ROOT, folder=folder, first=_impatient)
+
+
+def test_a_run_whose_dispatcher_is_not_there_ends_soon(service):
+    """N6: exit code 75, with the address."""
+    done = train(service, "absent", "runtime.rendezvous_timeout_seconds=0.5").wait()
+    assert done.code == ExitCode.RETRY, done.err
+    assert f"the dispatcher of the tf.data service at {service.address} does not answer" in done.err
+
+
+@pytest.mark.full
+def test_a_run_is_starved_and_goes_on(service):
+    """N12: all data workers are killed: the log names the service, the watchdog ends the run, and it can go on."""
+    service.dispatcher()
+    worker = service.worker()
+    stall = ("runtime.stall_floor_seconds=3", "runtime.stall_startup_seconds=120", "trainer.checkpoint_interval=50")
+    endless = train(service, "starved", "trainer.train_steps=1000000", *stall)
+    status = service.folder / "run" / "status.json"
+    _until(lambda: status.exists() and (json.loads(status.read_text())["last_checkpoint_step"] or 0) >= 50, endless)
+    worker.process.kill()
+    done = endless.wait()
+    assert done.code == ExitCode.STALLED, done.err
+    assert f"the tf.data service at {service.address} does not deliver: a step has waited" in done.err
+    assert "the dispatcher and the data workers if it has a tf.data service" in " ".join(done.err.split())
+    saved = max(committed_steps(str(service.folder / "run")))
+    service.worker()
+    done = train(service, "again", f"trainer.train_steps={saved + 20}", *stall).wait()
+    assert done.code == ExitCode.DONE, done.err
+    assert f"continuing from step {saved}" in done.out and "batches come in no fixed order" in done.out
+    recorded = json.loads((service.folder / "run" / "run.json").read_text())["input"]
+    assert recorded == {"replicas": 1, "pipelines": 1, "order": "service", "service": service.address}
+
+
+def _until(is_so, command):
+    ends = time.monotonic() + TIMEOUT_SECONDS
+    while not is_so():
+        command.process.join(0.05)
+        assert command.process.exitcode is None and time.monotonic() < ends, command.wait().err

@@ -1,0 +1,418 @@
+"""Jobs on this machine: real processes, real signals, real kills; what they do is scripted."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from official_trainer.distributed.environment import cluster_env
+from official_trainer.launch import spec
+from official_trainer.launch.local import local
+from tests.support.launch.jobs import Launched, is_alive, until
+
+TWO = {"worker": 2}
+SERVED = {"chief": 1, "worker": 2, "ps": 1}
+
+
+def run(folder, counts, sources, **options):
+    job = Launched(folder, counts, sources, **options)
+    return job.wait(), job
+
+
+# All is well
+
+
+@pytest.mark.parametrize("spawn", [False, True])
+def test_lines_are_whole_and_have_a_name(tmp_path, spawn):
+    """N20: written in pieces by three processes at once, on both streams; the last line has no end."""
+    source = """
+for i in range(300):
+    stream = (sys.stdout, sys.stderr)[i % 2]
+    print(f"line {i:03} of", end="", file=stream, flush=True)
+    print(f" {NAME}", file=stream, flush=True)
+print("end", end="")
+"""
+    code, job = run(tmp_path, {"worker": 3}, {"worker": source}, spawn=spawn, log_dir=str(tmp_path / "logs"))
+    assert code == 0, job.err
+    lines = job.out.splitlines()
+    for index in range(3):
+        own = [line.removeprefix(f"[worker {index}] ") for line in lines if line.startswith(f"[worker {index}]")]
+        expected = [f"line {i:03} of worker {index}" for i in range(300)] + ["end"]
+        assert own == expected
+        assert (tmp_path / "logs" / f"worker-{index}.log").read_text() == "\n".join(expected)
+    started = [line for line in lines if line.startswith("[launch]")]
+    assert len(started) == 1 and len(lines) == 904
+    assert re.fullmatch(
+        r"\[launch\] +started worker 0 \(pid \d+\), worker 1 \(pid \d+\), worker 2 \(pid \d+\)", started[0]
+    )
+
+
+@pytest.mark.parametrize("spawn", [False, True])
+def test_each_process_is_told_who_it_is(tmp_path, spawn):
+    """By TF_CONFIG, as `cluster_env` reads it; ports are all different, and no proxy is asked for loopback."""
+    source = (
+        "print(json.dumps([dict(os.environ)['TF_CONFIG'], os.environ['no_proxy'], sys.modules['__main__'].__name__]))"
+    )
+    sources = dict.fromkeys(("worker", "ps", "evaluator"), source + "; touch(NAME)")
+    sources["chief"] = source + "; [wait(name) for name in ('worker 0', 'worker 1', 'ps 0')]"
+    code, job = run(tmp_path, {**SERVED, "evaluator": 1}, sources, spawn=spawn)
+    assert code == 0, job.err
+    said = {name: json.loads(text) for name, text in re.findall(r"^\[(.*?)\] +(\[.*)$", job.out, flags=re.MULTILINE)}
+    assert set(said) == {"chief", "worker 0", "worker 1", "ps 0", "evaluator"}
+    found = {name: cluster_env({"TF_CONFIG": config}) for name, (config, *_) in said.items()}
+    assert {name: cluster.name for name, cluster in found.items()} == {name: name for name in said}
+    addresses = [address for hosts in found["chief"].addresses.values() for address in hosts]
+    assert len(set(addresses)) == 4
+    assert all(address.startswith("127.0.0.1:") for address in addresses)
+    assert {(proxy.split(",")[-1], main) for _, proxy, main in said.values()} == {("127.0.0.1", "__main__")}
+
+
+def test_processes_are_forked_from_one_that_has_imported_for_them(tmp_path):
+    """What is preloaded is imported once, elsewhere; what is random still differs."""
+    source = """
+import tests.support.launch.preloaded as preloaded, numpy
+print("imported here:", preloaded.PID == os.getpid())
+print("number:", numpy.random.rand())
+"""
+    code, job = run(tmp_path, TWO, {"worker": source}, preload=["json", "tests.support.launch.preloaded"])
+    assert code == 0, job.err
+    assert job.out.count("imported here: False") == 2
+    assert len(set(re.findall(r"number: (\S+)", job.out))) == 2
+
+
+def test_the_evaluator_is_left_to_finish(tmp_path):
+    """It evaluates the last checkpoint after training is done."""
+    sources = {
+        "worker": "touch(NAME)",
+        "evaluator": "wait('worker 0'); wait('worker 1'); wait('go'); print('evaluated')",
+    }
+    job = Launched(tmp_path, {**TWO, "evaluator": 1}, sources)
+    job.until("worker 0", "worker 1", "pid of evaluator")
+    until(lambda: not any(is_alive(int((tmp_path / f"pid of worker {i}").read_text())) for i in (0, 1)))
+    (tmp_path / "go").touch()
+    assert job.wait() == 0, job.err
+    assert "[evaluator] evaluated" in job.out
+
+
+def test_an_evaluator_that_fails_does_not_end_training(tmp_path):
+    """It is said at once, and in the end by the exit code."""
+    sources = {"worker": "wait('evaluator'); print('trained')", "evaluator": "touch('evaluator'); sys.exit(4)"}
+    code, job = run(tmp_path, {**TWO, "evaluator": 1}, sources)
+    assert code == 4
+    assert job.out.count("trained") == 2
+    assert "evaluator ended with exit code 4 (the loss is not finite)" in job.err
+
+
+def test_servers_are_ended_when_the_chief_is_done(tmp_path):
+    """They would serve for ever."""
+    sources = {"chief": "wait('pid of ps 0'); wait('pid of worker 1')", "worker": "forever()", "ps": "forever()"}
+    code, job = run(tmp_path, SERVED, sources)
+    assert (code, job.err) == (0, "")
+
+
+# One fails
+
+
+def test_the_first_failure_is_the_exit_code_and_the_message(tmp_path):
+    """The others find out by themselves, and end with 75."""
+    sources = {
+        "worker 0": "wait_for_end('worker 1'); print('error: peers are lost'); sys.exit(75)",
+        "worker 1": "print('error: shard 7 is damaged'); sys.exit(3)",
+    }
+    code, job = run(tmp_path, TWO, sources)
+    assert code == 3
+    assert job.err == "error: worker 1 ended with exit code 3 (data); its last lines:\n    error: shard 7 is damaged\n"
+    assert "[launch]   worker 1 ended with exit code 3 (data); waiting up to 60 s for worker 0 to end" in job.out
+    assert "[launch]   worker 0 ended with exit code 75 (may be started again)" in job.out
+
+
+def test_who_only_lost_the_others_is_not_the_first_failure(tmp_path):
+    """Even if it ends before the one that failed."""
+    sources = {"worker 0": "touch('worker 0'); sys.exit(75)", "worker 1": "wait('gone'); print('no'); sys.exit(2)"}
+    job = Launched(tmp_path, TWO, sources)
+    job.until("pid of worker 0", "pid of worker 1")
+    pid = int((tmp_path / "pid of worker 0").read_text())
+    until(lambda: not is_alive(pid))
+    (tmp_path / "gone").touch()
+    assert job.wait() == 2
+    assert job.err.startswith("error: worker 1 ended with exit code 2 (configuration)")
+
+
+def test_who_does_not_find_out_is_told(tmp_path):
+    """SIGTERM, then SIGKILL."""
+    sources = {
+        "worker 0": "on_term(lambda: (print('told'), sys.exit(143))); touch('0'); forever()",
+        "worker 1": "on_term(lambda: print('deaf')); touch('1'); forever()",
+        "worker 2": "wait('0'); wait('1'); sys.exit(5)",
+    }
+    code, job = run(tmp_path, {"worker": 3}, sources, peers_seconds=0.1, grace_seconds=1)
+    assert code == 5
+    assert "[worker 0] told" in job.out and "[worker 1] deaf" in job.out
+    assert job.err.startswith("error: worker 2 ended with exit code 5 (stalled)")
+
+
+@pytest.mark.parametrize("counts", [TWO, SERVED])
+def test_a_process_that_is_killed_may_be_started_again(tmp_path, counts):
+    sources = {
+        "worker 1": "os.kill(os.getpid(), signal.SIGKILL)",
+        "worker 0": "sys.exit(75) if 'ps' not in json.loads(os.environ['TF_CONFIG'])['cluster'] else forever()",
+        "chief": "forever()",
+        "ps": "forever()",
+    }
+    code, job = run(tmp_path, counts, sources, peers_seconds=0.1)
+    assert code == 75
+    assert job.err.startswith("error: worker 1 was killed by SIGKILL (out of memory?)")
+
+
+def test_what_a_process_leaves_behind_ends_with_it(tmp_path):
+    """A loader that it has started, say, which would keep the launcher waiting for the end of its output."""
+    source = "import subprocess; touch('pid of its child', str(subprocess.Popen(['sleep', '1000']).pid))"
+    code, job = run(tmp_path, {"worker": 1}, {"worker": source})
+    assert code == 0
+    assert len(job.pids()) == 2
+
+
+# The launcher is asked to stop
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_is_passed_on_once(tmp_path, number):
+    """All save, and the job is preempted as one process would be."""
+    source = """
+count = 0
+def term():
+    global count
+    count += 1
+on_term(term)
+touch(f"ready {NAME}")
+while not count:
+    signal.pause()
+touch(f"saving {NAME}")
+wait("go")
+print("saved after", count)
+sys.exit(143)
+"""
+    job = Launched(tmp_path, {**TWO, "evaluator": 1}, {"worker": source, "evaluator": source}, supervise=True)
+    job.until("ready worker 0", "ready worker 1", "ready evaluator")
+    os.killpg(job.process.pid, number)
+    job.until("saving worker 0", "saving worker 1", "saving evaluator")
+    (tmp_path / "go").touch()
+    assert job.wait() == 143
+    assert job.out.count("saved after 1") == 3
+    assert job.err == "stopped: all processes have ended; the same command continues the run\n"
+
+
+def test_the_chief_saves_before_its_servers_are_ended(tmp_path):
+    told = "on_term(lambda: (print('late' if has('saved') else 'early'), sys.exit(0))); touch(NAME); forever()"
+    sources = {
+        "chief": "on_term(lambda: (touch('saved'), sys.exit(143))); touch('ready'); forever()",
+        **dict.fromkeys(("worker", "ps"), told),
+    }
+    job = Launched(tmp_path, SERVED, sources)
+    job.until("ready", "worker 0", "worker 1", "ps 0")
+    job.process.terminate()
+    assert job.wait() == 143
+    assert (job.out.count("late"), job.out.count("early")) == (3, 0)
+
+
+def test_processes_that_are_not_up_yet_have_lost_nothing(tmp_path):
+    """Without a handler of their own they die by SIGTERM."""
+    job = Launched(tmp_path, TWO, {"worker": "touch(NAME); forever()"})
+    job.until("worker 0", "worker 1")
+    job.process.terminate()
+    assert job.wait() == 143
+
+
+def test_a_second_signal_kills(tmp_path):
+    job = Launched(tmp_path, TWO, {"worker": "on_term(lambda: touch(f'told {NAME}')); touch(NAME); forever()"})
+    job.until("worker 0", "worker 1")
+    job.process.terminate()
+    job.until("told worker 0", "told worker 1")
+    until(lambda: job.process.poll() is not None or job.process.terminate())
+    assert job.wait() == 75
+    assert "did not end in time and was killed" in job.err
+
+
+def test_the_grace_period_ends(tmp_path):
+    job = Launched(tmp_path, TWO, {"worker": "on_term(lambda: None); touch(NAME); forever()"}, grace_seconds=0.2)
+    job.until("worker 0", "worker 1")
+    job.process.terminate()
+    assert job.wait() == 75
+    assert "[launch]   killing worker 0, worker 1\n" in job.out
+
+
+# The launcher dies
+
+_WITH_CHILD = """
+import subprocess
+on_term(lambda: None)
+touch(f'pid of child of {NAME}', str(subprocess.Popen(['sleep', '1000']).pid))
+forever()
+"""
+_ALL = ("pid of child of worker 0", "pid of child of worker 1")
+
+
+@pytest.mark.parametrize("spawn", [False, True])
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path, spawn):
+    """Nor what its processes have started themselves."""
+    job = Launched(tmp_path, TWO, {"worker": _WITH_CHILD}, spawn=spawn)
+    job.until(*_ALL)
+    pids = [*job.pids(), job.starter()]
+    assert len(pids) == 5
+    job.process.kill()
+    until(lambda: not any(is_alive(pid) for pid in pids))
+    job.wait()
+
+
+@pytest.mark.parametrize("spawn", [False, True])
+def test_no_process_of_the_job_is_left_when_starter_and_launcher_are_killed_at_once(tmp_path, spawn):
+    job = Launched(tmp_path, TWO, {"worker": "touch(NAME); forever()"}, spawn=spawn)
+    job.until("worker 0", "worker 1")
+    pids = job.pids()
+    starter = job.starter()
+    os.kill(starter, signal.SIGSTOP)  # so that it is the kernel who does it
+    job.process.kill()
+    os.kill(starter, signal.SIGKILL)
+    until(lambda: not any(is_alive(pid) for pid in pids))
+    job.wait()
+
+
+def test_a_starter_that_dies_is_said(tmp_path):
+    job = Launched(tmp_path, TWO, {"worker": "touch(NAME); forever()"})
+    job.until("worker 0", "worker 1")
+    os.kill(job.starter(), signal.SIGKILL)
+    assert job.wait() == 75
+    assert "the process that starts all others was killed by SIGKILL; its processes died with it" in job.err
+
+
+def test_a_starter_that_does_not_start_is_not_tried_again(tmp_path):
+    """TensorFlow cannot be imported, say; see its error message itself."""
+    code, job = run(tmp_path, TWO, {"worker": "touch(NAME)"}, preload=["no_such_module"], supervise=True)
+    assert code == 1
+    assert "No module named 'no_such_module'" in job.err
+    assert "error: the process that starts all others ended with exit code 1; its error is above" in job.err
+
+
+def test_nothing_is_left_when_nobody_reads(tmp_path):
+    """`official-trainer launch … | head -1`"""
+    source = "touch(NAME)\nwhile True: print('line', flush=True)"
+    job = Launched(tmp_path, TWO, {"worker": source})
+    job.until("worker 0", "worker 1")
+    job.process.stdout.close()
+    until(lambda: job.process.poll() is not None)
+    until(lambda: not any(is_alive(pid) for pid in job.pids()))
+
+
+# Restarts
+
+
+@pytest.mark.parametrize("code", [75, 143, -9])
+def test_a_job_that_may_be_started_again_is(tmp_path, code):
+    """All of it, under `supervise`."""
+    end = "os.kill(os.getpid(), signal.SIGKILL)" if code < 0 else f"sys.exit({code})"
+    sources = {"worker 0": "sys.exit(75) if lives() == 1 else None", "worker 1": f"if lives() == 1: {end}"}
+    code, job = run(tmp_path, TWO, sources, supervise=True)
+    assert code == 0, job.out
+    assert (tmp_path / "worker 0 2").exists() and not (tmp_path / "worker 0 3").exists()
+    assert "restart 1, from the start, in 0 s" in job.out
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4, 5])
+def test_what_would_fail_again_is_not_started_again(tmp_path, code):
+    sources = {"worker 0": "lives(); sys.exit(75)", "worker 1": f"lives(); sys.exit({code})"}
+    found, _ = run(tmp_path, TWO, sources, supervise=True)
+    assert found == code
+    assert not (tmp_path / "worker 1 2").exists()
+
+
+def test_without_supervise_nothing_is_started_again(tmp_path):
+    code, _ = run(tmp_path, TWO, {"worker": "lives(); sys.exit(75)"})
+    assert code == 75
+    assert not (tmp_path / "worker 0 2").exists()
+
+
+def test_a_job_that_crashes_again_and_again_is_given_up(tmp_path):
+    """Restarts count from the last new checkpoint; there is one in the third life, and none after it."""
+    source = "life = lives()\nif life == 3: touch('step-70')\nsys.exit(75)"
+    code, job = run(tmp_path, {"worker": 1}, {"worker": source}, supervise=True)
+    assert code == 1
+    assert "after 5 restarts the newest checkpoint is still that of step 70: it crashes again and again" in job.err
+    assert (tmp_path / "worker 0 8").exists() and not (tmp_path / "worker 0 9").exists()
+    assert "restart 3, from step 70" in job.out
+
+
+def test_restarts_are_bounded(tmp_path):
+    code, job = run(tmp_path, {"worker": 1}, {"worker": "lives(); sys.exit(75)"}, supervise=True, max_restarts=1)
+    assert code == 75
+    assert "not started again: --max_restarts=1 is used up" in job.err
+    assert (tmp_path / "worker 0 2").exists() and not (tmp_path / "worker 0 3").exists()
+
+
+def test_a_launcher_that_waits_to_start_again_can_be_stopped(tmp_path):
+    job = Launched(tmp_path, {"worker": 1}, {"worker": "lives(); sys.exit(75)"}, supervise=True, first_seconds=60)
+    job.until("worker 0 1")
+    until(lambda: not is_alive(job.pids()[0]))
+    while "restart 1, from the start, in 60 s" not in job.process.stdout.readline():
+        assert job.process.poll() is None
+    job.process.terminate()
+    assert job.wait() == 75
+    assert "not started again: SIGTERM" in job.err
+
+
+def test_a_worker_under_a_chief_is_started_again_alone(tmp_path):
+    """On its port, while the others go on."""
+    sources = {
+        "chief": "lives(); wait('worker 1 2')",
+        "worker 0": "lives(); forever()",
+        "worker 1": "os.kill(os.getpid(), signal.SIGKILL) if lives() == 1 else forever()",
+        "ps": "lives(); forever()",
+    }
+    code, job = run(tmp_path, SERVED, sources, supervise=True)
+    assert code == 0, job.err
+    assert "worker 1 was killed by SIGKILL" in job.out and "the others go on; it starts again in 0 s" in job.out
+    assert (tmp_path / "worker 1 1").read_text() == (tmp_path / "worker 1 2").read_text()
+    assert not [name for name in ("chief 2", "worker 0 2", "worker 1 3", "ps 0 2") if (tmp_path / name).exists()]
+
+
+def test_an_evaluator_is_started_again_alone(tmp_path):
+    sources = {"worker": "lives(); wait('evaluator 2')", "evaluator": "sys.exit(75) if lives() == 1 else None"}
+    code, job = run(tmp_path, {**TWO, "evaluator": 1}, sources, supervise=True)
+    assert code == 0, job.err
+    assert not (tmp_path / "worker 0 2").exists()
+
+
+def test_a_dead_parameter_server_ends_the_round(tmp_path):
+    """What it held is gone: chief, workers and servers start again from the checkpoint."""
+    sources = {
+        "chief": "sys.exit(75) if lives() == 1 else None",
+        "worker": "forever()",
+        "ps": "os.kill(os.getpid(), signal.SIGKILL) if lives() == 1 else forever()",
+    }
+    code, job = run(tmp_path, SERVED, sources, supervise=True)
+    assert code == 0, job.err
+    assert (tmp_path / "chief 2").exists()
+
+
+# Pieces
+
+
+def test_the_evaluator_has_a_mode_of_its_own():
+    argv = ["--experiment=x", "--mode=train", "--set=a=1"]
+    job = spec.training_job({"worker": 2, "evaluator": 1}, argv, grace_seconds=1)
+    commands = {role.name: role.argv for role in job.roles}
+    assert commands["worker"] == ("official_trainer", "train", *argv)
+    assert commands["evaluator"] == (
+        "official_trainer",
+        "train",
+        "--experiment=x",
+        "--set=a=1",
+        "--mode=continuous_eval",
+    )
+
+
+def test_ports_are_free_and_differ():
+    ports = local.free_ports(50)
+    assert len(set(ports)) == 50
+    assert all(12000 <= port <= 32000 for port in ports)

@@ -1,0 +1,123 @@
+"""Jobs on Kubernetes from the command line: the real kubectl, asking an API server on loopback that runs nothing."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from official_trainer import cli
+from official_trainer.errors import ExitCode
+from tests import ROOT
+from tests.support.launch.api_server import ApiServer
+
+PROFILE = """\
+image: registry.example.com/trainer:1
+context: lab
+namespace: team
+workers: 2
+"""
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    if shutil.which("kubectl") is None:
+        pytest.skip("NO JOB IS HANDED TO KUBECTL: it is not on the PATH")
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    monkeypatch.setenv("HOME", str(tmp_path))  # kubectl keeps there what it finds out
+    with ApiServer() as server:
+        server.write_config(tmp_path / "kubeconfig")
+        yield server
+
+
+def launch(text, *words):
+    Path("cluster.yaml").write_text(text)
+    arguments = ["--profile=cluster.yaml", *words, "--", "digits_mlp", "--model_dir=gs://bucket/digits"]
+    return cli.main(["launch", "kubernetes", *arguments])
+
+
+def submit(capfd, text=PROFILE):
+    """Submits a job and returns its name."""
+    code = launch(text, "--submit")
+    out, err = capfd.readouterr()
+    assert code == 0, err
+    (name,) = [line.split()[0] for line in out.splitlines() if "was submitted" in line]
+    return name
+
+
+def job(*words):
+    return cli.main(["job", *words])
+
+
+@pytest.mark.parametrize("kind", ["jobset", "tfjob"])
+def test_a_job_is_handed_over_seen_to_and_taken_back(api, capfd, kind):
+    """N20: created, asked for with its pods, read, deleted once its pods have ended, created again."""
+    name = submit(capfd, f"{PROFILE}kind: {kind}\n")
+    written = yaml.safe_load(Path("launches", name, f"{kind}.yaml").read_text())
+    assert api.objects[f"{kind}s", name] == written
+
+    api.add_pod(f"{name}-worker-0-0-abcde", name)
+    api.add_pod("somebody-elses", "other")
+    assert job("status", name) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert [written["kind"], name, "<none>", "<none>"] in [row[:4] for row in rows]
+    assert ["Pod", f"{name}-worker-0-0-abcde", "<none>", "Running", "n1"] in [row[:5] for row in rows]
+    assert "somebody-elses" not in str(rows)
+
+    assert job("logs", name) == 0
+    line = f"[pod/{name}-worker-0-0-abcde/trainer] step 2"
+    assert line in capfd.readouterr().out.splitlines()
+    assert job("logs", name, "--follow") == 0  # until the last pod has ended; these have
+    assert line in capfd.readouterr().out.splitlines()
+
+    assert job("resume", name) == ExitCode.CONFIG
+    assert "has not ended, so there is nothing to resume" in capfd.readouterr().err
+    assert job("cancel", name) == 0
+    assert (f"{kind}s", name) not in api.objects
+    (deleted,) = [body for method, _, body in api.requests if method == "DELETE"]
+    assert deleted == {"propagationPolicy": "Foreground"}
+    assert job("cancel", name) == 0  # nothing is left, which is what was wanted
+    capfd.readouterr()
+
+    assert job("resume", name) == 0
+    assert api.objects[f"{kind}s", name] == written
+
+
+@pytest.mark.parametrize("state", ["Completed", "Failed"])
+def test_a_job_that_has_ended_is_replaced(api, capfd, state):
+    """N20: `kubectl create` alone would fail, and `apply` would do nothing; both would leave the run where it is."""
+    name = submit(capfd)
+    api.objects["jobsets", name]["status"] = {"terminalState": state}
+    assert job("resume", name) == 0
+    assert "status" not in api.objects["jobsets", name]
+    assert [method for method, *_ in api.requests if method != "GET"] == ["POST", "DELETE", "POST"]
+
+
+def test_a_job_of_this_name_that_somebody_else_submitted(api, capfd):
+    """N20: it is left alone, and the command fails."""
+    name = submit(capfd)
+    shutil.rmtree("launches")
+    before = dict(api.objects["jobsets", name])
+    assert launch(PROFILE, "--submit") == ExitCode.FAILED
+    assert "already exists" in capfd.readouterr().err
+    assert api.objects["jobsets", name] == before
+
+
+def test_what_is_shown_is_what_is_handed_over(api, capfd):
+    assert launch(PROFILE) == 0
+    out, err = capfd.readouterr()
+    assert not api.requests
+    assert err.endswith("kubectl --context=lab --namespace=team create --filename=jobset.yaml\n")
+    name = submit(capfd)
+    assert yaml.safe_load(out) == api.objects["jobsets", name]
+
+
+def test_a_profile_is_refused_at_its_line(api, capfd):
+    """Before anything is asked of the cluster."""
+    assert launch(f"{PROFILE}queue: Team A\nnode_selectr: {{}}\n") == ExitCode.CONFIG
+    err = capfd.readouterr().err
+    assert "cluster.yaml:6: node_selectr: unknown field; did you mean 'node_selector'?" in err
+    assert "cluster.yaml:5: queue: 'Team A' is not a valid object name" in err
+    assert not api.requests

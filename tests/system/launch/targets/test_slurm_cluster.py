@@ -1,0 +1,252 @@
+"""Jobs on a real Slurm of two nodes on loopback: they train, are preempted, go on, are cancelled, and sweep."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from official_trainer import cli, config
+from official_trainer.config import ExperimentConfig
+from tests.support import runs
+
+SMOKE = "--config_file=configs/smoke/digits_mlp.yaml"
+LONG = ["digits_mlp", "--mode=train", "trainer.steps_per_loop=20", "trainer.checkpoint_interval=1000"]
+
+
+def profile(**fields):
+    """Writes a profile for two nodes, on a file system that they share."""
+    Path("launch").mkdir(exist_ok=True)
+    Path("launch/two.yaml").write_text(json.dumps({"nodes": 2, "workers": 2, "node_local": [], **fields}))
+
+
+def submit(capfd, *words):
+    """Submits a job, and returns its record."""
+    capfd.readouterr()
+    assert cli.main(["launch", "slurm", "--profile=launch/two.yaml", "--submit", "--", *words]) == 0
+    name = re.search(r"^(\S+) was submitted to slurm as \d+", capfd.readouterr().out, flags=re.MULTILINE)[1]
+    return json.loads(Path("launches", name, "launch.json").read_text())
+
+
+def job(capfd, *words):
+    """Runs `job`, and returns what it prints."""
+    capfd.readouterr()
+    assert cli.main(["job", *words]) == 0
+    return capfd.readouterr().out
+
+
+def log(record, name="slurm.out"):
+    path = Path("launches", record["name"], name)
+    return path.read_text() if path.exists() else ""
+
+
+def state(capfd, record):
+    """Returns state and number of restarts, as `job status` says them."""
+    return job(capfd, "status", record["name"]).splitlines()[-1].split()[1:3]
+
+
+def ended(slurm, record):
+    slurm.until(lambda: not [each for each in slurm.jobs() if each.split("_")[0] == record["id"]], "the job has ended")
+
+
+def reached(slurm, record, text):
+    slurm.until(lambda: text in log(record), f"{text!r} is in {log(record)}")
+
+
+def test_two_nodes_train_one_run(slurm, capfd):
+    """N20: submitted by one command; both nodes take part, the names of files are whatever they are."""
+    profile(environ={"A": "b c"})
+    model_dir = Path('a run\'s $(touch oops) `touch oops`; "x"').resolve()
+    record = submit(capfd, "digits_mlp", SMOKE, "--mode=train", f"--model_dir={model_dir}")
+    assert slurm.jobs()[record["id"]] in ("PENDING", "CONFIGURING", "RUNNING")
+    assert cli.main(["launch", "slurm", "--submit", "digits_mlp", f"--model_dir={model_dir}"]) == 2
+    ended(slurm, record)
+    assert state(capfd, record) == ["COMPLETED", "0"], log(record)
+    said = job(capfd, "logs", record["name"])
+    assert "on 2 replicas on 2 workers" in said and "0: finished at step 20" in said
+    assert json.loads((model_dir / "run.json").read_text())["experiment"] == "digits_mlp"
+    assert not list(Path().rglob("oops"))
+    assert sorted(os.listdir(Path("launches", record["name"]))) == ["job.sbatch", "launch.json", "slurm.out"]
+
+
+def test_each_process_has_gpus_of_its_own(slurm, capfd, tmp_path):
+    """N20: in all roles, by what Slurm says it may see; the devices are stand-ins."""
+    says = tmp_path / "says"
+    says.write_text('#!/bin/sh\necho "$OFFICIAL_TRAINER_ROLE $SLURM_PROCID: $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"\n')
+    says.chmod(0o755)
+    profile(workers=2, ps=1, tasks_per_node=2, resources={"gpus": 1}, python=str(says))
+    record = submit(capfd, "digits_mlp", "--model_dir=run")
+    ended(slurm, record)
+    said = re.findall(r"(\w+ \d): (n\d \d)$", job(capfd, "logs", record["name"]), flags=re.MULTILINE)
+    assert sorted(said) == [("chief 0", "n1 0"), ("ps 0", "n2 1"), ("worker 0", "n1 1"), ("worker 1", "n2 0")]
+    profile(workers=2, resources={"gpus": 2}, python=str(says))
+    record = submit(capfd, "digits_mlp", "--model_dir=other")
+    ended(slurm, record)
+    assert sorted(re.findall(r"(\d): (n\d [\d,]+)$", log(record), flags=re.MULTILINE)) == [
+        ("0", "n1 0,1"),
+        ("1", "n2 0,1"),
+    ]
+
+
+@pytest.mark.full
+def test_a_chief_workers_servers_and_an_evaluator(slurm, capfd):
+    """N20: a step of srun for each role; all end when the chief has, and the evaluator after its last checkpoint."""
+    profile(workers=1, ps=1, evaluator=True)
+    record = submit(capfd, "digits_mlp", SMOKE, "--model_dir=run")
+    ended(slurm, record)
+    assert state(capfd, record) == ["COMPLETED", "0"], log(record)
+    assert "strategy parameter_server: 1 workers, 1 ps" in log(record)
+    assert "finished at step 20" in log(record)
+    assert "ps 0 serves at" in log(record, "ps.out")
+    assert "validation @ 20" in log(record, "evaluator.out")
+
+
+@pytest.mark.full
+def test_a_job_that_is_preempted_goes_on_by_itself(slurm, capfd):
+    """N20: it saves, makes room, comes back, and ends as if it had not been broken off, bit by bit."""
+    profile(partition="low")
+    words = [*LONG, "trainer.train_steps=1500", "trainer.summary_interval=100"]
+    record = submit(capfd, *words, "--model_dir=run")
+    reached(slurm, record, "step 100/1500")
+    assert slurm("sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true").stdout
+    reached(slurm, record, "back to the queue, restart 1 of 10")
+    ended(slurm, record)
+    assert state(capfd, record) == ["COMPLETED", "1"], log(record)
+    (stopped,) = re.findall(r"0: stopped: .*at step (\d+), which is saved", log(record))
+    assert 100 <= int(stopped) < 1500
+    unbroken = submit(capfd, *words, "--model_dir=unbroken")
+    ended(slurm, unbroken)
+    assert runs.differences("run", "unbroken") == []
+
+
+@pytest.mark.full
+def test_servers_stay_until_their_chief_has_saved(slurm, capfd):
+    """N20: a preemption tells all of them at once, and what a server holds would be gone before it is saved."""
+    profile(partition="low", workers=2, ps=1)
+    words = [*LONG, "trainer.train_steps=1500", "trainer.summary_interval=100", "trainer.checkpoint_interval=100000"]
+    record = submit(capfd, *words, "--model_dir=run")
+    reached(slurm, record, "step 100/1500")
+    assert slurm("sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true").stdout
+    reached(slurm, record, "exit code 143: back to the queue, restart 1 of 10")
+    (stopped,) = re.findall(r"stopped: .*at step (\d+), which is saved", log(record))
+    ended(slurm, record)
+    assert state(capfd, record) == ["COMPLETED", "1"], log(record)
+    assert f"continuing from step {stopped}" in log(record)
+
+
+@pytest.mark.full
+def test_a_cancelled_job_stays_cancelled_until_it_is_resumed(slurm, capfd):
+    """N20: it has saved; `job resume` goes on from there."""
+    profile()
+    words = [*LONG, "trainer.train_steps=3000", "trainer.summary_interval=100", "--model_dir=run"]
+    record = submit(capfd, *words)
+    reached(slurm, record, "step 100/3000")
+    assert "was cancelled" in job(capfd, "cancel", record["name"])
+    ended(slurm, record)
+    reached(slurm, record, "exit code 143, and Slurm has signalled the job: it comes back only if Slurm says so")
+    assert state(capfd, record) == ["CANCELLED", "0"], log(record)
+    (stopped,) = re.findall(r"0: stopped: .*at step (\d+), which is saved", log(record))
+    assert "was submitted to slurm" in job(capfd, "resume", record["name"])
+    again = json.loads(Path("launches", record["name"], "launch.json").read_text())
+    assert again["id"] != record["id"]
+    ended(slurm, again)
+    assert f"continuing from step {stopped}" in log(record)
+    assert "finished at step 3000" in log(record)
+
+
+@pytest.mark.full
+def test_a_worker_that_is_killed_brings_the_job_back(slurm, capfd):
+    """N20: the others have lost a peer (75); the job goes on from its checkpoint."""
+    profile(max_restarts=1)
+    words = [*LONG, "trainer.train_steps=1500", "trainer.summary_interval=100", "--model_dir=run"]
+    record = submit(capfd, *words)
+    reached(slurm, record, "step 100/1500")
+    second = [pid for pid in slurm.left() if _variables(pid).get("SLURM_PROCID") == "1"]
+    (victim,) = [pid for pid in second if "official_trainer" in _command(pid)]
+    os.kill(victim, signal.SIGKILL)
+    reached(slurm, record, "back to the queue, restart 1 of 1")
+    ended(slurm, record)
+    assert state(capfd, record) == ["COMPLETED", "1"], log(record)
+
+
+def _variables(pid):
+    words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def _command(pid):
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    return words if "python" in words[0] else []
+
+
+@pytest.mark.full
+def test_a_job_whose_time_is_nearly_over_goes_on_in_another(slurm, capfd):
+    """N20: it has saved before the limit."""
+    profile(time_limit="1", signal_seconds=20)
+    record = submit(capfd, *LONG, "trainer.train_steps=1000000", "trainer.summary_interval=1000", "--model_dir=run")
+    reached(slurm, record, "back to the queue, restart 1 of 10")
+    assert re.search(r"0: stopped: .*at step \d+, which is saved", log(record))
+    job(capfd, "cancel", record["name"])
+
+
+@pytest.mark.full
+def test_a_node_that_fails_does_not_end_the_run(slurm, capfd):
+    """N20: Slurm puts the job back; it goes on from its newest checkpoint."""
+    profile()
+    words = [*LONG, "trainer.train_steps=1500", "trainer.summary_interval=100", "trainer.checkpoint_interval=200"]
+    record = submit(capfd, *words, "--model_dir=run")
+    reached(slurm, record, "step 300/1500")
+    try:
+        slurm("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        slurm.until(lambda: state(capfd, record)[1] == "1", "the job is back in the queue")
+    finally:
+        slurm("scontrol", "update", "nodename=n2", "state=resume")
+    ended(slurm, record)
+    assert state(capfd, record) == ["COMPLETED", "1"], log(record)
+    assert re.search(r"continuing from step [2-9]\d\d in ", log(record)), log(record)
+
+
+@pytest.mark.full
+def test_what_has_failed_is_not_started_again(slurm, capfd):
+    """N20: the exit code is that of the process that failed, not that of those which lost it."""
+    profile()
+    rate = "trainer.optimizer_config.learning_rate"
+    words = [f"{rate}.type=constant", f"{rate}.constant.learning_rate=1e30"]
+    record = submit(capfd, "digits_mlp", SMOKE, "--mode=train", *words, "--model_dir=run")
+    ended(slurm, record)
+    assert state(capfd, record) == ["FAILED", "0"], log(record)
+    assert "ExitCode=4:0" in slurm("scontrol", "show", "job", record["id"]).stdout
+
+
+@pytest.mark.full
+def test_a_sweep_is_an_array(slurm, capfd):
+    """N20: each run has its own overrides, folder and log."""
+    sweep = [["task.model.mlp.hidden=[8]", "trainer.train_steps=5"], ["task.model.mlp.hidden=[16]"]]
+    profile(nodes=1, workers=1, sweep=sweep, sweep_at_once=2)
+    record = submit(capfd, "digits_mlp", SMOKE, "--model_dir=run")
+    ended(slurm, record)
+    found = []
+    for number in ("0", "1"):
+        params = config.resolve(_experiment(), config_files=[f"run/{number}/params.yaml"]).config
+        found.append((params.task.model.mlp.hidden, params.trainer.train_steps))
+        assert f"finished at step {found[-1][1]}" in log(record, f"slurm-{number}.out")
+    assert found == [((8,), 5), ((16,), 20)]
+    assert "==> slurm-1.out <==" in job(capfd, "logs", record["name"])
+
+
+def _experiment() -> ExperimentConfig:
+    from official_trainer.tasks import registry
+
+    return registry.get_config("digits_mlp", registry.find_workspace())
+
+
+@pytest.mark.full
+def test_a_partition_that_there_is_not(slurm, capfd):
+    """N20: Slurm says so in its own words, and nothing is on record."""
+    profile(partition="lwo")
+    words = ["launch", "slurm", "--profile=launch/two.yaml", "--submit", "digits_mlp", "--model_dir=run"]
+    assert cli.main(words) == 1
+    assert "invalid partition specified: lwo" in capfd.readouterr().err
+    assert not list(Path("launches").glob("*/launch.json"))

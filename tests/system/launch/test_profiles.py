@@ -1,0 +1,90 @@
+"""`launch/`: profiles that users copy, the README's command for each, and what those commands render."""
+
+import glob
+import os
+import shutil
+import tomllib
+
+import pytest
+import yaml
+
+from official_trainer import cli
+from official_trainer.launch import targets
+from tests import ROOT
+from tests.support.forked import run_command
+from tests.support.launch import examples, rendered
+
+PACKAGE = ROOT / "official_trainer"
+PROFILES = sorted(path.name for path in (ROOT / "launch").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("path", "text"), rendered.expected().items(), ids=lambda value: getattr(value, "name", ""))
+def test_files_are_as_people_have_read_them(path, text):
+    """N20: the examples, and the other cases; `python -m tests.support.launch.rendered` writes them anew."""
+    assert text == path.read_text()
+
+
+def test_no_file_is_left_over():
+    assert rendered.kept() == rendered.expected().keys()
+
+
+def test_every_profile_has_a_command_and_every_target_a_profile():
+    used = {
+        word.removeprefix("--profile=launch/") for words in examples.commands() for word in words if "--pro" in word
+    }
+    assert used == set(PROFILES)
+    assert {words[0] for words in examples.commands()} == {"local", *targets.names()}
+    table = (ROOT / "launch/README.md").read_text()
+    assert all(f"| `{name}` |" in table for name in PROFILES)
+
+
+@pytest.mark.parametrize("words", examples.commands(), ids=[words[1] for words in examples.commands()])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
+    """As it stands, in the repository and in a workspace that `init` has written; nothing is submitted."""
+    folder = tmp_path / "ws"
+    if is_new:
+        assert cli.main(["init", str(folder)]) == 0
+        words = [word.replace("digits_cnn", "my_experiment") for word in words]
+        assert " ".join(words) in (folder / "launch/README.md").read_text()
+    else:
+        shutil.copytree(ROOT / "experiments", folder / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "launch", folder / "launch")
+    slurm = folder / "launch/slurm.yaml"
+    slurm.write_text(f"{slurm.read_text()}node_local: []\n")  # the tests' folder is below one of them
+    monkeypatch.chdir(folder)
+    capfd.readouterr()
+    assert cli.main(["launch", *words, *(["--dry_run"] if words[0] == "local" else [])]) == 0
+    out, err = capfd.readouterr()
+    assert out and (words[0] == "local" or "nothing was submitted" in err)
+    assert not (folder / "launches").exists()
+
+
+def test_the_local_command_trains(tmp_path):
+    """The README's command with fewer steps: two workers train as one."""
+    (words,) = [words for words in examples.commands() if words[0] == "local"]
+    words = [word.replace("runs/local", f"{tmp_path}/run") for word in words]
+    done = run_command(["launch", *words, "--config_file=configs/smoke/digits_cnn.yaml"], cwd=ROOT, folder=tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert "[worker 0]" in done.out and "[worker 1]" in done.out and "finished at step 20" in done.out
+    assert (tmp_path / "run" / "ckpt-20.index").exists()
+
+
+def test_comments_say_what_to_change():
+    """A profile begins with what it is; no profile has a value that only its author could use."""
+    for name in PROFILES:
+        text = (ROOT / "launch" / name).read_text()
+        assert text.startswith("# "), name
+        assert isinstance(yaml.safe_load(text), dict)
+
+
+def test_a_wheel_has_the_folder():
+    """The template's `launch` is a link to the repository's folder; setuptools follows it, and copies the files."""
+    link = PACKAGE / "cli/template/launch"
+    assert link.is_symlink() and link.resolve() == ROOT / "launch"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = settings["package-data"]["official_trainer"]
+    found = {path for pattern in patterns for path in glob.glob(f"{PACKAGE}/{pattern}", recursive=True)}
+    data = [os.path.join(folder, name) for folder, _, names in os.walk(PACKAGE, followlinks=True) for name in names]
+    assert not [path for path in data if not path.endswith((".py", ".pyc")) and path not in found]
+    assert f"{link}/slurm.yaml" in found

@@ -1,0 +1,335 @@
+"""The benchmarks run: every variant trains, and what was measured becomes tables. Nothing here is timed."""
+
+import functools
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+import benchmarks.__main__ as command
+from benchmarks import actions, bookkeeping, clusters, commands, processes, report, resume, rounds, saves, steps
+from official_trainer import config as configuration
+from official_trainer.config import ExperimentConfig
+
+
+@pytest.mark.parametrize("name", list(steps.VARIANTS))
+def test_each_variant_trains(name):
+    train = steps.VARIANTS[name]()
+    calls = []
+    first = train(1, 2, lambda: calls.append("window"))
+    last = train(2, 25, lambda: calls.append("window"))
+    assert len(calls) == 3
+    assert last < first < 4, "the loss of ten digits starts at ln 10 = 2.3 and falls"
+
+
+def test_variants_compute_the_same_steps(monkeypatch):
+    """Same weights, same batches in order: the hand-written loop, both trainers and fit end with the same loss."""
+    images, labels = steps.digits()
+    in_order = steps.tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(steps.BATCH)
+    monkeypatch.setattr(steps, "shuffle_batch", lambda: in_order)
+    steps.keras.utils.set_random_seed(0)
+    start = steps.build_model().get_weights()
+    build_model = steps.build_model
+
+    def build_equal_model():
+        model = build_model()
+        model.set_weights(start)
+        return model
+
+    monkeypatch.setattr(steps, "build_model", build_equal_model)
+    variants = {
+        "hand-written": lambda: steps.hand_written(steps.shuffle_batch),
+        "ours": lambda: steps.ours(steps.shuffle_batch_of),
+        "ours, XLA": lambda: steps.ours(steps.shuffle_batch_of, enable_xla=True),
+        "Model Garden": lambda: steps.model_garden("off"),
+        "fit": lambda: steps.keras_fit(1),
+    }
+    losses = {name: build()(1, 30, lambda: None) for name, build in variants.items()}
+    assert losses == dict.fromkeys(variants, pytest.approx(losses["hand-written"], rel=1e-4))
+
+
+def test_the_job_is_the_same_for_both_drivers():
+    """Model, data, batch, steps and intervals of Model Garden's digits_cnn are those of ours."""
+    from benchmarks import garden
+    from official_trainer.tasks import registry
+
+    ours = registry.get_config("digits_cnn", processes.ROOT)
+    theirs = garden.digits_cnn()
+    for name in ("train_steps", "summary_interval", "checkpoint_interval", "validation_interval", "validation_steps"):
+        assert getattr(ours.trainer, name) == getattr(theirs.trainer, name), name
+    for data in ("train_data", "validation_data"):
+        batch = getattr(theirs.task, data).global_batch_size
+        assert getattr(ours.task, data).global_batch_size == batch
+    models = [registry.get_task_cls(ours.task)(ours.task).build_model(), garden.DigitsTask(theirs.task).build_model()]
+    layers = [[(type(layer).__name__, layer.output_shape) for layer in model.layers] for model in models]
+    assert layers[0] == layers[1]
+
+
+def test_rounds_are_interleaved():
+    order = []
+
+    def measure(name):
+        order.append(name)
+        return {"seconds": float(len(order))}
+
+    results = rounds.interleave({name: functools.partial(measure, name) for name in "AB"}, 2)
+    assert order == ["A", "B", "B", "A"]
+    assert results == {"seconds": {"A": (1.0, 4.0), "B": (2.0, 3.0)}}
+
+
+TARGETS = [
+    report.Target(name="fast", against="slow", at_most=0.5),
+    report.Target(name="slow", against="fast", at_most=0.5),
+    report.Target(name="fast", at_most=2.0),
+]
+COMPARISON = report.Comparison(
+    title="work",
+    unit="s",
+    digits=1,
+    values={"slow": [4.0, 5.0, 10.0], "fast": [1.0, 2.0, 2.0]},
+    baseline="slow",
+    targets=TARGETS,
+)
+
+
+def test_ratios_are_formed_round_by_round():
+    assert COMPARISON.ratios("fast", "slow") == [0.25, 0.4, 0.2]
+    assert [COMPARISON.is_met(target) for target in TARGETS] == [True, False, True]
+
+
+def test_tables_as_markdown():
+    assert report.markdown([COMPARISON]) == (
+        "| work | s | min to max | × slow | min to max |\n"
+        "| --- | ---: | ---: | ---: | ---: |\n"
+        "| slow | 5.0 | 4.0 to 10.0 | 1.00 | 1.00 to 1.00 |\n"
+        "| fast | 2.0 | 1.0 to 2.0 | 0.25 | 0.20 to 0.40 |\n"
+        "\n"
+        "| promise | against | median | min to max | at most | met |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: |\n"
+        "| fast | slow | 0.25 | 0.20 to 0.40 | 0.50 × | yes |\n"
+        "| slow | fast | 4.00 | 2.50 to 5.00 | 0.50 × | **no** |\n"
+        "| fast | – | 2.00 | 1.00 to 2.00 | 2.00 s | yes |\n"
+    )
+
+
+def test_quartiles_as_spread():
+    values = {"only": [1.0, 2.0, 3.0, 4.0, 100.0]}
+    table = report.markdown([report.Comparison(title="work", unit="s", values=values, quartiles=True)])
+    assert "| work | s | quartiles |" in table and "| only | 3 | 2 to 4 |" in table
+
+
+def test_tables_on_a_terminal():
+    console = Console(width=120, record=True, file=io.StringIO())
+    report.print_text([COMPARISON], console)
+    rows = [line.split() for line in console.export_text().splitlines()]
+    assert ["fast", "2.0", "1.0", "to", "2.0", "0.25", "0.20", "to", "0.40"] in rows
+    assert ["slow", "fast", "4.00", "2.50", "to", "5.00", "0.50", "×", "no"] in rows
+
+
+def test_the_readme_has_a_section_for_each_part():
+    text = command.README.read_text()
+    for name in command.PARTS:
+        replaced = report.replace_section(text, name, "new\n")
+        assert f"<!-- {name}: begin -->\nnew\n<!-- {name}: end -->" in replaced
+    with pytest.raises(ValueError, match="no section between"):
+        report.replace_section(text, "nothing", "new")
+
+
+def test_the_command_writes_tables_and_says_what_was_missed(monkeypatch, tmp_path, capsys):
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- cli: begin -->\nold\n<!-- cli: end -->\nafter\n")
+    monkeypatch.setattr(command, "README", readme)
+    monkeypatch.setitem(command.PARTS, "cli", (lambda num_rounds: [COMPARISON], 3))
+    assert command.main(["--only=cli", "--markdown"]) == 1
+    text = readme.read_text()
+    assert "old" not in text and "| fast | 2.0 |" in text and f"Measured on {report.machine()}." in text
+    assert capsys.readouterr().out.endswith("1 target missed\n")
+
+
+def test_an_unknown_part_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--only=steps,stpes"])
+    assert (
+        "no such part: stpes; parts are steps, job, cli, saves, resume, bookkeeping, actions, clusters"
+        in capsys.readouterr().err
+    )
+
+
+def test_usage_of_a_process():
+    usage = processes.run([sys.executable, "-c", "held = bytearray(100 << 20)"])
+    assert usage.wall_seconds > 0
+    assert usage.peak_bytes > 100 << 20
+    with pytest.raises(RuntimeError, match=r"ended with 3:\nbad luck"):
+        processes.run([sys.executable, "-c", "print('bad luck'); raise SystemExit(3)"])
+
+
+def test_commands_are_measured():
+    (comparison,) = commands.compare(1)
+    assert set(comparison.values) == set(commands.COMMANDS)
+    assert {target.name for target in comparison.targets} == set(commands.COMMANDS)
+
+
+def _as_measured_by_a_child(monkeypatch, module):
+    """Has `module.compare` measure in this process."""
+    monkeypatch.setattr(processes, "results_of", lambda name, num_rounds: module.measure_all(num_rounds))
+
+
+def test_saves_are_measured_apart_from_the_steps_beside_them(monkeypatch):
+    monkeypatch.setattr(saves, "UNITS", 8)
+    _as_measured_by_a_child(monkeypatch, saves)
+    call, extra, _, parts, restoring = saves.compare(2)
+    savers = {saves.OURS, saves.OURS_ASYNC, saves.OURS_UNSYNCED, saves.MANAGER, saves.MANAGER_ASYNC}
+    assert set(call.values) == set(extra.values) == savers
+    named = (saves.VALUES, saves.WRITE, saves.SYNC, saves.DELETE, saves.REST)
+    for number, whole in enumerate(parts.values[saves.WHOLE]):
+        assert all(parts.values[name][number] > 0 for name in named), "each part was seen"
+        assert sum(parts.values[name][number] for name in named) == pytest.approx(whole)
+    assert len(restoring.values) == 3
+    assert all(
+        len(values) == 2 for comparison in (call, extra, parts, restoring) for values in comparison.values.values()
+    )
+
+
+def test_savers_that_are_compared_save_the_same(monkeypatch, tmp_path):
+    """Every way to save leaves the values of the moment it was called, though training went on."""
+    monkeypatch.setattr(saves, "UNITS", 8)
+    trainer = saves.build_trainer()
+    trainer.run_steps(3)
+    expected = trainer.model.get_weights()
+    savers = {
+        "ours": saves.Ours(f"{tmp_path}/ours", trainer),
+        "ours_async": saves.Ours(f"{tmp_path}/ours_async", trainer, asynchronous=True),
+        "manager": saves.Manager(f"{tmp_path}/manager", trainer),
+        "manager_async": saves.Manager(f"{tmp_path}/manager_async", trainer, asynchronous=True),
+    }
+    for saver in savers.values():
+        saver.save(7)
+    waiting = set(savers)
+    while waiting:
+        trainer.run_steps(1)
+        assert trainer.global_step < 10_000, f"never done: {waiting}"
+        waiting -= {name for name in waiting if savers[name].is_done(7)}
+    for name in savers:
+        saves.tf.train.Checkpoint(model=trainer.model).read(f"{tmp_path}/{name}/ckpt-7").expect_partial()
+        for value, was in zip(trainer.model.get_weights(), expected, strict=True):
+            assert (value == was).all(), name
+
+
+@pytest.mark.full
+def test_starts_at_a_step_are_measured(monkeypatch):
+    whole = resume.NUM_RECORDS * resume.RECORD_BYTES
+    assert (resume.BATCH * (resume.LATE - resume.EARLY)) % resume.NUM_RECORDS == 0, "the same place of an epoch"
+    assert resume.BATCH * resume.EPOCH_FIRST % resume.NUM_RECORDS < resume.BATCH
+    left = resume.NUM_RECORDS - resume.BATCH * resume.EPOCH_LAST % resume.NUM_RECORDS
+    assert resume.BATCH <= left < 2 * resume.BATCH
+    assert whole < 100e6, "the records fit into memory"
+    monkeypatch.setattr(resume, "NUM_RECORDS", 27 * 8)
+    monkeypatch.setattr(resume, "FOREIGN_STEPS", (2, 4))
+    _as_measured_by_a_child(monkeypatch, resume)
+    starts, reading_over = resume.compare(1)
+    assert {target.name for target in starts.targets} == {
+        resume.name(kind, resume.LATE) for kind in (resume.MEMORY, resume.CACHED, resume.RECORDS)
+    }
+    assert resume.name(resume.FOREIGN, 4) in starts.values
+    assert list(reading_over.values) == [resume.FOREIGN]
+
+
+def test_bookkeeping_left_out_or_done_more_often_trains_the_same():
+    """Random streams depend on the step and nothing else; the mark and the trace change no result."""
+    weights = []
+    for times in ((1, 1, 1), (3, 3, 0)):
+        trainer = bookkeeping.build_trainer("digits_mlp", *times)
+        trainer.run_steps(5)
+        assert trainer.progress()["waiting_for_input"] is False
+        weights.append(trainer.model.get_weights())
+    for once, often in zip(*weights, strict=True):
+        assert (once == often).all()
+
+
+def test_bookkeeping_is_measured(monkeypatch):
+    monkeypatch.setattr(bookkeeping, "WINDOW_STEPS", {"digits_mlp": 2, "digits_cnn": 2})
+    monkeypatch.setattr(bookkeeping, "WINDOWS", 2)
+    _as_measured_by_a_child(monkeypatch, bookkeeping)
+    comparisons = bookkeeping.compare(1)
+    assert [target.name for each in comparisons for target in each.targets] == [bookkeeping.ALL]
+    assert all(list(each.values) == list(bookkeeping.VARIANTS) for each in comparisons)
+
+
+def test_actions_are_measured(monkeypatch):
+    monkeypatch.setattr(actions, "STRETCH_STEPS", 20)
+    _as_measured_by_a_child(monkeypatch, actions)
+    (comparison,) = actions.compare(1)
+    assert {name: len(values) for name, values in comparison.values.items()} == {actions.NONE: 1, actions.ALL: 1}
+
+
+def test_actions_of_the_benchmark_can_be_read():
+    """B1: each is one that there is."""
+    found = configuration.resolve(
+        ExperimentConfig(), sets=[f"trainer.actions={actions.ACTIONS}"]
+    ).config.trainer.actions
+    assert len({action.type for action in found}) == len(found) > 8
+
+
+@pytest.fixture
+def preloaded():
+    """Has the fork server import what jobs on strategies need, beside what other tests need, if it is not there yet."""
+    clusters._context.set_forkserver_preload(["tests.support.preload", "benchmarks.cluster_jobs"])
+
+
+@pytest.mark.parametrize(
+    ("side", "strategy"),
+    [pytest.param("garden", "parameter_server", marks=pytest.mark.full), ("ours", "multi_worker_mirrored")],
+)
+@pytest.mark.usefixtures("preloaded")
+def test_loops_on_clusters_are_timed(monkeypatch, side, strategy):
+    """Real processes train, of both sides."""
+    monkeypatch.setattr(clusters, "WARM_SUMMARIES", 1)
+    monkeypatch.setattr(clusters, "TIMED_SUMMARIES", 1)
+    monkeypatch.setattr(clusters, "WINDOW_STEPS", {("small", strategy): 4})
+    assert clusters.milliseconds_per_step(side, strategy, "small")["milliseconds"] > 0
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_job_on_a_strategy_that_fails_says_why():
+    with pytest.raises(RuntimeError, match=r"exit codes \{'alone': 1\}(.|\n)*KeyError: 'no such model'"):
+        clusters.milliseconds_per_step("garden", "off", "no such model")
+
+
+def test_loops_that_were_not_all_timed_are_refused(tmp_path):
+    times = tmp_path / "times.jsonl"
+    num_loops = (clusters.WARM_SUMMARIES + clusters.TIMED_SUMMARIES) * clusters.WINDOWS_PER_SUMMARY
+    stood_still = num_loops - clusters.WINDOWS_PER_SUMMARY  # once, for a minute
+    times.write_text("".join(f"[{10 * n}, {0.5 * n + 60 * (n > stood_still)}]\n" for n in range(1, num_loops + 1)))
+    assert clusters._timed(times, 10) == pytest.approx(50)
+    with pytest.raises(RuntimeError, match="loops ended at steps"):
+        clusters._timed(times, 5)
+
+
+def test_jobs_on_strategies_are_the_same_for_both_sides():
+    from benchmarks import cluster_jobs
+
+    settings = {"model": "small", "window_steps": 5, "num_windows": 4, "windows_per_summary": 2, "folder": "."}
+    for strategy in clusters.ROLES:
+        ours = cluster_jobs.our_config(cluster_jobs.Assignment(side="ours", strategy=strategy, **settings))
+        theirs = cluster_jobs.garden_config(cluster_jobs.Assignment(side="garden", strategy=strategy, **settings))
+        for name in ("train_steps", "steps_per_loop", "summary_interval", "checkpoint_interval"):
+            assert getattr(ours.trainer, name) == getattr(theirs.trainer, name), name
+        assert ours.task.train_data.global_batch_size == theirs.task.train_data.global_batch_size
+        assert ours.runtime.distribution_strategy == theirs.runtime.distribution_strategy
+        for section in ("optimizer", "learning_rate"):
+            ours_of, theirs_of = (getattr(side.trainer.optimizer_config, section) for side in (ours, theirs))
+            assert ours_of.type == theirs_of.type
+            shared = ours_of.get().as_dict() if hasattr(ours_of.get(), "as_dict") else vars(ours_of.get())
+            for name in shared.keys() & theirs_of.get().as_dict().keys():
+                assert shared[name] == theirs_of.get().as_dict()[name], name
+
+
+def test_strategies_are_compared_side_by_side(monkeypatch):
+    values = {clusters.name(strategy, side): [1.0, 2.0] for strategy in clusters.ROLES for side in clusters.SIDES}
+    monkeypatch.setattr(processes, "results_of", lambda name, num_rounds: dict.fromkeys(clusters.STRATEGIES, values))
+    *alike, accelerated = clusters.compare(2)
+    for comparison in alike:
+        assert all(map(comparison.is_met, comparison.targets))
+    (target,) = accelerated.targets
+    assert not accelerated.is_met(target), "as fast as Model Garden is not enough there"

@@ -1,0 +1,198 @@
+"""N6, N7: from arguments to exit codes: verbs are found, errors are said once and without a traceback."""
+
+import io
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from official_trainer import cli
+from official_trainer.cli import dispatch, terminal
+from official_trainer.cli import list as list_verb
+from official_trainer.cli import train as train_verb
+from official_trainer.errors import ExitCode, UserError
+from tests import ROOT
+
+VERBS = {"check", "doctor", "eval", "export", "init", "list", "show", "train"}
+
+
+def ends_with(monkeypatch, error):
+    """Makes `list` raise `error`, and returns the exit code."""
+
+    def run(arguments):
+        raise error
+
+    monkeypatch.setattr(list_verb, "run", run)
+    return cli.main(["list"])
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["help"], ["--helpfull"]])
+def test_help_lists_every_verb_with_a_line(argv, capsys):
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    for name, module in dispatch.verbs().items():
+        line = next(line for line in out.splitlines() if line.split()[:1] == [name])
+        assert dispatch.help_line(module) in line
+
+
+def test_verbs_are_the_modules_that_declare_flags():
+    assert set(dispatch.verbs()) >= VERBS
+    for module in dispatch.verbs().values():
+        assert dispatch.help_line(module).endswith(".")
+        assert isinstance(module.USAGE, str)
+
+
+def test_a_new_file_is_a_new_verb(monkeypatch, tmp_path, capsys):
+    (tmp_path / "hello.py").write_text(
+        '"""Say hello."""\nUSAGE = ""\n\ndef add_flags(parser):\n    parser.positional("who", "WHO", "whom")\n\n'
+        'def run(arguments):\n    print("hello", arguments.who)\n    return 7\n'
+    )
+    monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
+    monkeypatch.setattr(dispatch, "__file__", str(tmp_path / "dispatch.py"))
+    assert cli.main(["hello", "world"]) == 7
+    assert capsys.readouterr().out == "hello world\n"
+    sys.modules.pop("official_trainer.cli.hello")
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_help_of_each_verb(verb, capsys):
+    assert cli.main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: official-trainer {verb} ")
+    assert dispatch.help_line(dispatch.verbs()[verb]).split(",")[0] in " ".join(out.split())
+    assert "--help" in out
+
+
+def test_no_verb(capsys):
+    assert cli.main([]) == 2
+    assert "usage: official-trainer VERB" in capsys.readouterr().err
+
+
+def test_unknown_verb(capsys):
+    """N7: nearest match and the list."""
+    assert cli.main(["trian"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: no such verb: trian; did you mean train?\nverbs: check, ")
+
+
+@pytest.mark.parametrize("name", ["flags", "dispatch", "__init__", "../train"])
+def test_other_modules_are_not_verbs(name, capsys):
+    assert cli.main([name]) == 2
+    assert f"error: no such verb: {name}" in capsys.readouterr().err
+
+
+def test_flags_before_a_verb(capsys):
+    assert cli.main(["--experiment=digits"]) == 2
+    assert "name a verb before --experiment=digits, such as: official-trainer train --exp" in capsys.readouterr().err
+
+
+def test_version(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == "official-trainer 1.2.3\n"
+
+
+@pytest.mark.parametrize("code", [ExitCode.CONFIG, ExitCode.DATA, ExitCode.NON_FINITE, ExitCode.RETRY])
+def test_errors_for_users_are_their_message(code, monkeypatch, capsys):
+    """N6: the error's own exit code; no traceback."""
+    error = UserError("this\nand that")
+    error.exit_code = code
+    assert ends_with(monkeypatch, error) == code
+    assert capsys.readouterr().err == "error: this\nand that\n"
+
+
+def test_interrupt(monkeypatch, capsys):
+    assert ends_with(monkeypatch, KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_anything_else_has_a_traceback(monkeypatch, capsys):
+    assert ends_with(monkeypatch, RuntimeError("a bug")) == 1
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert "RuntimeError: a bug" in err
+
+
+def test_a_broken_pipe_inside_a_run_is_a_failure(monkeypatch, capsys):
+    assert ends_with(monkeypatch, BrokenPipeError("worker")) == 1
+    assert "BrokenPipeError: worker" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away():
+    """`official-trainer list | head -0` ends quietly."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "official_trainer", "--help"],
+        cwd=ROOT,
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(write_end)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_train_py_is_train(monkeypatch):
+    """T20: train.py's words go to `train`; its folder is the workspace to fall back on."""
+    seen = []
+    monkeypatch.setattr(train_verb, "run", lambda arguments: seen.append(arguments) or 0)
+    assert train_verb.main(["--experiment=digits", "--mode=train"], script="/some/where/train.py") == 0
+    assert (seen[0].experiment, seen[0].mode, seen[0].home) == ("digits", "train", "/some/where")
+    assert seen[0].argv == ["train.py", "--experiment=digits", "--mode=train"]
+
+
+def test_the_words_of_this_process_are_the_default(monkeypatch):
+    seen = []
+    monkeypatch.setattr(train_verb, "run", lambda arguments: seen.append(arguments) or 0)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--experiment=digits"])
+    assert train_verb.main() == 0
+    assert (seen[0].experiment, seen[0].home) == ("digits", None)
+    monkeypatch.setattr(sys, "argv", ["official-trainer", "train", "--experiment=mnist"])
+    assert cli.main() == 0
+    assert seen[1].argv == ["official-trainer", "train", "--experiment=mnist"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_colour_on_a_terminal_only(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert terminal.paint("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
+    assert terminal.paint("x", "red", io.StringIO()) == "x"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert terminal.paint("x", "red", Terminal()) == "x"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert terminal.paint("x", "red", Terminal()) == "x"
+
+
+def test_columns():
+    assert terminal.columns([("a", "bcd", "e"), ("long", "", "f")]) == ["a     bcd  e", "long       f"]
+    assert terminal.columns([]) == []
+
+
+@pytest.mark.parametrize("words", [[], ["--quiet"]])
+def test_the_log_is_lines_on_stderr(words, monkeypatch, capsys):
+    """B8: news as they are, warnings with their name, each once; nothing is left of that afterwards."""
+    logger, other = logging.getLogger("official_trainer.something"), logging.getLogger("tensorflow")
+
+    def run(arguments):
+        logger.info("strategy %s", "off")
+        logger.warning("lost worker 1")
+        logger.debug("not for everybody")
+        other.info("not ours")
+        return 0
+
+    monkeypatch.setattr(train_verb, "run", run)
+    assert cli.main(["train", *words]) == 0
+    expected = "warning: lost worker 1\n" if words else "strategy off\nwarning: lost worker 1\n"
+    assert capsys.readouterr() == ("", expected)
+    logger.warning("afterwards")
+    assert "warning: afterwards" not in capsys.readouterr().err

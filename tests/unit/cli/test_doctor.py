@@ -1,0 +1,191 @@
+"""`doctor`: every line of its report, and that each problem comes with what mends it."""
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from official_trainer import cli
+from official_trainer.cli import doctor
+from tests import ROOT
+
+CPU = {"counts": {"CPU": 1, "GPU": 0, "TPU": 0}, "names": [], "cuda": True}
+GPUS = {"counts": {"CPU": 1, "GPU": 2, "TPU": 0}, "names": ["H200", "H200"], "cuda": True}
+
+
+def test_requirements_are_those_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert list(doctor.REQUIREMENTS) == project["dependencies"]
+    assert project["requires-python"] == doctor.PYTHON
+
+
+def test_it_runs_where_nothing_is_installed():
+    """In a checkout, with Python alone: every dependency is named, with the command that installs it."""
+    command = [sys.executable, "-S", "-m", "official_trainer", "doctor"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "")
+    for requirement in doctor.REQUIREMENTS:
+        assert f"python -m pip install '{requirement}'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"), [((3, 10, 9), False), ((3, 11, 0), True), ((3, 12, 4), True), ((3, 13, 0), False)]
+)
+def test_python(version, ok):
+    finding = doctor.check_python(version)
+    assert finding.ok is ok
+    assert ok or finding.fix == "install Python 3.11, then: python3.11 -m venv .venv"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "version", "ok"),
+    [
+        ("tensorflow==2.20.*", "2.20.0", True),
+        ("tensorflow==2.20.*", "2.20.1rc1", True),
+        ("tensorflow==2.20.*", "2.2.0", False),
+        ("tensorflow==2.20.*", "2.21.0", False),
+        ("rich>=13.7,<16", "15.0.0", True),
+        ("rich>=13.7,<16", "13.6.9", False),
+        ("rich>=13.7,<16", "16.0", False),
+        ("pyyaml>=6.0.1,<7", "6.0.1", True),
+        ("pyyaml>=6.0.1,<7", None, False),
+    ],
+)
+def test_packages(requirement, version, ok):
+    finding = doctor.check_package(requirement, version)
+    assert finding.ok is ok
+    if not ok:
+        assert finding.fix == f"python -m pip install '{requirement}'"
+        assert (version or "not installed") in finding.detail
+
+
+def test_orbit():
+    assert doctor.check_orbit(True).ok
+    assert doctor.check_orbit(False).fix == (
+        "python -m pip install --force-reinstall --no-deps 'tf-models-official==2.20.*'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "ok"), [({}, True), ({"TF_USE_LEGACY_KERAS": "1"}, True), ({"TF_USE_LEGACY_KERAS": "0"}, False)]
+)
+def test_keras(environ, ok):
+    finding = doctor.check_keras(environ)
+    assert finding.ok is ok
+    assert ok or finding.fix == "unset TF_USE_LEGACY_KERAS"
+
+
+def test_devices():
+    finding = doctor.check_devices(GPUS, has_nvidia=True, environ={})
+    assert (finding.ok, finding.detail) == (True, "1 CPU, 2 GPU (H200)")
+    assert doctor.check_devices(CPU, has_nvidia=False, environ={}).ok
+
+
+def test_a_gpu_that_is_not_used():
+    finding = doctor.check_devices(CPU, has_nvidia=True, environ={})
+    assert (finding.ok, finding.fix) == (False, "python -m pip install 'tensorflow[and-cuda]==2.20.*'")
+    finding = doctor.check_devices(CPU, has_nvidia=True, environ={"CUDA_VISIBLE_DEVICES": "-1"})
+    assert (finding.ok, finding.fix) == (False, "unset CUDA_VISIBLE_DEVICES")
+    assert "hidden by CUDA_VISIBLE_DEVICES=-1" in finding.detail
+
+
+def test_tensorflow_that_does_not_start():
+    finding = doctor.check_devices("ImportError: no libcuda", has_nvidia=False, environ={})
+    assert not finding.ok
+    assert "ImportError: no libcuda" in finding.detail
+    assert finding.fix == "python -m pip install --force-reinstall 'tensorflow==2.20.*'"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("raise ImportError('no libcuda')", "ImportError: no libcuda"),
+        ("raise SystemExit(9)", "exit code 9"),
+        ("print('noise'); print('{}')", {}),
+    ],
+)
+def test_devices_are_asked_for_in_a_process_of_its_own(program, said, monkeypatch):
+    monkeypatch.setattr(doctor, "_LIST_DEVICES", program)
+    assert doctor.devices() == said
+
+
+def test_devices_that_never_answer(monkeypatch):
+    monkeypatch.setattr(doctor, "_LIST_DEVICES", "import threading; threading.Event().wait()")
+    monkeypatch.setattr(doctor, "_DEVICES_TIMEOUT_SECONDS", 0.01)
+    assert doctor.devices() == "no answer within 0.01 s"
+
+
+def test_workspace(tmp_path):
+    finding = doctor.check_workspace(None)
+    assert (finding.ok, finding.fix) == (False, "official-trainer init DIR")
+    cli.main(["init", str(tmp_path / "ws")])
+    finding = doctor.check_workspace(tmp_path / "ws")
+    assert (finding.ok, finding.detail) == (True, f"{tmp_path / 'ws'}, experiments: 1")
+
+
+def test_workspace_with_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "broken.py").write_text("@register_config_factory('x'\ndef")
+    finding = doctor.check_workspace(tmp_path)
+    assert not finding.ok
+    assert "broken.py:1: its experiments are not listed" in finding.fix
+
+
+def test_workspace_with_a_name_that_is_registered_twice(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "experiments" / f"{name}.py").write_text("@register_config_factory('x')\ndef f(): ...\n")
+    finding = doctor.check_workspace(tmp_path)
+    assert not finding.ok
+    assert "experiment 'x' is registered twice" in finding.fix
+
+
+@pytest.fixture
+def healthy(monkeypatch, tmp_path):
+    """A machine on which all is well, in a workspace."""
+    cli.main(["init", str(tmp_path / "ws")])
+    monkeypatch.chdir(tmp_path / "ws")
+    monkeypatch.setattr(doctor, "devices", lambda: CPU)
+    monkeypatch.setattr(doctor.os.path, "exists", lambda path: False)
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 11, 7))
+    monkeypatch.setattr(doctor, "_installed", {"rich": "15.0.0", "pyyaml": "6.0.1", "lazy-loader": "0.6"}.get)
+    monkeypatch.setattr(doctor, "REQUIREMENTS", ("rich>=13.7,<16", "pyyaml>=6.0.1,<7", "lazy-loader>=0.6,<1"))
+    monkeypatch.setattr(doctor, "_importable", lambda name: True)
+
+
+def test_all_is_well(healthy, capsys):
+    capsys.readouterr()
+    assert cli.main(["doctor", "--nodevices"]) == 0
+    out = capsys.readouterr().out
+    assert "ok    rich                15.0.0\n" in out
+    assert out.endswith("\nAll is well.\n")
+
+
+def test_a_problem_is_shown_with_its_fix(healthy, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "_installed", {"rich": "12.0", "pyyaml": "6.0.1", "lazy-loader": "0.6"}.get)
+    assert cli.main(["doctor", "--nodevices"]) == 2
+    out = capsys.readouterr().out
+    assert "mend  rich                12.0, needs >=13.7,<16\n" in out
+    assert "                          python -m pip install 'rich>=13.7,<16'\n" in out
+    assert out.endswith("\n1 to mend.\n")
+
+
+def test_json(healthy, monkeypatch, capsys):
+    capsys.readouterr()
+    assert cli.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert {"name": "rich", "ok": True, "detail": "15.0.0", "fix": ""} in report["findings"]
+    assert "devices" not in {finding["name"] for finding in report["findings"]}  # no TensorFlow, nothing to ask
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    assert cli.main(["doctor", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_versions_are_those_of_this_environment():
+    assert doctor.check_package("pyyaml>=6.0.1,<7", doctor._installed("pyyaml")).ok
+    assert doctor._installed("no-such-package-anywhere") is None
+    assert doctor._importable("yaml")
+    assert not doctor._importable("no_such_module_anywhere")

@@ -1,0 +1,123 @@
+"""N7: a resolved configuration is frozen at any depth; nothing is imported or read on import; the page is current."""
+
+import copy
+import dataclasses
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from official_trainer.config import Above, Between, FrozenDict, reference
+from official_trainer.config.fields import docs, hints
+from official_trainer.config.optimization import AdamConfig
+from official_trainer.config.reference import page
+from official_trainer.config.schema import ExperimentConfig
+from tests import ROOT
+from tests.support.config.sample import Block, Model, base, resolved
+
+
+@pytest.mark.parametrize("path", ["", "trainer", "trainer.optimizer_config.optimizer.adam", "task.model.blocks[0]"])
+def test_assignment_is_refused_at_any_depth(path):
+    """N7: frozen once resolved."""
+    from official_trainer.config.fields import find
+
+    section = find(resolved().config, path) if path else resolved().config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(section, next(iter(hints(type(section)))), None)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        section.something_new = 1
+
+
+def test_frozen_mappings_refuse_every_change_and_can_be_copied():
+    mapping = FrozenDict(a=1)
+    changes = [
+        lambda: mapping.update(b=2),
+        lambda: mapping.pop("a"),
+        lambda: mapping.popitem(),
+        lambda: mapping.clear(),
+        lambda: mapping.setdefault("b", 2),
+        lambda: mapping.__setitem__("a", 2),
+        lambda: mapping.__delitem__("a"),
+        lambda: mapping.__ior__({"b": 2}),
+    ]
+    for change in changes:
+        with pytest.raises(TypeError, match=r"frozen configuration; build a new one with dict\(old\) and replace\(\)"):
+            change()
+    assert mapping == {"a": 1}
+    assert hash(mapping) == hash(FrozenDict(a=1))
+    for twin in (copy.copy(mapping), copy.deepcopy(mapping), pickle.loads(pickle.dumps(mapping))):
+        assert twin == mapping
+        assert isinstance(twin, FrozenDict)
+
+
+def test_a_resolved_configuration_can_be_hashed_copied_and_pickled():
+    config = resolved("task.model.weights={a: 1}").config
+    assert hash(config) == hash(resolved("task.model.weights={a: 1}").config)
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
+
+
+def test_resolving_leaves_the_factory_s_object_alone():
+    start = base(Model(blocks=(Block(x=1),)))
+    before = copy.deepcopy(start)
+    from official_trainer.config import resolve
+
+    resolve(start, sets=["task.model.blocks[0].x=5", "trainer.train_steps=1"])
+    assert start == before
+
+
+@pytest.mark.parametrize(
+    ("limit", "good", "bad", "said"),
+    [
+        (Between(0, 1), (0, 0.5, 1), (-0.1, 1.1, float("nan")), "must be between 0 and 1"),
+        (Between(1), (1, 5), (0,), "must be at least 1"),
+        (Between(None, 2), (2, -9), (3,), "must be at most 2"),
+        (Above(0), (0.1,), (0, -1), "must be greater than 0"),
+    ],
+)
+def test_ranges(limit, good, bad, said):
+    assert [limit.problem(value) for value in good] == [None] * len(good)
+    assert [limit.problem(value) for value in bad] == [said] * len(bad)
+
+
+def test_every_field_of_the_schema_is_documented():
+    """N7: what `explain` and the reference page show exists for each field."""
+    several = [(path, cls) for path, cls, _ in reference._of_several()]
+    assert len(several) > 5
+    for _, cls in [*reference._sections(ExperimentConfig, ""), *several]:
+        assert [name for name in hints(cls) if not docs(cls).get(name)] == []
+
+
+def test_docs_end_with_their_block():
+    own = {"integer": "an integer.", "truth": "a truth value, or not."}
+    assert docs(Model) == {**own, "shape": "A one-of whose choices are its fields."}, (
+        "a section has its class's first line"
+    )
+
+
+def test_docs_of_a_base_class_are_inherited():
+    assert docs(AdamConfig)["clipnorm"] == "largest L2 norm of each gradient."
+
+
+def test_the_reference_page_is_current():
+    """The committed page is what the schema says; `python -m official_trainer.config.reference > docs/config.md`."""
+    committed = ROOT / "docs" / "config.md"
+    assert committed.read_text(encoding="utf-8") == page()
+
+
+def test_the_page_is_printed(capsys):
+    reference.main()
+    assert capsys.readouterr().out == page()
+
+
+def test_importing_loads_no_tensorflow():
+    """N7: reading and checking a configuration never imports TensorFlow."""
+    code = (
+        "import sys\n"
+        "import official_trainer.config as config, official_trainer.tasks.registry\n"
+        "config.explain(config.resolve(config.ExperimentConfig(), sets=['runtime.seed=1']), 'runtime.seed')\n"
+        "loaded = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(sorted(loaded & {'tensorflow', 'tf_keras', 'keras', 'official', 'orbit', 'numpy', 'rich', 'gin'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

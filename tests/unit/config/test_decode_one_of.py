@@ -1,0 +1,79 @@
+"""N7: sections in which `type` names the one that counts."""
+
+import dataclasses
+
+from official_trainer.config import resolve
+from official_trainer.config.optimization import AdamConfig
+from tests.support.config.sample import Shape, WideBlock, base, model, problems, resolved
+
+OPTIMIZER = "trainer.optimizer_config.optimizer"
+
+
+def test_a_word_selects(write):
+    for layers in (
+        {"sets": [f"{OPTIMIZER}=adam"]},
+        {"params_overrides": [f"{OPTIMIZER}=adam"]},
+        {"config_files": [write("trainer: {optimizer_config: {optimizer: adam}}\n")]},
+    ):
+        sets = layers.pop("sets", ())
+        assert resolved(*sets, **layers).config.trainer.optimizer_config.optimizer.get() == AdamConfig()
+
+
+def test_a_word_selects_where_the_section_is_unset():
+    """N7: the shorthand creates the section, and may then be unset again."""
+    assert model("task.model.maybe_shape=round").maybe_shape == Shape(type="round")
+    assert model("task.model.maybe_shape=round", "task.model.maybe_shape=null").maybe_shape is None
+
+
+def test_choices_without_a_literal_are_the_fields():
+    assert model("task.model.shape=square", "task.model.shape.square.width=2").shape.get() == WideBlock(width=2)
+    (said,) = problems("task.model.shape=squre")
+    assert said == (
+        "--set: task.model.shape.type: not one of the choices, got 'squre'; "
+        "allowed: round, square; did you mean 'square'?"
+    )
+
+
+def test_null_is_for_the_type_not_for_the_section():
+    assert resolved(f"{OPTIMIZER}.type=null").config.trainer.optimizer_config.optimizer.type is None
+    (said,) = problems(f"{OPTIMIZER}=null")
+    assert said == f"--set: {OPTIMIZER}: a section cannot be null; write type: null for none"
+
+
+def test_a_setting_without_effect_is_refused(write):
+    """N7: values of a branch that `type` does not select are an error, whoever comes first."""
+    file = write("trainer:\n  optimizer_config:\n    optimizer:\n      adam: {beta_1: 0.5, beta_2: 0.6}\n")
+    (said,) = problems(f"{OPTIMIZER}=sgd", config_files=[file])
+    assert said == (
+        f"a.yaml:4: {OPTIMIZER}.adam.beta_1: has no effect, like 1 other field of 'adam': "
+        f"{OPTIMIZER}.type is 'sgd'; set that to 'adam', or remove these, or add --set '~{OPTIMIZER}.adam'"
+    )
+    (said,) = problems(f"{OPTIMIZER}.sgd.momentum=0.5")
+    assert said == (
+        f"--set: {OPTIMIZER}.sgd.momentum: has no effect: {OPTIMIZER}.type is not set; "
+        "set that to 'sgd', or remove this"
+    )
+
+
+def test_taking_the_setting_back_is_enough(write):
+    file = write("trainer: {optimizer_config: {optimizer: {type: adam, adam: {beta_1: 0.5}}}}\n")
+    result = resolved(f"{OPTIMIZER}=sgd", f"~{OPTIMIZER}.adam", config_files=[file])
+    assert result.config.trainer.optimizer_config.optimizer.type == "sgd"
+    assert result.config.trainer.optimizer_config.optimizer.adam == AdamConfig()
+
+
+def test_what_the_factory_put_into_other_branches_stays_silently():
+    start = base()
+    optimizer = dataclasses.replace(start.trainer.optimizer_config.optimizer, type="adam", adam=AdamConfig(beta_1=0.5))
+    start = start.replace(
+        trainer=start.trainer.replace(optimizer_config=start.trainer.optimizer_config.replace(optimizer=optimizer))
+    )
+    config = resolve(start, sets=[f"{OPTIMIZER}=sgd"]).config
+    assert config.trainer.optimizer_config.optimizer.adam.beta_1 == 0.5
+    back = resolve(start, sets=[f"{OPTIMIZER}=sgd", f"{OPTIMIZER}=adam"]).config
+    assert back == resolve(start).config
+
+
+def test_nothing_more_is_said_when_the_type_itself_is_wrong():
+    (said,) = problems(f"{OPTIMIZER}=sdg", f"{OPTIMIZER}.sgd.momentum=0.5")
+    assert "did you mean 'sgd'?" in said

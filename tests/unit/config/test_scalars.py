@@ -1,0 +1,197 @@
+"""N7: each type accepts exactly its spellings, the same in a file, an override, YAML in a flag and `--set`."""
+
+import math
+
+import pytest
+
+from official_trainer.config import ConfigError
+from tests.support.config.sample import model, resolved
+
+ACCEPTED = [
+    ("integer", "10", 10),
+    ("integer", "-3", -3),
+    ("integer", "+3", 3),
+    ("integer", "0", 0),
+    ("integer", "1_000", 1000),
+    ("integer", "1e2", 100),
+    ("integer", "5e-0", 5),
+    ("integer", "1_0.0", 10),
+    ("integer", "0x1F", 31),
+    ("integer", "0o17", 15),
+    ("integer", "-0b11", -3),
+    ("maybe_integer", "1e23", 10**23),
+    ("number", "1e-4", 1e-4),
+    ("number", "1.5e6", 1.5e6),
+    ("number", "1.e6", 1e6),
+    ("number", "2.5E4", 2.5e4),
+    ("number", "1_000", 1000.0),
+    ("number", "-.5", -0.5),
+    ("number", "0x10", 16.0),
+    ("number", "inf", math.inf),
+    ("number", "-.inf", -math.inf),
+    ("number", "+.Inf", math.inf),
+    ("truth", "true", True),
+    ("truth", "True", True),
+    ("truth", "yes", True),
+    ("truth", "ON", True),
+    ("truth", "off", False),
+    ("truth", "no", False),
+    ("truth", "false", False),
+    ("text", "off", "off"),
+    ("text", "1e-4", "1e-4"),
+    ("text", "1.10", "1.10"),
+    ("text", "010", "010"),
+    ("text", "1:30", "1:30"),
+    ("text", "2020-01-01", "2020-01-01"),
+    ("text", "'10'", "10"),
+    ("text", "'null'", "null"),
+    ("text", "''", ""),
+    ("word", "off", "off"),
+    ("word", "'sgd'", "sgd"),
+    ("level", "2", 2),
+    ("padding", "None", "None"),
+    ("maybe_integer", "null", None),
+    ("maybe_integer", "~", None),
+    ("maybe_integer", "None", None),
+    ("maybe_integer", "7", 7),
+    ("maybe_text", "null", None),
+    ("maybe_text", "'null'", "null"),
+    ("either", "a", "a"),
+    ("either", "[a, b]", ("a", "b")),
+    ("count", "3", 3),
+    ("count", "3.0", 3.0),
+    ("count", "1e3", 1000.0),
+    ("flag_or_text", "true", True),
+    ("flag_or_text", "off", "off"),
+    ("flag_or_text", "'true'", "true"),
+    ("many", "auto", "auto"),
+    ("many", "4", 4),
+    ("scale", "dynamic", "dynamic"),
+    ("scale", "128", 128.0),
+    ("scale", "null", None),
+    ("filters", "[1, 2, 1e1]", (1, 2, 10)),
+    ("filters", "[]", ()),
+    ("window", "[3, 1e-3]", (3, 1e-3)),
+    ("nested", "[[1, 2], []]", ((1, 2), ())),
+    ("plain_list", "[1, .5]", (1.0, 0.5)),
+    ("weights", "{a: 1, 'b c': 1e-3}", {"a": 1.0, "b c": 1e-3}),
+    ("free", "{a: 1e3, b: off, c: 010, d: [1, '1'], e: null, f: true}", None),
+    ("anything", "0x10", 16),
+    ("anything", "'1'", "1"),
+    ("anything", "1.", 1.0),
+    ("anything", "abc", "abc"),
+    ("maybe_anything", "1e1", 10.0),
+    ("maybe_anything", "[1]", (1,)),
+    ("maybe_anything", "null", None),
+    ("nothing", "null", None),
+]
+
+REFUSED = [
+    ("integer", "10k", "must be an integer, got '10k'; write 10000"),
+    ("integer", "1.5M", "must be an integer, got '1.5M'; write 1500000"),
+    ("integer", "1.5", "must be an integer, got '1.5'; write 1 or 2"),
+    ("integer", "true", "must be an integer, got 'true'"),
+    ("integer", "'10'", "must be an integer, got the quoted text '10'; remove the quotes"),
+    ("integer", "010", "must be an integer without a leading zero, got '010'; write 10 or 0o10 (8)"),
+    ("integer", "-09", "must be an integer without a leading zero, got '-09'; write -9"),
+    ("integer", "1:30", "must be an integer, got '1:30'"),
+    ("integer", "1__0", "must be an integer, got '1__0'"),
+    ("integer", "null", "must be an integer, got null; give a value, or remove it to keep the default"),
+    ("integer", "[1]", "must be an integer, got a list"),
+    ("integer", "{a: 1}", "must be an integer, got a mapping"),
+    ("integer", "1e999", "must be an integer of at most 400 digits"),
+    ("integer", "9" * 500, "must be an integer of at most 400 characters"),
+    ("number", "abc", "must be a number, got 'abc'"),
+    ("number", "50%", "must be a number, got '50%'; write 0.5"),
+    ("number", "1e400", "must be a number that fits 64 bits, got '1e400'; write inf for infinity"),
+    ("number", "007", "must be a number without a leading zero, got '007'; write 7 or 0o7 (7)"),
+    ("number", "'1'", "must be a number, got the quoted text '1'; remove the quotes"),
+    ("truth", "1", "must be true or false, got '1'; write true or false"),
+    ("truth", "tru", "must be true or false, got 'tru'; did you mean 'true'?"),
+    ("truth", "'true'", "must be true or false, got the quoted text 'true'; remove the quotes"),
+    ("text", "null", "must be text, got null; write '' for no text, or 'null' in quotes for the word"),
+    ("text", "[a]", "must be text, got a list"),
+    ("word", "adma", "not one of the choices, got 'adma'; allowed: adam, sgd, off; did you mean 'adam'?"),
+    ("word", "SGD", "did you mean 'sgd'?"),
+    ("level", "4", "not one of the choices, got '4'; allowed: 1, 2, 3"),
+    ("level", "x", "not one of the choices, got 'x'; allowed: 1, 2, 3"),
+    ("padding", "null", "must be 'None' or 'same', got null"),
+    ("nothing", "1", "must be null, got '1'"),
+    ("level", "'1'", "not one of the choices, got the quoted text '1'"),
+    ("share", "2", "must be between 0 and 1, got 2"),
+    ("share", "nan", "must be between 0 and 1, got nan"),
+    ("bounded", "-2", "must be between -1 and 5, got -2"),
+    ("at_most", "3", "must be at most 2, got 3"),
+    ("maybe_integer", "x", "must be an integer, got 'x'"),
+    ("scale", "dynamc", "must be 'dynamic', a number greater than 0 or null, got 'dynamc'; did you mean 'dynamic'?"),
+    ("scale", "-1", "must be greater than 0, got -1"),
+    ("scale", "[1]", "must be 'dynamic', a number greater than 0 or null, got a list"),
+    ("many", "1.5", "must be an integer or 'auto', got '1.5'"),
+    ("filters", "32", "must be a list of integers at least 1, got '32'; write [32]"),
+    ("filters", "[1, x]", "filters[1]: must be an integer, got 'x'"),
+    ("filters", "[0]", "filters[0]: must be at least 1, got 0"),
+    ("window", "[1]", "must be a list of 2 items (an integer, a number), got 1 items"),
+    ("weights", "[1]", "must be a mapping to numbers, got a list"),
+    ("weights", "{a: x}", "weights.a: must be a number, got 'x'"),
+    ("nested", "[[x]]", "nested[0][0]: must be an integer, got 'x'"),
+]
+
+
+def _layers(write, field, text):
+    """The same value through every door."""
+    yield {"config_files": [write(f"task:\n  model:\n    {field}: {text}\n")]}
+    yield {"sets": [f"task.model.{field}={text}"]}
+    yield {"params_overrides": [f"task.model.{field}={text},runtime.seed=1"]}
+    yield {"params_overrides": [f"{{task: {{model: {{{field}: {text}}}}}}}"]}
+
+
+def _through(layers):
+    sets = layers.pop("sets", ())
+    return model(*sets, **layers)
+
+
+@pytest.mark.parametrize(("field", "text", "value"), ACCEPTED)
+def test_accepted_the_same_everywhere(write, field, text, value):
+    """N7: a spelling means the same in a file, an override, YAML in a flag and `--set`."""
+    if field == "free":
+        value = {"a": 1e3, "b": "off", "c": "010", "d": (1, "1"), "e": None, "f": True}
+    for layers in _layers(write, field, text):
+        found = getattr(_through(layers), field)
+        assert found == value
+        assert type(found) is type(value) or isinstance(found, dict)
+
+
+@pytest.mark.parametrize(("field", "text", "said"), REFUSED)
+def test_refused_the_same_everywhere(write, field, text, said):
+    """N7: what is refused is refused by every door, with the path, the value and what would be right."""
+    for layers in _layers(write, field, text):
+        with pytest.raises(ConfigError) as refused:
+            _through(layers)
+        (problem,) = refused.value.problems
+        assert said in problem.message
+        assert f"task.model.{field}" in problem.message
+
+
+def test_thousands_are_not_grouped_by_commas():
+    with pytest.raises(ConfigError, match=r"must be an integer, got '1,000'; write 1000"):
+        model("task.model.integer=1,000")
+
+
+def test_nan_is_a_number():
+    assert math.isnan(model("task.model.number=.nan").number)
+
+
+def test_nothing_is_null_where_null_is_allowed_and_no_text_elsewhere():
+    assert model("task.model.maybe_integer=").maybe_integer is None
+    assert model("task.model.text=").text == ""
+
+
+def test_a_list_is_held_as_a_tuple_and_a_mapping_is_frozen():
+    found = model("task.model.weights={a: 1}", "task.model.plain_list=[1]")
+    assert found.plain_list == (1.0,)
+    with pytest.raises(TypeError, match="frozen configuration"):
+        found.weights["a"] = 2
+
+
+def test_the_text_of_a_dedicated_flag_is_taken_as_it_is():
+    assert resolved(flags=[("--name", "task.model.text", "a,b=c [d")]).config.task.model.text == "a,b=c [d"

@@ -1,0 +1,353 @@
+"""Cloud TPU and Vertex AI without gcloud: what is rendered, and what is refused."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from official_trainer import config
+from official_trainer.config import ConfigError
+from official_trainer.distributed.environment import cluster_env
+from official_trainer.launch import spec, targets
+from official_trainer.launch.targets.tpu_profile import TpuProfile
+from official_trainer.launch.targets.tpu_supervise import state_of
+from tests.support.launch import rendered_google as samples
+from tests.support.launch.rendered_google import NAME, TPU, VERTEX, job_for, profile_of, rendered
+
+
+def problems(target, text, *words, **changes):
+    profile = profile_of(target, text)
+    return "\n".join(targets.get(target)(profile).problems(job_for(profile, *words, **changes)))
+
+
+def target_for(target, text):
+    return targets.get(target)(profile_of(target, text))
+
+
+@pytest.mark.parametrize(("target", "text"), samples.PROFILES.values(), ids=samples.PROFILES)
+def test_the_samples_are_fine(target, text):
+    assert not problems(target, text)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("zone: us-central1", "'us-central1' is not a valid zone; a zone ends with a letter, such as us-central2-b"),
+        ("project: My Project", "'My Project' is not a valid project id; `gcloud projects list` lists yours"),
+        ("spot: true\nreserved: true", "cannot be set together with reserved; keep one of the two"),
+        ("valid_until: 6h\nqueued: false", "has no effect with queued=false, which does not wait"),
+        ("valid_until: six hours", "'six hours' is not a valid duration; use a number and s, m, h or d, such as 6h"),
+        ("source: ./code", "'./code' cannot be downloaded by a machine; use gs://….tar.gz or git+https://…@COMMIT"),
+        ("source: git+https://example.com/team/code.git", "cannot be downloaded by a machine"),
+        ("source: git+https://me@example.com/team/code.git", "cannot be downloaded by a machine"),
+        ("source: gs://b/code.zip", "gs://b/code.zip is not a .tar.gz; pack the folder that holds experiments/"),
+        (
+            "setup: [[]]",
+            "a command is empty; each is a list of words, such as [module, load, cuda]",
+        ),
+        ("install: []", "is empty, so nothing would be installed"),
+        (
+            "labels: {Team: x}",
+            "'Team' is not a valid key; use lower-case letters, digits, - and _, starting with a letter",
+        ),
+        ("labels: {team: 'a,b=c'}", "team='a,b=c' is not a valid value; use at most 63 lower-case letters"),
+        ("acelerator_type: v4-8", "did you mean 'accelerator_type'?"),
+    ],
+)
+def test_profiles_of_slices_that_are_refused(text, said):
+    """N20: before Google's API would, and with the place."""
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        profile_of("tpu", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "said"),
+    [
+        (
+            "{}",
+            {},
+            "project: is required, such as my-project\nzone: is required, such as us-central2-b\naccelerator_type: is",
+        ),
+        (f"{TPU}pod: null", {}, ""),
+        (
+            TPU.replace("v4-8", "v9x"),
+            {},
+            "pod: v9x may have one host or several; set pod to true or false",
+        ),
+        (f"{TPU}workers: 2", {}, "workers=2: one process drives a whole slice; leave workers at 1, and use a larger"),
+        (f"{TPU}workers: 1\nps: 1", {}, "ps: a slice runs one process, which trains; leave it out"),
+        (f"{TPU}evaluator: true", {}, "evaluator: a slice runs one process, which trains; leave it out"),
+        (f"{TPU}resources: {{gpus: 1}}", {}, "resources: accelerator_type determines the resources; leave resources"),
+        (TPU, {"name": "Digits"}, "name: 'Digits' is not a valid TPU name; use at most 63 of a to z, 0 to 9 and -"),
+        (TPU, {"name": "d" * 64}, "is not a valid TPU name"),
+        (
+            TPU,
+            {"model_dir": "/runs/x"},
+            "--model_dir=/runs/x: the disks of a slice are deleted with it; use a gs:// URL",
+        ),
+        (
+            f"{TPU}pod: true",
+            {"model_dir": "/runs/x"},
+            "the disks of a slice are deleted with it, and its hosts cannot read those of each other; use a gs:// URL",
+        ),
+        (
+            TPU,
+            {"strategy": "mirrored"},
+            "runtime.distribution_strategy=mirrored does not use the TPU; set it to tpu",
+        ),
+        (TPU, {"strategy": "tpu"}, ""),
+    ],
+)
+def test_jobs_that_a_slice_cannot_run(text, changes, said):
+    """N20: all of it at once, each with its fix."""
+    found = problems("tpu", text, **changes)
+    assert said in found and bool(said) == bool(found)
+
+
+def test_files_that_only_this_machine_has():
+    """N20: on a slice and on Vertex AI; what is in the source, or at a URL, is there."""
+    words = ["--config_file=/home/me/a.yaml", "--config_file=configs/b.yaml", "--gin_file=/c.gin"]
+    words += ["--params_override=trainer.train_steps=1", "--config_file=gs://b/d.yaml"]
+    for target, text in (("tpu", TPU), ("vertex", VERTEX)):
+        first, second = problems(target, text, *words).splitlines()
+        assert first.startswith(
+            "--config_file=/home/me/a.yaml is a file of this machine; use a path relative to the top of the source"
+        )
+        assert second.startswith("--gin_file=/c.gin is")
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "is_pod"),
+    [
+        *(("v2-8", False), ("v3-32", True), ("v4-8", False), ("v4-16", True), ("v5p-8", False), ("v5p-16", True)),
+        *(("v5litepod-8", False), ("v5litepod-16", True), ("v6e-1", False), ("v6e-256", True), ("odd", None)),
+    ],
+)
+def test_which_slices_have_several_hosts(accelerator_type, is_pod):
+    """N20: and what the field says goes over it."""
+    profile = TpuProfile(accelerator_type=accelerator_type)
+    assert profile.is_pod is is_pod
+    assert profile.replace(pod=True).is_pod is True and profile.replace(pod=False).is_pod is False
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "region: us-central1-a",
+            "'us-central1-a' is not a valid region; a region ends with a digit, such as us-central1",
+        ),
+        ("accelerator_type: NVIDIA_L4", "and resources.gpus belong together: set both, or neither"),
+        ("resources: {gpus: 1}", "and resources.gpus belong together"),
+        (
+            "resources: {cpus: 4}",
+            "machine_type and ps_machine_type determine the resources; leave cpus and memory_gib out",
+        ),
+        ("ps_resources: {gpus: 4}", "leave cpus, memory_gib and gpus out"),
+        ("base_output_directory: /out", "'/out' is not a gs:// URL"),
+        (
+            "spec: {enableWebAcess: true}",
+            "enableWebAcess is not a field of CustomJobSpec; did you mean enableWebAccess?",
+        ),
+        ("spec: {scheduling: {}}", "scheduling is set from other fields of the profile; set those"),
+        ("strategy: SPOTT", "did you mean 'SPOT'?"),
+        ("labels: {1: x}", "labels"),
+    ],
+)
+def test_profiles_of_custom_jobs_that_are_refused(text, said):
+    """N20: misspelt fields among them, which gcloud passes on and Vertex AI drops."""
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        profile_of("vertex", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "said"),
+    [
+        (
+            "{}",
+            {},
+            "project: is required, such as my-project\nregion: is required, such as us-central1\nimage_uri: is",
+        ),
+        (VERTEX, {"model_dir": "/runs/x"}, "--model_dir=/runs/x: the machines cannot see it; use a gs:// URL"),
+        (VERTEX, {"model_dir": "/gcs/bucket/x"}, ""),
+        (
+            f"{VERTEX}evaluator: true",
+            {},
+            "evaluator: gcloud refuses a job in which only the pool of parameter servers is",
+        ),
+        (f"{VERTEX}evaluator: true\nps: 1", {}, ""),
+    ],
+)
+def test_jobs_that_vertex_ai_cannot_run(text, changes, said):
+    """N20: all of it at once, each with its fix."""
+    found = problems("vertex", text, **changes)
+    assert said in found and bool(said) == bool(found)
+
+
+def test_a_data_service_is_nowhere_on_google_cloud():
+    for target, text in (("tpu", TPU), ("vertex", VERTEX)):
+        profile = profile_of(target, text)
+        job = spec.with_data_service(job_for(profile), [12000, 12001], "/journal")
+        said = "\n".join(targets.get(target)(profile).problems(job))
+        assert "dispatcher: " in said and "data_worker: " in said
+
+
+# What a process on Vertex AI finds.
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("", [1]),
+        ("workers: 3", [1, 2]),
+        ("chief: true\nworkers: 3", [1, 3]),
+        ("workers: 2\nps: 1", [1, 2, 1]),
+        ("workers: 1\nps: 2\nevaluator: true", [1, 1, 2, 1]),
+    ],
+)
+def test_pools_are_in_their_places(text, counts):
+    """N20: chief, workers, parameter servers, evaluator: each process is told by Vertex AI what it was meant to be."""
+    job = yaml.safe_load(rendered("vertex", f"{VERTEX}{text}").files["job.yaml"])
+    pools = job["workerPoolSpecs"]
+    assert [pool["replicaCount"] for pool in pools] == counts
+    roles = ("chief", "worker", "ps", "evaluator")
+    addresses = {
+        role: [f"cmle-training-workerpool{place}-ab12-{index}:2222" for index in range(pool["replicaCount"])]
+        for place, (role, pool) in enumerate(zip(roles, pools, strict=False))
+        if role != "evaluator"
+    }
+    for role, pool in zip(roles, pools, strict=False):
+        for index in range(pool["replicaCount"]):
+            told = {"cluster": addresses, "task": {"type": role, "index": index}, "environment": "cloud", "job": "{}"}
+            cluster = cluster_env({"TF_CONFIG": json.dumps(told)})
+            if sum(counts) == 1:
+                assert cluster is None
+                continue
+            assert (cluster.role, cluster.index) == (role, index)
+            assert cluster.is_chief == (role == "chief")
+        args = pool["containerSpec"]["args"]
+        assert ("--mode=continuous_eval" in args) == (role == "evaluator")
+
+
+def keys(value, place=""):
+    """Yields (field, key in it) of all of a job."""
+    if isinstance(value, list):
+        for each in value:
+            yield from keys(each, place)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield place, key
+            yield from keys(each, key)
+
+
+@pytest.mark.parametrize("name", [name for name, (target, _) in samples.PROFILES.items() if target == "vertex"])
+def test_every_key_is_the_apis(name):
+    """N20: gcloud would pass on a misspelt one, and Vertex AI drop it."""
+    job = yaml.safe_load(rendered(*samples.PROFILES[name]).files["job.yaml"])
+    for place, key in keys(job):
+        assert key in samples.FIELDS[place], f"{place}.{key}"
+
+
+def test_values_that_vertex_ai_would_expand():
+    """N20: a dollar sign in a variable is one there, too."""
+    text = f"{VERTEX}environ: {{A: '$(HOME) $$ $'}}"
+    (pool,) = yaml.safe_load(rendered("vertex", text).files["job.yaml"])["workerPoolSpecs"]
+    (value,) = [each["value"] for each in pool["containerSpec"]["env"] if each["name"] == "A"]
+    assert value == "$$(HOME) $$$$ $$"
+    assert "$(" not in "".join(pool["containerSpec"]["command"])
+
+
+# Commands for a job that was submitted.
+
+
+def test_commands_for_a_slice():
+    """N20: of a queued resource and of a TPU VM."""
+    queued, alone = target_for("tpu", TPU), target_for("tpu", f"{TPU}queued: false\ninternal_ips: true")
+    place = ("--project=my-project", "--zone=us-central2-b")
+    assert queued.status(NAME)[3:] == (
+        "queued-resources",
+        "describe",
+        NAME,
+        *place,
+        queued.status(NAME)[-1],
+    )
+    assert queued.cancel(NAME)[0][3:] == (
+        "queued-resources",
+        "delete",
+        NAME,
+        *place,
+        "--quiet",
+        "--force",
+    )
+    assert alone.cancel(NAME)[0][3:] == ("tpu-vm", "delete", NAME, *place, "--quiet")
+    log = "/var/lib/official-trainer/train.log"
+    assert queued.logs(NAME, follow=False)[3:] == (
+        *("tpu-vm", "ssh", NAME, *place, "--worker=0"),
+        f"--command=sudo cat {log}",
+    )
+    follow = alone.logs(NAME, follow=True)
+    assert "--internal-ip" in follow and f"--follow=name --retry {log}" in follow[-1]
+    assert queued.id_of(NAME, "anything") == NAME
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"state": "READY", "createTime": "T"}, ("READY", "T", "", False)),
+        ({"state": "STOPPED"}, ("STOPPED", "", "", True)),
+        ({"state": {"state": "ACTIVE"}}, ("ACTIVE", "", "", False)),
+        ({"state": {"state": "SUSPENDED", "stateInitiator": "USER"}}, ("SUSPENDED", "", "", True)),
+        ({"state": {"state": "SUSPENDED", "stateInitiator": "SERVICE"}}, ("SUSPENDED", "", "", False)),
+        (
+            {"state": {"state": "FAILED", "failedData": {"error": {"code": 3, "message": "bad"}}}},
+            ("FAILED", "", "3: bad", False),
+        ),
+        ({"state": {"state": "FAILED", "failedData": {"error": {"message": "bad"}}}}, ("FAILED", "", "bad", False)),
+        ({}, ("STATE_UNSPECIFIED", "", "", False)),
+    ],
+)
+def test_states_of_slices(answer, expected):
+    """N20: as both kinds say them."""
+    state = state_of(json.dumps(answer))
+    assert (state.name, state.created, state.error, state.by_user) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "answer", "expected"),
+    [
+        ("tpu", 0, {"state": {"state": "WAITING_FOR_RESOURCES"}}, True),
+        ("tpu", 0, {"state": "READY"}, True),
+        ("tpu", 0, {"state": "PREEMPTED"}, False),
+        ("tpu", 0, {"state": {"state": "SUSPENDING"}}, False),
+        ("tpu", 1, None, False),
+        ("vertex", 0, {"state": "JOB_STATE_RUNNING"}, True),
+        ("vertex", 0, {"state": "JOB_STATE_CANCELLED"}, False),
+        ("vertex", 1, None, False),
+    ],
+)
+def test_whether_a_job_has_ended(target, code, answer, expected):
+    """N20: what `job resume` asks."""
+    assert target_for(target, "").is_running(code, json.dumps(answer) if answer else "") is expected
+
+
+def test_commands_for_a_custom_job():
+    """N20: by the full name that gcloud has printed."""
+    target, full = target_for("vertex", VERTEX), "projects/1/locations/us-central1/customJobs/42"
+    assert target.id_of("digits", f"{full}\n") == full
+    place = ("--project=my-project", "--region=us-central1")
+    assert target.cancel(full) == (("gcloud", "ai", "custom-jobs", "cancel", full, *place),)
+    assert target.logs(full, follow=True) == ("gcloud", "ai", "custom-jobs", "stream-logs", full, *place)
+    assert 'resource.labels.job_id="42"' in target.logs(full, follow=False)[3]
+    assert not target.is_supervised
+
+
+def test_profiles_can_be_written_down_and_read_again():
+    """As records of jobs are."""
+    for target, text in samples.PROFILES.values():
+        profile = profile_of(target, text)
+        again = config.resolve(type(profile)(), params_overrides=[json.dumps(profile.as_dict())]).config
+        assert again == profile

@@ -1,0 +1,447 @@
+"""Jobs on Kubernetes: what is rendered, that its schemas take it, what is refused, and the words for kubectl.
+
+No control plane runs here. What one would say of an object is asked of the schemas that its authors publish.
+"""
+
+import copy
+import functools
+import itertools
+import json
+import operator
+import types
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubeflow.training import ApiClient
+from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
+
+from official_trainer import config
+from official_trainer.config import ConfigError
+from official_trainer.errors import ExitCode
+from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
+from official_trainer.launch.targets.rendering import dump_yaml
+from tests.support.launch import admission
+from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
+
+RELEASES = ("1.34", "1.37")
+JOB = "spec.replicatedJobs.1.template.spec"
+POD = f"{JOB}.template.spec"
+SERVERS = f"{IMAGE}\nworkers: 2\nps: 1"
+
+
+def schema_problems(manifest):
+    """Returns what the published schemas say of an object; a field that they do not know is a problem."""
+    if manifest["kind"] == "JobSet":
+        if _of_jobset(manifest) != manifest:
+            return ["JobSet"]
+        jobs = manifest["spec"]["replicatedJobs"]
+        inner = [
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job["template"]} for job in jobs
+        ]
+    else:
+        if _of_tfjob(manifest) != manifest:
+            return ["TFJob"]
+        replicas = manifest["spec"]["tfReplicaSpecs"].values()
+        inner = [{"apiVersion": "v1", "kind": "Pod", **each["template"]} for each in replicas]
+    problems = []
+    for each, release in itertools.product(inner, RELEASES):
+        try:
+            kubernetes_validate.validate(each, release, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            problems.append(f"{release}: {error.message}")
+    return problems
+
+
+def _of_jobset(manifest):
+    """Returns what a JobSet is to its API; an error of the model's own is a difference too."""
+    try:
+        return JobsetV1alpha2JobSet.from_dict(manifest).to_dict()
+    except ValueError as error:
+        return error
+
+
+def _of_tfjob(manifest):
+    client = ApiClient()
+    try:
+        read = client.deserialize(types.SimpleNamespace(data=json.dumps(manifest)), "KubeflowOrgV1TFJob")
+    except ValueError as error:
+        return error
+    return client.sanitize_for_serialization(read)
+
+
+def replicated(manifest):
+    return {job["name"]: job["template"]["spec"] for job in manifest["spec"]["replicatedJobs"]}
+
+
+def container_of(manifest, role="worker"):
+    return replicated(manifest)[role]["template"]["spec"]["containers"][0]
+
+
+def values_of(container):
+    return {each["name"]: each.get("value") for each in container["env"]}
+
+
+def problems_of(text, *words, **changes):
+    profile = profile_of(f"{IMAGE}\n{text}")
+    return list(Kubernetes(profile).problems(job_for(profile, *words, **changes)))
+
+
+# What is rendered.
+
+
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_schemas_take_every_kind(name):
+    """N20: of Kubernetes, strictly, of JobSet and of the training operator."""
+    assert schema_problems(manifest_of(KUBERNETES[name])) == []
+
+
+_FREE = ("labels", "nodeSelector", "requests", "limits", "tfReplicaSpecs")
+
+
+def paths_of(value, path=()):
+    """Yields the place of every field below the first ones, but where names are free."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        if isinstance(key, str) and path and path[-1] not in _FREE:
+            yield (*path, key)
+        yield from paths_of(part, (*path, key))
+
+
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_a_misspelt_field_is_found_wherever_it_is(name):
+    """The check of the schemas can fail: each field of each kind of job, one at a time."""
+    manifest = manifest_of(KUBERNETES[name])
+    places = {tuple(key for key in path if isinstance(key, str)): path for path in paths_of(manifest)}
+    assert len(places) > 20
+    for path in places.values():
+        broken = copy.deepcopy(manifest)
+        around = functools.reduce(operator.getitem, path[:-1], broken)
+        around[f"{path[-1]}x"] = around.pop(path[-1])
+        assert schema_problems(broken), path
+
+
+@pytest.mark.parametrize("name", [name for name in KUBERNETES if name.startswith("jobset")])
+def test_webhooks_would_take_it(name):
+    """N20: rules of the API server and of JobSet that no schema has."""
+    assert list(admission.problems_of_jobset(manifest_of(KUBERNETES[name]))) == []
+
+
+@pytest.mark.parametrize("name", [name for name in KUBERNETES if name.startswith("tfjob")])
+def test_an_api_server_would_take_the_pods_of_a_tfjob(name):
+    replicas = manifest_of(KUBERNETES[name])["spec"]["tfReplicaSpecs"].values()
+    for each in replicas:
+        pod = each["template"]["spec"]
+        assert list(admission.problems_of_pod(pod)) == []
+        (container,) = pod["containers"]
+        assert (container["name"], container["ports"][0]["name"]) == ("tensorflow", "tfjob-port")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("spec.successPolicy.targetReplicatedJobs", ["leader"], "leader is no replicated job"),
+        ("spec.failurePolicy.rules.0.name", "for-good", "for-good is no name of a rule"),
+        ("spec.failurePolicy.rules.0.onJobFailureReasons", ["Bored"], "does not fail for such a reason"),
+        (f"{JOB}.completionMode", "NonIndexed", "have no stable names"),
+        (f"{JOB}.completions", 10**60, "is no label"),
+        (f"{POD}.restartPolicy", "OnFailure", "needs restartPolicy: Never"),
+        (f"{JOB}.podFailurePolicy.rules.1.onExitCodes.containerName", "x", "that there is"),
+        (f"{POD}.terminationGracePeriodSeconds", 9, "longer than the grace"),
+        (f"{POD}.containers.0.volumeMounts", [{"name": "x", "mountPath": "/"}], "is mounted that is not there"),
+    ],
+)
+def test_what_webhooks_would_not_take(path, value, said):
+    """The check of the rules can fail."""
+    manifest = manifest_of(KUBERNETES["jobset-servers"])
+    *before, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
+    functools.reduce(operator.getitem, before, manifest)[last] = value
+    assert any(said in problem for problem in admission.problems_of_jobset(manifest))
+
+
+def test_workers_are_restarted_together_and_servers_for_the_chief():
+    """N20: who is restarted alone, and whose end is that of the job."""
+    workers = manifest_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 7\nevaluator: true")
+    assert workers["spec"]["failurePolicy"]["maxRestarts"] == 7
+    assert "successPolicy" not in workers["spec"]
+    assert {name: job["backoffLimit"] for name, job in replicated(workers).items()} == {"worker": 0, "evaluator": 7}
+    servers = manifest_of(f"{SERVERS}\nmax_restarts: 7\nevaluator: true")
+    limits = {name: job["backoffLimit"] for name, job in replicated(servers).items()}
+    assert limits == {"chief": 0, "worker": 7, "ps": 0, "evaluator": 7}
+    assert servers["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief", "evaluator"]
+    led = manifest_of(f"{IMAGE}\nworkers: 2\nchief: true")
+    assert {job["backoffLimit"] for job in replicated(led).values()} == {0}
+
+
+def test_exit_codes_say_what_ends_a_job_for_good():
+    """N20: all but those after which the same command helps; a pod that was evicted does not count at all."""
+    assert set(FINAL_CODES) == set(ExitCode) - {ExitCode.DONE, ExitCode.RETRY, ExitCode.PREEMPTED}
+    for job in replicated(manifest_of(SERVERS)).values():
+        ignore, final = job["podFailurePolicy"]["rules"]
+        assert ignore["action"] == "Ignore" and ignore["onPodConditions"][0]["type"] == "DisruptionTarget"
+        assert final["action"] == "FailJob" and final["onExitCodes"]["values"] == [1, 2, 3, 4, 5]
+        names = [container["name"] for container in job["template"]["spec"]["containers"]]
+        assert names == [final["onExitCodes"]["containerName"]]
+        assert job["template"]["spec"]["restartPolicy"] == "Never"  # or Kubernetes takes no such rules
+    (rule,) = manifest_of(SERVERS)["spec"]["failurePolicy"]["rules"]
+    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+
+
+def test_whoever_serves_hears_of_the_end_after_the_chief():
+    """The chief saves what they hold; Kubernetes tells all pods at once, and has the hook in the grace period."""
+    jobs = replicated(manifest_of(f"{SERVERS}\nevaluator: true"))
+    grace = {name: job["template"]["spec"]["terminationGracePeriodSeconds"] for name, job in jobs.items()}
+    assert grace == {"chief": 35, "evaluator": 35, "worker": 45, "ps": 45}
+    hooks = {name: job["template"]["spec"]["containers"][0].get("lifecycle") for name, job in jobs.items()}
+    sleep = {"preStop": {"sleep": {"seconds": 35}}}
+    assert hooks == {"chief": None, "evaluator": None, "worker": sleep, "ps": sleep}
+
+
+def test_resources_are_those_of_the_role():
+    """Memory and devices are limits too; cores are not, a process would only wait."""
+    manifest = manifest_of(f"{SERVERS}\nresources: {{cpus: 4, memory_gib: 2.5, gpus: 1}}\ngpu_resource: amd.com/gpu")
+    found = {"cpu": "4", "memory": "2560Mi", "amd.com/gpu": "1"}
+    limits = {name: found[name] for name in ("memory", "amd.com/gpu")}
+    assert container_of(manifest)["resources"] == {"requests": found, "limits": limits}
+    assert "resources" not in container_of(manifest, "ps")
+    assert "volumes" not in replicated(manifest)["worker"]["template"]["spec"]
+
+
+def test_several_gpus_share_more_memory_than_a_container_has():
+    spec = replicated(manifest_of(f"{IMAGE}\nresources: {{gpus: 2}}"))["worker"]["template"]["spec"]
+    assert spec["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
+    assert spec["containers"][0]["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
+
+
+def test_one_claim_at_two_paths_is_one_volume():
+    volumes = "[{claim: a, path: /in, read_only: true}, {claim: a, path: /out}, {claim: b.c, path: /b}]"
+    spec = replicated(manifest_of(f"{IMAGE}\nvolumes: {volumes}"))["worker"]["template"]["spec"]
+    claims = {volume["name"]: volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"]}
+    assert claims == {"claim-0": "a", "claim-1": "b.c"}
+    mounts = spec["containers"][0]["volumeMounts"]
+    assert [(mount["name"], mount["mountPath"], mount.get("readOnly", False)) for mount in mounts] == [
+        ("claim-0", "/in", True), ("claim-0", "/out", False), ("claim-1", "/b", False)]  # fmt: skip
+
+
+def test_a_tpu_of_gke():
+    """N20: all chips of one host, found by TensorFlow as the TPU of its own machine."""
+    manifest = manifest_of(KUBERNETES["jobset-tpu"])
+    pod = replicated(manifest)["worker"]["template"]["spec"]
+    assert values_of(pod["containers"][0])["TPU_NAME"] == "local"
+    assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": "8"}
+    assert set(pod["nodeSelector"].values()) == {"tpu-v5-lite-podslice", "2x4", "true"}
+
+
+def test_secrets_stay_in_the_cluster():
+    manifest = manifest_of(f"{IMAGE}\nsecrets: {{WANDB_API_KEY: {{secret: wandb, key: api-key}}}}")
+    (variable,) = [each for each in container_of(manifest)["env"] if each["name"] == "WANDB_API_KEY"]
+    assert variable == {
+        "name": "WANDB_API_KEY",
+        "valueFrom": {"secretKeyRef": {"name": "wandb", "key": "api-key"}},
+    }
+
+
+def test_dollars_are_no_variables():
+    """Kubernetes would put variables in for `$(NAME)`, in words and in values, and make one of two dollars."""
+    manifest = manifest_of(f"{IMAGE}\nenviron: {{A: '$(B) $$ $'}}", "--set=task.note=$(A)")
+    assert values_of(container_of(manifest))["A"] == "$$(B) $$$$ $$"
+    assert "--set=task.note=$$(A)" in container_of(manifest)["args"]
+
+
+TEXTS = ["y", "N", "yes", "on", "1e3", "1_000", "0o17", "0x1F", "1:30", "2x4", "2001-01-01", "~", "null", "-1", ".5"]
+SIGNS = [
+    "",
+    "'",
+    '"',
+    "%",
+    "@x",
+    "!x",
+    "&x",
+    "*x",
+    "{x",
+    "=",
+    "<<",
+    " x",
+    "a: b",
+    "#x",
+    "- x",
+    "a\nb",
+    "a\n b\n",
+    "\t",
+    "é",
+]
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *SIGNS])
+def test_texts_stay_texts_for_every_parser(text):
+    """Also for those of YAML 1.1, to which `y` is true and `1e3` a number."""
+    written = dump_yaml({"key": text, "list": [text]})
+    assert yaml.safe_load(written) == {"key": text, "list": [text]}
+    line = written.splitlines()[0].removeprefix("key: ")
+    assert line[0] in "'\"|" or (text[0].isalpha() and text not in "yYnN")
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("image: ''", r"image.*is not set; build one with launch/Dockerfile, push it, and name it, such as"),
+        ("image: a b", r"image.*'a b' is not a valid image"),
+        ("namespace: a.b", r"namespace.*is not a valid namespace; use at most 63"),
+        ("queue: Team_A", r"queue.*'Team_A' is not a valid object name; use lower-case"),
+        ("image_pull_secrets: [A]", r"image_pull_secrets.*'A' is not a valid object name"),
+        ("labels: {a/b/c: x}", r"labels.*'a/b/c' does not begin with a domain; use a key such as example.com/name"),
+        ("labels: {-a: x}", r"labels.*'-a' is not a valid label name"),
+        ("node_selector: {a: '-'}", r"node_selector.*a: '-' is not a valid label value"),
+        ("secrets: {a-b: {secret: s, key: k}}", r"secrets.*'a-b' is not a valid variable name"),
+        ("secrets: {A: {key: k}}", r"secrets\.A\.secret.*is not set"),
+        ("secrets: {A: {secret: s, key: a/b}}", r"secrets\.A\.key.*is not a valid key of a Secret"),
+        ("{secrets: {A: {secret: s, key: k}}, environ: {A: b}}", r"secrets.*A is in environ too; keep one"),
+        (
+            "environ: {OFFICIAL_TRAINER_CLUSTER: worker=1}",
+            r"environ.*CLUSTER is set for each pod automatically; leave it out",
+        ),
+        ("volumes: [{claim: a, path: runs}]", r"path.*is not a valid mount path; expected an absolute path"),
+        ("volumes: [{claim: A, path: /a}]", r"claim.*'A' is not a valid object name"),
+        (
+            "volumes: [{claim: a, path: /a}, {claim: b, path: /a/}]",
+            r"volumes.*two volumes have the path /a; give each its own path",
+        ),
+        ("tolerations: [{operator: Equal}]", r"key.*is empty, which is allowed with operator Exists only"),
+        ("tolerations: [{key: a, value: b, operator: Exists}]", r"value.*is not compared with operator Exists"),
+        ("tpu: {topology: 2x2}", r"accelerator.*is not set; use GKE's name"),
+        ("tpu: {accelerator: a b, topology: 2x2}", r"accelerator.*is not a valid label value"),
+        (
+            "tpu: {accelerator: tpu-v6e-slice, topology: '8'}",
+            r"topology.*is not a valid topology; expected .* such as 2x4",
+        ),
+        (
+            "tpu: {accelerator: tpu-v6e-slice, topology: 4x4}",
+            r"topology.*is 16 chips, and a host of .* has 8: .*several",
+        ),
+        ("tpu: {accelerator: tpu-v5p-slice, topology: 2x2x2}", r"topology.*is 8 chips, and a host .* has 4"),
+        ("{workers: 2, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}", r"tpu.*one process drives all chips"),
+        ("{kind: tfjob, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}", r"tpu.*needs kind: jobset, not tfjob"),
+        (
+            "{resources: {gpus: 1}, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}",
+            r"tpu.*resources.gpus=1 together with a TPU; keep one of the two",
+        ),
+    ],
+)
+def test_a_profile_that_no_cluster_would_take(text, said):
+    """N20: rules of the API server that a type cannot say, each with its fix."""
+    with pytest.raises(ConfigError, match=said):
+        config.resolve(profile_of(IMAGE), params_overrides=[text])
+
+
+def test_names_that_would_be_too_long_for_pods():
+    """N20: the webhook counts the name of the last pod, with what is added to it."""
+    name = "a" * 46
+    assert problems_of("workers: 10", name=name) == []
+    (problem,) = problems_of("workers: 11", name=name)
+    assert "worker-0-10-abcde, of 64 characters, and 63 are allowed; set a shorter `name`" in problem
+    (problem,) = problems_of("kind: tfjob\nworkers: 1001", name=f"{name}aaaaaa")
+    assert "worker-1000, of 64 characters" in problem
+
+
+@pytest.mark.parametrize("name", ["", "Digits", "1digits", "digits-", "a.b", "a" * 64])
+def test_names_that_are_none(name):
+    problems = problems_of("workers: 2", name=name)
+    assert "becomes part of host names: use at most 63 lower-case letters" in problems[0]
+
+
+@pytest.mark.parametrize("model_dir", ["/home/me/runs/digits", "runs/digits", "/runsx/digits", "/runs/../x"])
+def test_a_run_directory_that_pods_would_not_share(model_dir):
+    """N20: a path of this machine is refused with the two ways that there are."""
+    (problem,) = problems_of("volumes: [{claim: runs, path: /runs}]", model_dir=model_dir)
+    assert f"--model_dir={model_dir} is in no volume" in problem
+    assert "use a URL such as gs://BUCKET/RUN, or a path below a volume: volumes: [{claim: NAME" in problem
+
+
+def test_a_run_directory_that_pods_share():
+    for model_dir in ("/runs", "/runs/digits"):
+        assert problems_of("volumes: [{claim: runs, path: /runs/}]", model_dir=model_dir) == []
+    assert problems_of("workers: 2", model_dir="s3://bucket/digits") == []
+    (problem,) = problems_of("volumes: [{claim: runs, path: /, read_only: true}]", model_dir="/runs/digits")
+    assert "is in volume /, which is read_only; set that to false" in problem
+
+
+def test_files_of_this_machine_that_pods_would_look_for():
+    (problem,) = problems_of("workers: 2", "--config_file=/home/me/x.yaml", "--config_file=configs/x.yaml")
+    assert problem.startswith(
+        "--config_file=/home/me/x.yaml is a file of this machine; use its path relative to the image's"
+    )
+    assert problems_of("volumes: [{claim: a, path: /home}]", "--gin_file=/home/me/x.gin") == []
+    assert len(problems_of("workers: 2", "--gin_file=/a", "--params_override=/b.yaml", "--params_override=a.b=/c")) == 2
+
+
+def test_a_tfjob_would_cut_an_evaluator_off():
+    (problem,) = problems_of("kind: tfjob\nevaluator: true")
+    assert problem.startswith("evaluator: a TFJob ends it together with training, before it has evaluated the last")
+    assert "use kind: jobset, or leave the evaluator out" in problem
+
+
+def test_a_strategy_that_is_not_for_a_tpu():
+    tpu = "tpu: {accelerator: tpu-v6e-slice, topology: 2x4}"
+    (problem,) = problems_of(tpu, strategy="mirrored")
+    assert problem == "runtime.distribution_strategy=mirrored does not use the TPU; set it to tpu or auto"
+    assert problems_of(tpu, strategy="tpu") == []
+    assert problems_of("workers: 2", strategy="mirrored") == []
+
+
+# The words for kubectl.
+
+
+def target_for(text):
+    return Kubernetes(profile_of(f"{IMAGE}\n{text}"))
+
+
+def test_a_job_is_created_not_applied():
+    """`apply` would say that all is well of a job that ended long ago, and start nothing."""
+    profile = profile_of(f"{IMAGE}\ncontext: lab\nnamespace: team")
+    done = Kubernetes(profile).render(job_for(profile))
+    assert done.submit == (("kubectl", "--context=lab", "--namespace=team", "create", "--filename=jobset.yaml"),)
+    assert set(done.files) == {"jobset.yaml"}
+
+
+def test_words_for_a_job_that_runs():
+    target = target_for("namespace: team\nworkers: 3\nps: 4")
+    status = target.status("digits")
+    assert status[:4] == ("kubectl", "--namespace=team", "get", "jobsets.jobset.x-k8s.io,pods")
+    assert status[-1] == "--selector=app.kubernetes.io/instance=digits"
+    logs = target.logs("digits", follow=True)
+    assert logs[:3] == ("kubectl", "--namespace=team", "logs")
+    assert set(logs[3:]) == {
+        "--all-containers",
+        "--prefix",
+        "--tail=-1",
+        "--max-log-requests=1000",
+        "--follow",
+        status[-1],
+    }
+    assert "--follow" not in target.logs("digits", follow=False)
+    (cancel,) = target.cancel("digits")
+    assert cancel[2:] == ("delete", "jobsets.jobset.x-k8s.io", "digits", "--cascade=foreground", "--ignore-not-found")
+
+
+def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
+    target = target_for("kind: tfjob")
+    done = target.render(job_for(target.profile, name="digits"))
+    assert target.resume("digits", done.submit) == (*target.cancel("digits"), *done.submit)
+    assert target.cancel("digits")[0][2] == "tfjobs.kubeflow.org"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_running"),
+    [("<none>", True), ("Completed", False), ("Failed", False), ("Succeeded", False), ("Running", True)],
+)
+def test_whether_a_job_still_runs(state, is_running):
+    table = f"KIND STATE NAME\nJobSet digits {state} <none>\nPod digits-worker-0-0-xyz <none> Succeeded\n"
+    assert target_for("").is_running(0, table) is is_running
+
+
+def test_a_job_that_is_gone_does_not_run():
+    assert not target_for("").is_running(0, "")
+    assert not target_for("").is_running(1, "")

@@ -1,0 +1,350 @@
+"""The target Slurm without Slurm: what is rendered, what is refused, and the script with stand-ins for its programs."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from official_trainer import cli
+from official_trainer.config import FrozenDict
+from official_trainer.distributed.environment import cluster_env
+from official_trainer.launch import targets
+from official_trainer.launch.profile import Resources
+from official_trainer.launch.spec import training_job
+from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
+from tests import ROOT
+from tests.support.launch.stand_ins import StandIns
+
+HOSTILE = [
+    "", " ", "'", '"', "\\", "a'b\"c", "$(touch oops)", "`touch oops`", "${HOME}", "!!", "a;b&c|d", "*", "~", "\n",
+    "a\n#SBATCH --x", "é\u2028ü", "-n", "--", "\x01\x7f", "%s", "}", "EOF", "$'\\x41'", "\r\n", "\ud7ff\U0010ffff",
+]  # fmt: skip
+
+
+def job(profile, words=(), *, cwd="/", model_dir="/runs/x"):
+    """Returns the job of an experiment under a profile."""
+    found = training_job(profile.counts, [*words, "--mode=train"], grace_seconds=40)
+    return found.__class__(**{**vars(found), "name": "x-1", "model_dir": model_dir, "cwd": cwd})
+
+
+def script(profile, *arguments, **changes):
+    return Slurm(profile).render(job(profile, *arguments, **changes)).files["job.sbatch"]
+
+
+def header(text):
+    """Returns the options that sbatch reads: those before the first line that is no comment."""
+    lines = []
+    for line in text.splitlines()[1:]:
+        if line and not line.startswith("#"):
+            break
+        if line.startswith("#SBATCH "):
+            lines.append(line.removeprefix("#SBATCH "))
+    return lines
+
+
+@pytest.fixture
+def stand_ins(tmp_path):
+    return StandIns(tmp_path / "stand ins")
+
+
+def test_every_option_is_a_line_for_sbatch():
+    """N20: nothing is left to be read out of a profile but what is in it."""
+    profile = SlurmProfile(
+        workers=3,
+        partition="low,high",
+        account="us",
+        qos="long",
+        constraint="[rack1|rack2]&intel",
+        time_limit="1-12:00:00",
+        nodes=2,
+        tasks_per_node=2,
+        sweep=(("a=1",), ("a=2",), ("a=3",)),
+        sweep_at_once=2,
+        resources=Resources(cpus=8, memory_gib=12.5, gpus=2),
+        sbatch=("--reservation=night", "--exclusive"),
+    )
+    assert header(script(profile)) == [
+        "--job-name=x-1", "--partition=low,high", "--account=us", "--qos=long", "--constraint=[rack1|rack2]&intel",
+        "--time=1-12:00:00", "--signal=TERM@41", "--nodes=2", "--ntasks=3", "--ntasks-per-node=2", "--cpus-per-task=8",
+        "--gpus-per-task=2", "--mem-per-cpu=1600M", "--array=0-2%2", "--requeue", "--open-mode=append",
+        "--output=slurm-%a.out", "--reservation=night", "--exclusive",
+    ]  # fmt: skip
+    assert header(script(SlurmProfile(signal_seconds=9, requeue=False))) == [
+        "--job-name=x-1", "--signal=TERM@9", "--ntasks=1", "--cpus-per-task=1", "--no-requeue", "--open-mode=append",
+        "--output=slurm.out",
+    ]  # fmt: skip
+
+
+def test_each_process_finds_its_place(stand_ins, tmp_path):
+    """N20: role, index, addresses and words of every one, through the variables that the script sets."""
+    profile = SlurmProfile(workers=2, ps=1, evaluator=True, python=stand_ins.python, environ=FrozenDict({"A": "b"}))
+    code, said = stand_ins.run(
+        script(profile, ["--experiment=x"]), tmp_path, SLURM_JOB_ID="7", TF_CONFIG="x", OFFICIAL_TRAINER_CLUSTER="y"
+    )
+    assert code == 0, said
+    names = ["chief.0", "worker.0", "worker.1", "ps.0", "evaluator.0"]
+    assert sorted(path.name for path in stand_ins.notes.iterdir()) == sorted(names)
+    for name in names:
+        words, environ, cwd = stand_ins.noted(name)
+        role, index = name.split(".")
+        mode = b"--mode=continuous_eval" if role == "evaluator" else b"--mode=train"
+        assert words == [b"-m", b"official_trainer", b"train", b"--experiment=x", mode]
+        assert environ["A"] == b"b" and cwd == b"/" and not {"TF_CONFIG", "OFFICIAL_TRAINER_CLUSTER"} & environ.keys()
+        with mock.patch("official_trainer.distributed.environment.run_scontrol", _nodes):
+            found = cluster_env({name: os.fsdecode(value) for name, value in environ.items()})
+        assert (found.role, found.index) == (role, int(index))
+        assert found.addresses == {
+            "chief": ("10.0.0.1:12448",), "worker": ("10.0.0.1:12449", "10.0.0.2:12448"),
+            "ps": ("10.0.0.2:12449",), "evaluator": ("10.0.0.3:12448",),
+        }  # fmt: skip
+
+
+def _nodes(*words):
+    assert words == ("-o", "show", "node", "n1,n2,n3")
+    return "\n".join(f"NodeName=n{i} NodeAddr=10.0.0.{i} Port=1" for i in (3, 1, 2))
+
+
+WORDS = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20),
+    st.lists(st.sampled_from(HOSTILE), max_size=4).map("".join),
+)
+NAMES = WORDS.map(lambda text: text.replace("/", "")[:40] or "x").filter(lambda name: name not in (".", ".."))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    words=st.lists(WORDS, max_size=4),
+    value=WORDS,
+    setup=st.lists(WORDS, max_size=3),
+    overrides=st.lists(WORDS, max_size=3),
+    place=NAMES,
+    model_dir=NAMES,
+)
+def test_no_word_is_read_by_a_shell(tmp_path_factory, words, value, setup, overrides, place, model_dir):
+    """N20: the script runs, and every word arrives as it was given, byte for byte; none becomes a command."""
+    top = tmp_path_factory.mktemp("fuzz")
+    stand_ins = StandIns(top / "stand ins")
+    cwd = top / place
+    cwd.mkdir()
+    (cwd / "set up").write_text("export SOURCED=$PWD\n")
+    setup = ["/usr/bin/env", "-i", stand_ins.python.replace("noting", "keep"), *setup]
+    keep = '#!/bin/sh\nprintf \'%s\\0\' "$@" >"${0%/*}/../kept"\n'
+    (stand_ins.bin / "keep").write_text(keep)
+    (stand_ins.bin / "keep").chmod(0o755)
+    profile = SlurmProfile(
+        python=stand_ins.python,
+        environ=FrozenDict({"VALUE": value}),
+        setup_script="set up",
+        setup=(tuple(setup),),
+        sweep=(("never",), tuple(overrides)),
+    )
+    text = script(profile, words, cwd=str(cwd), model_dir=f"/runs/{model_dir}")
+    assert len(header(text)) == text.count("\n#SBATCH --", 0, text.index("\nfolder=$PWD"))
+    code, said = stand_ins.run(text, cwd, SLURM_ARRAY_TASK_ID="1", HOME="/home")
+    assert code == 0, said
+    argv, environ, where = stand_ins.noted("worker.0")
+    expected = ["-m", "official_trainer", "train", *words, "--mode=train", f"--model_dir=/runs/{model_dir}/1"]
+    expected += [f"--set={each}" for each in overrides]
+    assert argv == [word.encode() for word in expected]
+    assert environ["VALUE"] == value.encode()
+    assert where == os.fsencode(str(cwd)) == environ["SOURCED"]
+    kept = (stand_ins.bin.parent / "kept").read_bytes()
+    assert kept == (b"\0".join(word.encode() for word in setup[3:]) + b"\0")
+    assert not [path for path in top.rglob("*") if path.name.startswith("oops")]
+    shutil.rmtree(top)
+
+
+@pytest.mark.parametrize(
+    ("codes", "restarts", "ends", "says"),
+    [
+        ({}, 0, 0, ""),
+        ({"worker.0": 143, "worker.1": 143}, 0, 143, "back to the queue, restart 1 of 2"),
+        ({"worker.0": 75}, 1, 75, "back to the queue, restart 2 of 2"),
+        ({"worker.0": 143}, 2, 143, "not started again, max_restarts=2 is used up"),
+        ({"worker.0": 75, "worker.1": 4}, 0, 4, ""),
+        ({"worker.0": 1, "worker.1": 143}, 0, 1, ""),
+        ({"worker.0": 2}, 0, 2, ""),
+        ({"worker.0": 3, "worker.1": 75}, 0, 3, ""),
+        ({"worker.1": 5}, 0, 5, ""),
+        ({"worker.0": -9, "worker.1": 75}, 0, 75, "back to the queue"),
+        ({"worker.0": -15}, 0, 143, "back to the queue"),  # before it could handle the signal
+        ({"worker.0": -6}, 0, 75, "back to the queue"),
+    ],
+)
+def test_how_workers_end_is_how_the_job_ends(stand_ins, tmp_path, codes, restarts, ends, says):
+    """N20: the contract of exit codes, as `launch local` has it: what is not to be started again counts first."""
+    profile = SlurmProfile(workers=2, max_restarts=2, python=stand_ins.python)
+    code, said = stand_ins.run(script(profile), tmp_path, codes=codes, SLURM_RESTART_COUNT=str(restarts))
+    assert code == ends, said
+    assert says in said
+    assert stand_ins.requeued == ("requeue 7" if "back to the queue" in says else "")
+    assert not list(tmp_path.glob("state.*"))
+
+
+@pytest.mark.parametrize(
+    ("codes", "ends"),
+    [
+        ({"chief.0": 0, "worker.0": 75, "ps.0": -9}, 0),
+        ({"chief.0": 75, "ps.0": -9}, 75),
+        ({"chief.0": 75, "worker.0": 2}, 2),
+        ({"chief.0": 1, "evaluator.0": 2}, 1),
+        ({"evaluator.0": 3}, 3),
+        ({"evaluator.0": 143}, 143),
+    ],
+)
+def test_how_a_chief_ends_is_how_the_job_ends(stand_ins, tmp_path, codes, ends):
+    """N20: workers and servers count if it has failed, an evaluator if it has not."""
+    profile = SlurmProfile(ps=1, evaluator=True, max_restarts=2, python=stand_ins.python)
+    code, said = stand_ins.run(script(profile), tmp_path, codes=codes)
+    assert code == ends, said
+    assert bool(stand_ins.requeued) == (ends in (75, 143))
+
+
+def test_a_job_that_is_not_to_go_back_to_the_queue(stand_ins, tmp_path):
+    profile = SlurmProfile(requeue=False, python=stand_ins.python)
+    code, said = stand_ins.run(script(profile), tmp_path, codes={"worker.0": 143})
+    assert code == 143 and not stand_ins.requeued
+    assert "max_restarts=0 is used up" in said
+
+
+def test_nodes_that_start_no_process(stand_ins, tmp_path):
+    """As a lost node: the job goes back to the queue."""
+    (stand_ins.bin / "srun").write_text("#!/bin/sh\nexit 1\n")
+    code, _ = stand_ins.run(script(SlurmProfile(python=stand_ins.python)), tmp_path)
+    assert code == 75 and stand_ins.requeued
+
+
+@pytest.mark.parametrize("changes", [{"setup": (("false",),)}, {"setup_script": "none.sh"}])
+def test_a_setup_that_fails(stand_ins, tmp_path, changes):
+    """Nothing is trained with half of what it needs."""
+    profile = SlurmProfile(python=stand_ins.python, **changes)
+    code, _ = stand_ins.run(script(profile, cwd=str(tmp_path)), tmp_path)
+    assert code == 2 and not list(stand_ins.notes.iterdir())
+
+
+def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
+    code, said = stand_ins.run(script(SlurmProfile(), cwd="/no/such folder"), tmp_path)
+    assert code == 2 and "/no/such folder" in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"partition": "a b"}, "partition: 'a b' cannot be on a line of #SBATCH"),
+        ({"account": "x\n#SBATCH --uid=0"}, "account: 'x\\n#SBATCH --uid=0' cannot be on a line"),
+        ({"constraint": "a'b"}, "constraint: "),
+        ({"qos": "$(x)"}, "qos: "),
+        ({"time_limit": "1 day"}, "time_limit: '1 day' is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"),
+        ({"sbatch": ["reservation=x"]}, "sbatch: 'reservation=x' is not a valid option; write --name or --name=value"),
+        ({"sbatch": ["--comment=a b"]}, "'--comment=a b' is not a valid option"),
+        ({"ps_resources": {"cpus": 2}}, "ps_resources: has no effect: all processes of an allocation get"),
+        ({"sweep_at_once": 2}, "sweep_at_once: has no effect without sweep"),
+        ({"setup": [[]]}, "setup: a command is empty"),
+        ({"setup": "module load cuda"}, "write [[module, load, cuda]]"),
+        ({"setup": ["module load cuda"]}, "write [module, load, cuda]"),
+        (
+            {"setup": [["module load cuda"]]},
+            "one word with blanks, 'module load cuda'; write separate words: [mod",
+        ),
+        ({"setup": [["a"], ["b", "&&", "c"]]}, "setup[1] has '&&', which only a shell understands; write each"),
+        ({"setup": [["cat", "x", ">y"]]}, "setup[0] has '>y', which only a shell understands"),
+        ({"setup": [["source", "~/x"]]}, "setup[0] has '~/x', which only a shell understands"),
+        ({"sbatch": ["--time=5"]}, "sbatch: --time is set from other fields of the profile; set time_limit"),
+        ({"sbatch": ["--array=0-3"]}, "sbatch: --array is set from other fields of the profile; set sweep"),
+        ({"sbatch": ["--output=x"]}, "`job logs` looks for its files, so leave it out"),
+        (
+            {"environ": {"GITHUB_PAT": "x"}},
+            "GITHUB_PAT looks like a secret, and the files of a job must not contain one",
+        ),
+        ({"environ": {"SSH_PRIVATE_KEY": "x"}}, "SSH_PRIVATE_KEY looks like a secret"),
+        ({"environ": {"DATABASE": "postgres://u:pw@host/d"}}, "DATABASE looks like a secret"),
+        ({"signal_seconds": 70000}, "signal_seconds: "),
+        ({"prtition": "x"}, "prtition: unknown field; did you mean 'partition'?"),
+        ({"nodes": 3}, "nodes: 3 nodes for 2 processes leave some nodes empty"),
+        (
+            {"nodes": 2, "workers": 5, "tasks_per_node": 2},
+            "2 nodes with 2 processes each (tasks_per_node) are too few for 5 processes",
+        ),
+        ({"ps": 1, "resources": {"gpus": 1}}, "set nodes and tasks_per_node so that their product is 4"),
+        ({"node_local": ["/tmp"]}, "--model_dir is /tmp/run, and every node has its own /tmp"),
+        ({"sweep": [["trainer.train_stepz=1"]]}, "did you mean 'train_steps'?"),
+        ({"sweep": [["runtime.seed=1"], ["a=1"]]}, "run 1 of the profile (a=1): "),
+    ],
+)
+def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, fields, said):
+    """N20: all of it before anything is submitted."""
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    Path("p.yaml").write_text(json.dumps({"node_local": [], "workers": 2, **fields}))
+    words = ["launch", "slurm", "--profile=p.yaml", "--submit", "digits_mlp", "--model_dir=/tmp/run"]
+    words += ["task.train_data.global_batch_size=80", "task.validation_data.global_batch_size=80"]
+    assert cli.main(words) == 2
+    assert said in capfd.readouterr().err
+    assert not Path("launches").exists()
+
+
+def test_each_run_of_a_sweep_is_checked_in_its_own_folder(tmp_path, monkeypatch, capfd):
+    """N20: one that is there already goes on if its config may; the folder around them is no run."""
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    Path("p.yaml").write_text('{"node_local": [], "sweep": [["runtime.seed=1"], ["runtime.seed=2"]]}')
+    words = ["launch", "slurm", "--profile=p.yaml", "digits_mlp", "--model_dir=run"]
+    for number, experiment in (("0", "digits_mlp"), ("1", "digits_mlp")):
+        Path("run", number).mkdir(parents=True)
+        Path("run", number, "run.json").write_text(json.dumps({"experiment": experiment, "run_id": "1"}))
+    assert cli.main(words) == 0
+    Path("run/1/run.json").write_text('{"experiment": "other", "run_id": "1"}')
+    capfd.readouterr()
+    assert cli.main(words) == 2
+    assert "run/1" in capfd.readouterr().err
+
+
+def test_a_directory_in_memory():
+    found = list(Slurm(SlurmProfile()).problems(job(SlurmProfile(), model_dir="ram://run")))
+    assert found == ["--model_dir=ram://run is in the memory of one process; use a directory that all nodes see"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--model_dir=/runs/a\udc80b", "'--model_dir=/runs/a\\udc80b' is not valid UTF-8; rename it"),
+        (
+            "--task.init_checkpoint=a\0b",
+            "'--set=task.init_checkpoint=a\\x00b' contains a NUL character, which an argument",
+        ),
+    ],
+)
+def test_words_that_no_file_can_hold(tmp_path, monkeypatch, capfd, word, said):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["launch", "slurm", "--", "digits_mlp", "--model_dir=/runs/x", word]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_the_commands_of_slurm():
+    """N20: lists of words, in the folder of the job."""
+    profile = SlurmProfile(workers=2, evaluator=True)
+    target, several = targets.get("slurm")(profile), Slurm(SlurmProfile(sweep=((), ())))
+    assert target.render(job(profile)).submit == (("sbatch", "--parsable", "job.sbatch"),)
+    assert [target.id_of("x-1", said) for said in ("12\n", "12;cluster\n", "welcome\n12\n")] == ["12"] * 3
+    assert [target.id_of("x-1", said) for said in ("", "Submitted batch job 12\n", "12\nbye\n")] == [""] * 3
+    assert target.status("12")[:3] == ("squeue", "--states=all", "--jobs=12")
+    assert target.logs("12", follow=True) == ("tail", "--lines=+1", "-F", "slurm.out", "evaluator.out")
+    assert several.logs("12", follow=False) == ("tail", "--lines=+1", "slurm-0.out", "slurm-1.out")
+    assert several.log_files() == ("slurm-0.out", "slurm-1.out")
+    assert (target.restarts(), Slurm(SlurmProfile(requeue=False)).restarts()) == (10, 0)
+    assert target.cancel("12") == (("scancel", "12"),)
+    assert target.is_running(0, "JOBID STATE\n12 PENDING") and not target.is_running(0, "JOBID STATE\n12 COMPLETED")
+    assert not target.is_running(1, "")
+
+
+def test_a_script_has_nothing_of_the_users_shell(monkeypatch):
+    """N20: variables reach a job through Slurm alone, as its administrators allow it."""
+    monkeypatch.setenv("MY_TOKEN", "hidden-4711")
+    assert "4711" not in script(SlurmProfile())

@@ -1,0 +1,70 @@
+"""GPUs that a profile asks for: checked before anything is submitted, and again by each process."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from official_trainer import cli
+from official_trainer.distributed.cluster import GIVEN_GPUS
+from tests import ROOT
+
+ON_SLURM = {"node_local": [], "workers": 2, "nodes": 2, "tasks_per_node": 1, "resources": {"gpus": 4}}
+
+
+def launch(capfd, target, profile, *words):
+    Path("p.yaml").write_text(json.dumps(profile))
+    code = cli.main(["launch", target, "--profile=p.yaml", "digits_mlp", "--model_dir=gs://a/b", *words])
+    return code, *capfd.readouterr()
+
+
+@pytest.fixture(autouse=True)
+def _in_workspace(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_each_process_is_told_how_many(capfd):
+    """N20: wherever it runs; one without GPUs is told nothing."""
+    code, shown, _ = launch(capfd, "slurm", ON_SLURM, "task.validation_data.global_batch_size=64")
+    assert code == 0 and f"export {GIVEN_GPUS}=4\n" in shown
+    servers = {"image": "a", "ps": 1, "resources": {"gpus": 1}}
+    code, shown, _ = launch(capfd, "kubernetes", servers)
+    assert code == 0 and len(re.findall(rf"{GIVEN_GPUS}\n +value: '1'", shown)) == 2  # the chief and the worker
+    machine = {"project": "my-project", "region": "us-central1", "image_uri": "a", "machine_type": "m"}
+    code, shown, _ = launch(capfd, "vertex", {**machine, "accelerator_type": "T4", "resources": {"gpus": 2}})
+    assert code == 0 and re.search(rf"{GIVEN_GPUS}\n +value: '2'", shown)
+    code, shown, _ = launch(capfd, "vertex", machine)
+    assert code == 0 and GIVEN_GPUS not in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "said"),
+    [
+        ({}, ["task.train_data.global_batch_size=12"], "12 does not divide over 8 GPUs; use 8 or 16"),
+        (
+            {},
+            ["runtime.num_gpus=8"],
+            "runtime.num_gpus: asks for 8 GPUs, and each process is given 4; leave it out, or",
+        ),
+        (
+            {"ps": 1, "tasks_per_node": 2},
+            [],
+            "runtime.num_gpus: is 4 in each worker, and under a coordinator a worker uses one; set resources.gpus to 1",
+        ),
+    ],
+)
+def test_a_use_that_processes_could_not_make(capfd, changes, words, said):
+    """N20: said before anything is submitted."""
+    code, _, error = launch(
+        capfd, "slurm", {**ON_SLURM, **changes}, "task.validation_data.global_batch_size=64", *words
+    )
+    assert code == 2 and said in error
+
+
+def test_fewer_are_used_where_that_is_said(capfd):
+    """N20: batches divide over those."""
+    words = ["runtime.num_gpus=1", "task.train_data.global_batch_size=6", "task.validation_data.global_batch_size=6"]
+    assert launch(capfd, "slurm", ON_SLURM, *words)[0] == 0

@@ -1,0 +1,430 @@
+"""The house is as `docs/architecture.md` says: who imports whom, sizes, what importing does, which rows are proven."""
+
+import ast
+import dataclasses
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+import grimp
+import pytest
+
+from tests import ROOT
+
+ENGINE = ROOT / "official_trainer"
+TEMPLATE = ENGINE / "cli" / "template"
+PATHS = sorted(path for path in ENGINE.rglob("*.py") if TEMPLATE not in path.parents)
+
+MAX_FUNCTION_LINES = 40
+MAX_PARAMETERS = 6
+MAX_ARROWS = 50
+MAX_METHODS, MAX_FIELDS = 20, 12
+MOST_METHODS = 25
+"""Above this no reason helps."""
+
+PACKAGES = {
+    *("actions", "checkpoints", "cli", "config", "distributed", "engine", "garden", "inputs", "launch", "program"),
+    *("runs", "tasks", "tracking"),
+}
+
+# Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
+MANY_PARAMETERS = {
+    "engine/trainer.py Trainer.__init__": (10, "the signature is Model Garden's, and the named validation sets"),
+    "program/checkpoint.py ProgramCheckpoint.__init__": (10, "the signature is Keras's"),
+    "program/program.py Program.compile": (11, "the signature is Keras's, with rewards"),
+    "program/program.py Program.evaluate": (8, "the signature is Keras's"),
+    "program/program.py Program.fit": (16, "the signature is Keras's"),
+    "runs/run_experiment.py run_experiment": (14, "the signature is Model Garden's"),
+}
+
+
+def name_of(path):
+    return str(path.relative_to(ENGINE))
+
+
+def dotted(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def package_of(module):
+    """Returns `tasks` for `official_trainer.tasks.task`; nothing for the whole package."""
+    return f"{module}.".split(".")[1]
+
+
+# Packages, and who may import whom. The contracts themselves are in pyproject.toml.
+
+
+def lint_imports(*arguments, root=ROOT):
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo", *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_the_import_contracts_hold():
+    """Imports go downwards only, and no circle exists between files or packages."""
+    done = lint_imports()
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_import_contracts_notice_an_import_that_goes_upwards(tmp_path):
+    """The test above can fail."""
+    shutil.copytree(ENGINE, tmp_path / "official_trainer", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with open(tmp_path / "official_trainer" / "checkpoints" / "manifest.py", "a") as file:
+        file.write("\n\nfrom official_trainer.engine import loop\n")
+    done = lint_imports(root=tmp_path)
+    assert done.returncode == 1
+    assert "Arrows point down BROKEN" in done.stdout
+
+
+def test_there_are_thirteen_packages_and_few_arrows_between_them():
+    """A new package, or a new arrow, needs a reason in docs/architecture.md."""
+    graph = grimp.build_graph("official_trainer", cache_dir=None)
+    assert {path.parent.name for path in ENGINE.glob("*/__init__.py")} == PACKAGES
+    arrows = {
+        (package_of(module), package_of(imported))
+        for module in graph.modules
+        for imported in graph.find_modules_directly_imported_by(module)
+    }
+    assert len([(a, b) for a, b in arrows if a != b and {a, b} <= PACKAGES]) <= MAX_ARROWS
+    assert len(list(ENGINE.glob("*.py"))) <= 9
+
+
+STRINGS = {
+    "config/components.py": "a component is found by the name of its file; the folders are `actions` and `tracking`",
+    "config/reference.py": "the prefix of modules that are this package's",
+    "launch/local/children.py": "what the process imports that others are forked from",
+    "launch/rerun.py": "the command line of a process",
+    "tracking/mlflow.py": "the name of a tag",
+}
+"""Modules that name a module of this package in a string: an import that the contracts do not see."""
+
+
+def test_no_module_is_imported_by_a_string_unseen():
+    """A string that names a module of this package has its reason above."""
+    found = set()
+    for path in PATHS:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if re.match(r"official_trainer\.\w*$|official_trainer(\.\w+)+$", text):
+                found.add(name_of(path))
+    assert found == STRINGS.keys()
+
+
+EXPERIMENTS_IMPORT = {"official_trainer", "config", "inputs", "lazy", "tasks"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / "experiments").rglob("*.py")), *sorted((TEMPLATE / "experiments").rglob("*.py"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_experiments_import_contracts_only(path):
+    """An experiment can be read, listed and copied without the engine."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "official_trainer":
+            found.add((node.module + ".").split(".")[1] or "official_trainer")
+    assert found <= EXPERIMENTS_IMPORT
+
+
+# What importing does.
+
+_WATCH = """
+import importlib, json, os, sys
+done, own = [], sys.argv[1]
+def watch(event, arguments):
+    if event == "open":
+        path, mode, flags = arguments
+        writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        inside = isinstance(path, str) and os.path.abspath(path).startswith(own)
+        if writes or (inside and not path.endswith((".py", ".pyc", ".pyi"))):
+            done.append([event, str(path)])
+    elif event.partition(".")[0] in ("socket", "subprocess", "shutil", "tempfile", "signal"):
+        done.append([event])
+    elif event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.system", "os.putenv", "os.unsetenv"):
+        done.append([event])
+sys.addaudithook(watch)
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+heavy = sorted({"tensorflow", "tf_keras", "keras", "orbit", "official", "numpy", "rich", "sklearn"} & set(sys.modules))
+print(json.dumps({"done": done, "heavy": heavy}))
+"""
+
+
+NEED_TENSORFLOW = {
+    *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py", "runs/run_experiment.py"),
+    *("runs/observer.py", "runs/train.py", "runs/worker.py"),
+    *("tasks/metrics.py", "tasks/multi_task/model.py", "tasks/optimization.py"),
+}
+"""Modules that import TensorFlow when they are imported, beside those of `engine/` and `program/`."""
+
+
+def light_modules():
+    """Returns the dotted names of the modules that import no TensorFlow."""
+    return [
+        dotted(path)
+        for path in PATHS
+        if name_of(path) not in NEED_TENSORFLOW
+        and path.relative_to(ENGINE).parts[0] not in ("engine", "program")
+        and path.name != "__main__.py"
+    ]
+
+
+def imported(names, folder):
+    command = [sys.executable, "-B", "-c", _WATCH, str(ROOT), *names]
+    environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_importing_does_nothing_and_needs_no_tensorflow(tmp_path):
+    """N7: every module that is light; no file, network, process or environment is touched."""
+    names = light_modules()
+    assert {"official_trainer.runs.run", "official_trainer.tasks.task", "official_trainer.cli.train"} <= set(names)
+    found = imported(names, tmp_path)
+    assert found == {"done": [], "heavy": []}
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_watch_sees_what_it_should(tmp_path):
+    """The test above can fail."""
+    (tmp_path / "busy.py").write_text("import os, numpy\nopen('x', 'w').close()\nos.environ['A'] = '1'\n")
+    found = imported(["busy"], tmp_path)
+    assert [event for event, *_ in found["done"]][-2:] == ["open", "os.putenv"]
+    assert "numpy" in found["heavy"]
+
+
+# Size, names, docstrings.
+
+
+def code_lines(source):
+    """Returns the numbers of lines that hold code: no comments, no blank lines, no docstrings."""
+    lines = set()
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            lines.difference_update(range(docstring.lineno, docstring.end_lineno + 1))
+    return lines
+
+
+def functions(path):
+    """Yields (qualified name, node) of every function of a file."""
+
+    def walk(node, prefix):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{prefix}{child.name}", child
+            named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            yield from walk(child, f"{prefix}{child.name}." if named else prefix)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), "")
+
+
+def over_limit(sizes, limit, exceptions):
+    """Returns what is too large, and what has an exception that it does not need."""
+    too_large = {name: size for name, size in sizes.items() if size > exceptions.get(name, (limit,))[0]}
+    needless = [name for name in exceptions if sizes.get(name, 0) <= limit]
+    return too_large, needless
+
+
+def test_functions_are_short():
+    """At most 40 lines of code."""
+    sizes = {}
+    for path in PATHS:
+        lines = code_lines(path.read_text(encoding="utf-8"))
+        for name, node in functions(path):
+            sizes[f"{name_of(path)} {name}"] = len(lines & set(range(node.lineno, node.end_lineno + 1)))
+    assert over_limit(sizes, MAX_FUNCTION_LINES, {}) == ({}, [])
+    assert len(sizes) > 300
+
+
+def test_functions_have_few_parameters():
+    """At most 6, not counting self and cls."""
+    sizes = {}
+    for path in PATHS:
+        for name, node in functions(path):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            sizes[f"{name_of(path)} {name}"] = len([a for a in arguments if a.arg not in ("self", "cls")])
+    assert over_limit(sizes, MAX_PARAMETERS, MANY_PARAMETERS) == ({}, [])
+
+
+CONTRACTS = {
+    # Model Garden's Trainer and orbit's, rows T1 to T9.
+    *("train", "evaluate", "train_loop_begin", "next_train_inputs", "train_step", "train_loop_end"),
+    *("eval_begin", "next_eval_inputs", "eval_step", "eval_reduce", "eval_end", "initialize", "init_async"),
+    *("coordinator_for_async", "join", "create_train_loop_fn", "create_eval_loop_fn", "distribute_dataset"),
+    *("strategy", "config", "task", "model", "optimizer", "global_step", "train_loss", "validation_loss"),
+    *("train_metrics", "validation_metrics", "checkpoint", "checkpoint_exporter", "train_dataset", "eval_dataset"),
+    # Model Garden's Task.
+    *("build_model", "build_inputs", "build_losses", "build_metrics", "process_metrics", "process_compiled_metrics"),
+    *("validation_step", "inference_step", "aggregate_logs", "reduce_aggregated_logs", "create_optimizer"),
+    # Keras's Model, row K.
+    *("compile", "fit", "predict", "train_on_batch", "test_on_batch", "predict_on_batch", "compute_metrics"),
+    *("compute_loss", "compute_reward", "get_metrics_result", "get_compile_config", "compile_from_config", "metrics"),
+    *("fit_async", "evaluate_async", "predict_async", "load_weights", "load", "save", "history", "metrics_names"),
+}
+"""Methods that a contract of Model Garden or Keras asks for; those of callbacks begin with `on_`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Class:
+    """A class as its source has it, with what it inherits from our own."""
+
+    docstring: str
+    methods: frozenset
+    fields: frozenset
+
+
+def attributes_assigned(node):
+    """Yields the names that a class declares, and those that its methods assign to `self`."""
+    for child in node.body:
+        if isinstance(child, ast.AnnAssign) and "ClassVar" not in ast.unparse(child.annotation):
+            yield child.target.id
+    for child in ast.walk(node):
+        is_assigned = isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store)
+        if is_assigned and isinstance(child.value, ast.Name) and child.value.id == "self":
+            yield child.attr
+
+
+def read_classes():
+    """Returns every class of the package by `module Class`, but for sections of a config."""
+    nodes = {}
+    for path in PATHS:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                nodes[f"{name_of(path)} {node.name}"] = node
+
+    def bases(key):
+        for base in nodes[key].bases:
+            name = base.value if isinstance(base, ast.Subscript) else base
+            ours = [other for other in nodes if other.endswith(f" {getattr(name, 'id', '')}")]
+            yield from ours[:1]
+
+    def read(key):
+        node, inherited = nodes[key], [read(base) for base in bases(key)]
+        methods = {child.name for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)}
+        counted = {name for name in methods - CONTRACTS if not name.startswith(("on_", "__"))}
+        return Class(
+            ast.get_docstring(node) or "",
+            frozenset(counted).union(*(each.methods for each in inherited)),
+            frozenset(attributes_assigned(node)).union(*(each.fields for each in inherited)),
+        )
+
+    def is_section(key):
+        return key.endswith(("Config", "Profile")) or any(is_section(base) for base in bases(key))
+
+    return {key: read(key) for key in nodes if not is_section(key) and not key.startswith("garden/sect")}
+
+
+CLASSES = read_classes()
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_classes_are_small(name):
+    """At most 20 methods and 12 fields, or a line `Size: …` in the docstring that gives the reason; 25 at most."""
+    found = CLASSES[name]
+    assert len(found.methods) <= MOST_METHODS, sorted(found.methods)
+    is_large = len(found.methods) > MAX_METHODS or len(found.fields) > MAX_FIELDS
+    has_reason = re.search(r"^\s*Size: ", found.docstring, flags=re.MULTILINE) is not None
+    assert has_reason == is_large, (sorted(found.methods), sorted(found.fields))
+
+
+VAGUE = r"\b(nobody|somebody|no one|someone|anyone|whoever|whichever)\b"
+
+
+def test_sentences_have_a_subject():
+    """At most 15 of the words that hide who does something; the field has a noun for each of them."""
+    texts = [
+        path.read_text(encoding="utf-8") for path in sorted(ENGINE.rglob("*")) if path.suffix in (".py", ".md", ".sh")
+    ]
+    assert sum(len(re.findall(VAGUE, text, flags=re.IGNORECASE)) for text in texts) <= 15
+
+
+def test_names_say_something():
+    """No file for leftovers, no function that may or may not do what it is called."""
+    files = [path.name for folder in (ENGINE, ROOT / "experiments", ROOT / "tests") for path in folder.rglob("*.py")]
+    assert not [name for name in files if re.fullmatch(r"(utils?|common|helpers?|misc|base_\w+)\.py", name)]
+    contract = {"checkpoints/best.py BestCheckpoint.maybe_export_checkpoint"}  # Model Garden's exporter is called so
+    vague = {f"{name_of(path)} {name}" for path in PATHS for name, _ in functions(path) if "maybe_" in name}
+    assert vague == contract
+
+
+def test_every_module_says_what_it_owns():
+    """In its docstring; the package itself shows the flow, `__main__` is four lines."""
+    silent = [
+        name_of(path)
+        for path in PATHS
+        if "Owns: " not in (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+    ]
+    assert silent == ["__init__.py", "__main__.py"]
+
+
+def test_modules_named_in_docstrings_exist():
+    """Beside the module, in the engine, or in the repository."""
+    stale = [
+        f"{name_of(path)}: {name}"
+        for path in PATHS
+        for name in re.findall(r"`([\w/]+\.py)`", ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+        if not any((folder / name).exists() for folder in (path.parent, ENGINE, ROOT))
+    ]
+    assert not stale
+
+
+# The state of each feature.
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """One row of docs/features.md."""
+
+    state: str
+    tested_in: tuple
+
+
+def read_features():
+    rows = {}
+    for line in (ROOT / "docs" / "features.md").read_text(encoding="utf-8").splitlines():
+        if match := re.fullmatch(r"\| ([TGBKCN]\d+) \| .+? \| (works|partly|not yet)(?:: .+?)? \|(.*)\|", line):
+            assert match[1] not in rows, match[1]
+            rows[match[1]] = Feature(match[2], tuple(re.findall(r"`([\w/]+\.py)`", match[3])))
+    return rows
+
+
+def rows_named():
+    """Returns row id → files of tests (without `tests/`) with a test whose docstring names it."""
+    named = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name, node in functions(path):
+            if name.rpartition(".")[2].startswith("test_"):
+                for row in re.findall(r"\b[TGBKCN]\d+\b", ast.get_docstring(node) or ""):
+                    named.setdefault(row, set()).add(str(path.relative_to(ROOT / "tests")))
+    return named
+
+
+def test_the_page_of_features_has_every_row():
+    """A row without a state is a promise nobody keeps."""
+    counts = {"T": 26, "G": 20, "B": 15, "K": 9, "C": 6, "N": 36}
+    assert read_features().keys() == {f"{kind}{i}" for kind, count in counts.items() for i in range(1, count + 1)}
+
+
+def test_what_works_is_proven_and_what_is_proven_is_said():
+    """A row that works, wholly or partly, is named by a test in each file that the page gives, and vice versa."""
+    named = rows_named()
+    for row, feature in read_features().items():
+        if feature.state == "not yet":
+            assert not feature.tested_in, row
+        else:
+            assert feature.tested_in, row
+            assert set(feature.tested_in) <= named.get(row, set()), row
+    assert named.keys() <= {row for row, feature in read_features().items() if feature.state != "not yet"}

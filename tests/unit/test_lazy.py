@@ -1,0 +1,73 @@
+"""How TensorFlow gets imported; a small module stands for it here."""
+
+import concurrent.futures
+import gc
+import sys
+
+import pytest
+
+from official_trainer import lazy
+
+
+@pytest.fixture
+def heavy(tmp_path, monkeypatch):
+    """The name of a module that notes whether the collector was on while it was imported."""
+    (tmp_path / "heavy_module.py").write_text("import gc\ncollector_was_on = gc.isenabled()\nvalue = 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "heavy_module"
+    sys.modules.pop("heavy_module", None)
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_the_collector_rests_during_an_import(heavy):
+    module = lazy.load(heavy)
+    assert not module.collector_was_on
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0, "what was imported is not walked again"
+    gc.unfreeze()
+    assert lazy.load(heavy) is module
+    assert gc.get_freeze_count() == 0, "only an import freezes"
+
+
+def test_a_collector_that_was_off_stays_off(heavy):
+    gc.disable()
+    lazy.load(heavy)
+    assert not gc.isenabled()
+
+
+def test_a_failed_import_turns_it_on_again(heavy):
+    with pytest.raises(ModuleNotFoundError):
+        lazy.load("no_such_module_at_all")
+    assert gc.isenabled()
+
+
+def test_a_lazy_module_is_imported_at_its_first_attribute(heavy):
+    module = lazy.LazyModule(heavy)
+    assert heavy not in sys.modules
+    assert module.value == 42
+    assert "value" in dir(module)
+
+
+def test_a_module_that_another_thread_imports_is_waited_for(tmp_path, monkeypatch):
+    """Two runs in one process may need the same module first at the same time."""
+    (tmp_path / "slow_module.py").write_text("import gate\ngate.begun.set()\ngate.going.wait(60)\nvalue = 42\n")
+    (tmp_path / "gate.py").write_text("import threading\nbegun, going = threading.Event(), threading.Event()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import gate
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            first = pool.submit(lazy.load, "slow_module")
+            assert gate.begun.wait(60)
+            second = pool.submit(lambda: lazy.load("slow_module").value)
+            with pytest.raises(TimeoutError):
+                second.result(0.2)
+            gate.going.set()
+            assert (first.result(60).value, second.result(60)) == (42, 42)
+    finally:
+        gate.going.set()
+        for name in ("slow_module", "gate"):
+            sys.modules.pop(name, None)
+        gc.unfreeze()
+        gc.enable()

@@ -1,0 +1,253 @@
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+
+import pytest
+
+from official_trainer import files
+from official_trainer.errors import ExitCode
+from official_trainer.tracking import record
+from official_trainer.tracking.record import ModelDirError, RunRecord, prepare_model_dir
+
+
+def launch(**changes):
+    values = {"experiment": "digits", "mode": "train_and_eval", "argv": ["train.py", "--x"], "config_digest": "abc"}
+    return {**values, "git_revision": None, **changes}
+
+
+def start(model_dir, now=0, **changes):
+    os.makedirs(model_dir, exist_ok=True)
+    run = RunRecord(model_dir, launch(**changes), clock=lambda: now)
+    run.start()
+    return run
+
+
+def read(model_dir, name="run.json"):
+    with open(os.path.join(model_dir, name)) as file:
+        return json.load(file)
+
+
+# run.json and status.json.
+
+
+def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
+    """N15: `run.json`; N6: `status.json`."""
+    run = start(model_dir)
+    assert read(model_dir) == {
+        "experiment": "digits",
+        "mode": "train_and_eval",
+        "status": "running",
+        "run_id": run._run["run_id"],
+        "argv": ["train.py", "--x"],
+        "started": "1970-01-01T00:00:00+00:00",
+        "restarted": None,
+        "finished": None,
+        "restarts": 0,
+        "steps": {"start": 0, "current": 0, "end": None},
+        "last_checkpoint_step": None,
+        "best": None,
+        "stopped_early": None,
+        "final_metrics": None,
+        "time": None,
+        "versions": read(model_dir)["versions"],
+        "devices": [],
+        "input": None,
+        "gin": None,
+        "git_revision": None,
+        "config_digest": "abc",
+    }
+    assert set(read(model_dir)["versions"]) == {"python", "tensorflow", "keras", "official_trainer"}
+    assert read(model_dir, "status.json") == {
+        "phase": "start",
+        "step": None,
+        "last_checkpoint_step": None,
+        "exit_code": None,
+        "updated": "1970-01-01T00:00:00+00:00",
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+    }
+
+
+def test_the_status_follows_the_run(model_dir):
+    """N6: phase, step and last checkpoint."""
+    run = start(model_dir)
+    run.note(devices=["CPU:0"])
+    run.set_span(100, 500)
+    assert read(model_dir)["devices"] == ["CPU:0"]
+    assert read(model_dir)["steps"] == {"start": 100, "current": 100, "end": 500}
+    run.phase("train", 150)
+    run.phase("save")
+    assert (read(model_dir, "status.json")["phase"], read(model_dir, "status.json")["step"]) == ("save", 150)
+    run.checkpoint(200)
+    assert read(model_dir, "status.json")["last_checkpoint_step"] == 200
+    assert read(model_dir)["steps"]["current"] == 200
+    run.set_best("accuracy", 0.5, 200)
+    assert run.best == read(model_dir)["best"] == {"metric": "accuracy", "value": 0.5, "step": 200}
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "status"),
+    [(0, "done"), (1, "failed"), (4, "failed"), (75, "failed"), (143, "preempted"), (9, "failed")],
+)
+def test_the_end_of_a_run_tells_its_exit_code(model_dir, exit_code, status):
+    """N6: exit codes."""
+    run = start(model_dir, now=60)
+    run.phase("evaluate", 10)
+    run.finish(exit_code, {"validation": {"loss": 0.5}, "nan": math.nan})
+    assert read(model_dir)["status"] == status
+    assert read(model_dir)["finished"] == "1970-01-01T00:01:00+00:00"
+    assert read(model_dir)["final_metrics"] == {"validation": {"loss": 0.5}, "nan": "NaN"}
+    assert read(model_dir, "status.json")["exit_code"] == exit_code
+    assert read(model_dir, "status.json")["phase"] == status
+    assert read(model_dir, "status.json")["step"] == 10
+
+
+def test_a_restart_keeps_the_identity_and_counts(model_dir):
+    """N15: one run, however many processes."""
+    first = start(model_dir, now=0)
+    first.set_best("accuracy", 0.5, 20)
+    first.finish(ExitCode.PREEMPTED, {"loss": 1.0})
+    second = start(model_dir, now=60, config_digest="def")
+    run = read(model_dir)
+    assert second._run["run_id"] == first._run["run_id"]
+    assert run["restarts"] == 1
+    assert (run["started"], run["restarted"]) == ("1970-01-01T00:00:00+00:00", "1970-01-01T00:01:00+00:00")
+    assert (run["status"], run["finished"], run["config_digest"]) == ("running", None, "def")
+    assert run["best"]["value"] == 0.5
+    assert run["final_metrics"] == {"loss": 1.0}
+    assert read(model_dir, "status.json")["exit_code"] is None
+    start(model_dir, now=90, mode="eval")
+    assert read(model_dir)["restarts"] == 1
+
+
+def test_runs_have_different_ids(tmp_path):
+    assert start(str(tmp_path / "a"))._run["run_id"] != start(str(tmp_path / "b"))._run["run_id"]
+
+
+def test_the_record_is_replaced_whole(model_dir, monkeypatch):
+    """N3: no reader sees half a file, and a failed write leaves the old one."""
+    run = start(model_dir)
+
+    def die(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", die)
+    with pytest.raises(OSError, match="disk full"):
+        run.checkpoint(10)
+    assert read(model_dir, "status.json")["last_checkpoint_step"] is None
+    assert sorted(os.listdir(model_dir)) == ["run.json", "status.json"]
+
+
+def test_a_claim_that_was_killed_leaves_nothing_for_ever(model_dir):
+    """N3: the next one removes its file."""
+    prepare_model_dir(model_dir, "digits")
+    open(f"{model_dir}/.write-test", "w").close()
+    prepare_model_dir(model_dir, "digits")
+    assert files.list_dir(model_dir) == []
+
+
+def test_the_git_revision_of_the_workspace(tmp_path, monkeypatch):
+    """B8: provenance; its absence is never an error."""
+    assert record.git_revision(None) is None
+    assert record.git_revision(str(tmp_path / "nowhere")) is None
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    assert record.git_revision(str(tmp_path)) is None
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    (tmp_path / "x").write_text("x")
+    for command in (["init", "-q"], ["add", "x"], [*identity, "commit", "-qm", "x"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    revision = record.git_revision(str(tmp_path))
+    assert re.fullmatch("[0-9a-f]{40}", revision)
+    (tmp_path / "x").write_text("y")
+    assert record.git_revision(str(tmp_path)) == f"{revision}-dirty"
+    start(str(tmp_path / "run"), git_revision=record.git_revision(tmp_path))
+    assert read(str(tmp_path / "run"))["git_revision"] == f"{revision}-dirty"
+    monkeypatch.setenv("PATH", "")
+    assert record.git_revision(str(tmp_path)) is None
+
+
+# Whose directory.
+
+
+def test_a_new_directory_is_created_and_an_empty_one_taken(model_dir):
+    prepare_model_dir(model_dir, "digits")
+    assert os.listdir(model_dir) == []
+    prepare_model_dir(model_dir, "digits")
+    for name in (".DS_Store", "lost+found", "run.json.tmp-12"):
+        open(os.path.join(model_dir, name), "w").close()
+    prepare_model_dir(model_dir, "digits")
+
+
+def test_a_run_of_the_same_experiment_is_continued(model_dir):
+    start(model_dir).finish(0)
+    before = sorted(os.listdir(model_dir))
+    prepare_model_dir(model_dir, "digits")
+    assert sorted(os.listdir(model_dir)) == before
+
+
+def refused(model_dir, message, experiment="digits"):
+    before = sorted(os.listdir(model_dir)) if os.path.isdir(model_dir) else None
+    with pytest.raises(ModelDirError, match=message) as caught:
+        prepare_model_dir(model_dir, experiment)
+    assert caught.value.exit_code == ExitCode.CONFIG
+    assert (sorted(os.listdir(model_dir)) if os.path.isdir(model_dir) else None) == before
+
+
+def test_a_foreign_directory_is_refused(model_dir):
+    """Nothing of the user's is overwritten."""
+    os.makedirs(model_dir)
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        open(os.path.join(model_dir, name), "w").close()
+    refused(
+        model_dir, r"--model_dir=.*run holds a\.txt, b\.txt, c\.txt and 1 more, but no run of this program \(no run"
+    )
+    for name in ("b.txt", "c.txt", "d.txt"):
+        os.remove(os.path.join(model_dir, name))
+    refused(model_dir, r"holds a\.txt, but no run")
+
+
+def test_a_run_of_another_experiment_is_refused(model_dir):
+    start(model_dir)
+    refused(
+        model_dir,
+        r"holds a run of the experiment 'digits', not 'lm'\. Continue it with --experiment=digits, or .* --model_dir",
+        experiment="lm",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"run_id": ', r"run\.json cannot be read \(.*\)\. Put a good copy back"),
+        ("[1]", r"run\.json was not written by this program"),
+        ('{"name": "another tool"}', r"run\.json was not written by this program"),
+    ],
+)
+def test_a_record_that_is_not_ours_is_refused(model_dir, content, message):
+    os.makedirs(model_dir)
+    with open(os.path.join(model_dir, "run.json"), "w") as file:
+        file.write(content)
+    refused(model_dir, message)
+
+
+def test_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    refused(str(tmp_path / "file"), r"--model_dir=.*file is a file; name a directory")
+    refused(str(tmp_path / "file" / "run"), r"--model_dir=.*run cannot be written: Not a directory\. Name another")
+
+
+def test_a_directory_that_cannot_be_written_is_refused(model_dir, monkeypatch):
+    refused("/proc/no-run-here", r"--model_dir=/proc/no-run-here cannot be written: No such file or directory")
+    os.makedirs(model_dir)
+    opened = open
+
+    def read_only(path, mode="r", **options):
+        if "w" in mode:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, mode, **options)
+
+    monkeypatch.setattr("builtins.open", read_only)
+    refused(model_dir, r"--model_dir=.*run cannot be written: Permission denied\. Name another directory")
