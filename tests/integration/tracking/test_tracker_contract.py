@@ -1,7 +1,5 @@
 """What every tracker does: the packaged ones, found by their files, and those that a run always has."""
 
-import importlib.util
-import io
 import json
 import subprocess
 import sys
@@ -11,47 +9,10 @@ import numpy as np
 import pytest
 
 import official_trainer
-from official_trainer.config import TrackerConfig
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker, Trackers
-from official_trainer.tracking.console import Console
-from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.media import size_bytes
-from official_trainer.tracking.tensorboard import TensorBoardTracker
-from official_trainer.tracking.threads import ThreadedTracker
+from tests.support.tracking.contract import CONFIGURED, FIXED, SERVICES, check_points, check_unused, no_network, part  # noqa: F401
 from tests.support.tracking.readers import READERS
-
-FIXED = {
-    "console": lambda place: Console(io.StringIO(), end_step=40),
-    "jsonl": lambda place: JsonlTracker(f"{place.directory}/metrics.jsonl"),
-    "tensorboard": lambda place: TensorBoardTracker(place.directory),
-}
-CONFIGURED = sorted(TrackerConfig.names())
-MEDIA = {
-    "weights": Histogram(np.linspace(-1, 1, 100)),
-    "dev/sample": Image(np.zeros((4, 6, 3), np.uint8)),
-    "note": Text("*so*"),
-}
-SHOWS_MEDIA = {"tensorboard", "mlflow", "wandb"}
-
-
-def build(name, place):
-    if name in FIXED:
-        return FIXED[name](place)
-    config = TrackerConfig.named(name)()
-    missing = [module for module in config.NEEDS if importlib.util.find_spec(module) is None]
-    if missing:
-        pytest.skip(f"NOT TESTED: {', '.join(missing)} is not installed; pip install '{config.INSTALL}'")
-    return config.build(place)
-
-
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch):
-    """Names of other machines are not even looked up."""
-
-    def refuse(host, *args, **kwargs):
-        raise AssertionError(f"a tracker looks for {host!r}")
-
-    monkeypatch.setattr("socket.getaddrinfo", refuse)
 
 
 def test_every_type_can_be_read_here():
@@ -60,51 +21,19 @@ def test_every_type_can_be_read_here():
     assert {"csv", "mlflow", "wandb"} <= set(CONFIGURED)
 
 
-def part(tracker, start, steps, end=None):
-    """What one process of a run does with it, through what a run puts around it."""
-    told = Trackers([ThreadedTracker(tracker, name="x", on_error="fail")])
-    told.rewind(start)
-    told.describe("digits", {"trainer.train_steps": 40, "task.model.filters[0]": "a", "task.none": None})
-    for step in steps:
-        told.log("train", step, {"loss": np.float32(step), "odd": float("nan")})
-        told.publish("train", step, MEDIA)
-        told.log("validation", step, {"dev": {"accuracy": step / 100}, "far": float("inf")})
-    told.flush()
-    if end is not None:
-        told.end(end)
-    told.close()
+LIGHT = [*FIXED, *(name for name in CONFIGURED if name not in SERVICES)]
 
 
-@pytest.mark.parametrize("name", [*FIXED, *CONFIGURED])
+@pytest.mark.parametrize("name", LIGHT)
 def test_a_tracker_keeps_its_contract(name, place, capfd):
-    """B6, T18: nothing before the first call; log, media, rewind, log again, flush, close, reopen: each point is there
-    once, whatever the number; and it prints nothing.
-    """
-    tracker = build(name, place)
-    assert isinstance(tracker, Tracker)
-    assert list(Path(place.directory).iterdir()) == []
-    part(tracker, 0, [10, 20, 30])
-    part(build(name, place), 20, [30, 40], Outcome(step=40, metrics={"dev/accuracy": 0.4}))
-    part(build(name, place), 40, [], Outcome(step=40, metrics={"dev/accuracy": 0.4}))
-    assert capfd.readouterr() == ("", "")
-    if name == "console":
-        return
-    found = [(place, step) for place, step, _ in READERS[name](Path(place.directory))]
-    for point in ("train/loss", "train/odd", "validation/dev/accuracy", "validation/far"):
-        assert sorted(step for place, step in found if place == point) == [10, 20, 30, 40], point
-    media = ["train/weights", "train/dev/sample", "train/note"] if name in SHOWS_MEDIA else []
-    for point in media:
-        assert sorted(step for place, step in found if place == point) == [10, 20, 30, 40], point
+    """B6, T18: each point is there once, whatever was rewound and opened again; and it prints nothing."""
+    check_points(name, place, capfd)
 
 
-@pytest.mark.parametrize("name", [*FIXED, *CONFIGURED])
+@pytest.mark.parametrize("name", LIGHT)
 def test_a_tracker_that_was_never_used_leaves_nothing(name, place):
     """B6: also where a run ends before its first number."""
-    tracker = build(name, place)
-    tracker.rewind(0)
-    tracker.flush()
-    tracker.close()
-    assert list(Path(place.directory).iterdir()) == []
+    check_unused(name, place)
 
 
 def test_configs_are_read_and_built_without_any_of_their_libraries(tmp_path):

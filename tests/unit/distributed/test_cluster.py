@@ -148,7 +148,7 @@ def clusters(draw):
     return Cluster(addresses=found, role=role, index=index, source="TF_CONFIG")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(clusters())
 def test_what_is_written_is_read(found):
     """N20: any cluster, as TF_CONFIG and back, is the same."""

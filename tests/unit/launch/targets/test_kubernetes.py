@@ -3,18 +3,11 @@
 No control plane runs here. What one would say of an object is asked of the schemas that its authors publish.
 """
 
-import copy
 import functools
-import itertools
-import json
 import operator
-import types
 
-import kubernetes_validate
 import pytest
 import yaml
-from kubeflow.training import ApiClient
-from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 from official_trainer import config
 from official_trainer.config import ConfigError
@@ -24,50 +17,9 @@ from official_trainer.launch.targets.rendering import dump_yaml
 from tests.support.launch import admission
 from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 
-RELEASES = ("1.34", "1.37")
 JOB = "spec.replicatedJobs.1.template.spec"
 POD = f"{JOB}.template.spec"
 SERVERS = f"{IMAGE}\nworkers: 2\nps: 1"
-
-
-def schema_problems(manifest):
-    """Returns what the published schemas say of an object; a field that they do not know is a problem."""
-    if manifest["kind"] == "JobSet":
-        if _of_jobset(manifest) != manifest:
-            return ["JobSet"]
-        jobs = manifest["spec"]["replicatedJobs"]
-        inner = [
-            {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job["template"]} for job in jobs
-        ]
-    else:
-        if _of_tfjob(manifest) != manifest:
-            return ["TFJob"]
-        replicas = manifest["spec"]["tfReplicaSpecs"].values()
-        inner = [{"apiVersion": "v1", "kind": "Pod", **each["template"]} for each in replicas]
-    problems = []
-    for each, release in itertools.product(inner, RELEASES):
-        try:
-            kubernetes_validate.validate(each, release, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            problems.append(f"{release}: {error.message}")
-    return problems
-
-
-def _of_jobset(manifest):
-    """Returns what a JobSet is to its API; an error of the model's own is a difference too."""
-    try:
-        return JobsetV1alpha2JobSet.from_dict(manifest).to_dict()
-    except ValueError as error:
-        return error
-
-
-def _of_tfjob(manifest):
-    client = ApiClient()
-    try:
-        read = client.deserialize(types.SimpleNamespace(data=json.dumps(manifest)), "KubeflowOrgV1TFJob")
-    except ValueError as error:
-        return error
-    return client.sanitize_for_serialization(read)
 
 
 def replicated(manifest):
@@ -88,37 +40,6 @@ def problems_of(text, *words, **changes):
 
 
 # What is rendered.
-
-
-@pytest.mark.parametrize("name", KUBERNETES)
-def test_schemas_take_every_kind(name):
-    """N20: of Kubernetes, strictly, of JobSet and of the training operator."""
-    assert schema_problems(manifest_of(KUBERNETES[name])) == []
-
-
-_FREE = ("labels", "nodeSelector", "requests", "limits", "tfReplicaSpecs")
-
-
-def paths_of(value, path=()):
-    """Yields the place of every field below the first ones, but where names are free."""
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in parts:
-        if isinstance(key, str) and path and path[-1] not in _FREE:
-            yield (*path, key)
-        yield from paths_of(part, (*path, key))
-
-
-@pytest.mark.parametrize("name", KUBERNETES)
-def test_a_misspelt_field_is_found_wherever_it_is(name):
-    """The check of the schemas can fail: each field of each kind of job, one at a time."""
-    manifest = manifest_of(KUBERNETES[name])
-    places = {tuple(key for key in path if isinstance(key, str)): path for path in paths_of(manifest)}
-    assert len(places) > 20
-    for path in places.values():
-        broken = copy.deepcopy(manifest)
-        around = functools.reduce(operator.getitem, path[:-1], broken)
-        around[f"{path[-1]}x"] = around.pop(path[-1])
-        assert schema_problems(broken), path
 
 
 @pytest.mark.parametrize("name", [name for name in KUBERNETES if name.startswith("jobset")])

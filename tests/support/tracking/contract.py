@@ -1,0 +1,97 @@
+"""What every tracker has to keep to; `integration` asks it of those that need no library, `system` of the others."""
+
+import importlib.util
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from official_trainer.config import TrackerConfig
+from official_trainer.tracking import Histogram, Image, Outcome, Text, Tracker, Trackers
+from official_trainer.tracking.console import Console
+from official_trainer.tracking.jsonl import JsonlTracker
+from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.threads import ThreadedTracker
+from tests.support.tracking.readers import READERS
+
+FIXED = {
+    "console": lambda place: Console(io.StringIO(), end_step=40),
+    "jsonl": lambda place: JsonlTracker(f"{place.directory}/metrics.jsonl"),
+    "tensorboard": lambda place: TensorBoardTracker(place.directory),
+}
+CONFIGURED = sorted(TrackerConfig.names())
+SERVICES = [name for name in CONFIGURED if TrackerConfig.named(name).NEEDS]
+"""Trackers of libraries that have to be installed."""
+
+MEDIA = {
+    "weights": Histogram(np.linspace(-1, 1, 100)),
+    "dev/sample": Image(np.zeros((4, 6, 3), np.uint8)),
+    "note": Text("*so*"),
+}
+SHOWS_MEDIA = {"tensorboard", "mlflow", "wandb"}
+
+
+def build(name, place):
+    if name in FIXED:
+        return FIXED[name](place)
+    config = TrackerConfig.named(name)()
+    missing = [module for module in config.NEEDS if importlib.util.find_spec(module) is None]
+    if missing:
+        pytest.skip(f"NOT TESTED: {', '.join(missing)} is not installed; pip install '{config.INSTALL}'")
+    return config.build(place)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Names of other machines are not even looked up."""
+
+    def refuse(host, *args, **kwargs):
+        raise AssertionError(f"a tracker looks for {host!r}")
+
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+
+
+def part(tracker, start, steps, end=None):
+    """What one process of a run does with it, through what a run puts around it."""
+    told = Trackers([ThreadedTracker(tracker, name="x", on_error="fail")])
+    told.rewind(start)
+    told.describe("digits", {"trainer.train_steps": 40, "task.model.filters[0]": "a", "task.none": None})
+    for step in steps:
+        told.log("train", step, {"loss": np.float32(step), "odd": float("nan")})
+        told.publish("train", step, MEDIA)
+        told.log("validation", step, {"dev": {"accuracy": step / 100}, "far": float("inf")})
+    told.flush()
+    if end is not None:
+        told.end(end)
+    told.close()
+
+
+def check_points(name, place, capfd):
+    """Nothing before the first call; log, media, rewind, log again, flush, close, reopen: each point is there
+    once, whatever the number; and it prints nothing.
+    """
+    tracker = build(name, place)
+    assert isinstance(tracker, Tracker)
+    assert list(Path(place.directory).iterdir()) == []
+    part(tracker, 0, [10, 20, 30])
+    part(build(name, place), 20, [30, 40], Outcome(step=40, metrics={"dev/accuracy": 0.4}))
+    part(build(name, place), 40, [], Outcome(step=40, metrics={"dev/accuracy": 0.4}))
+    assert capfd.readouterr() == ("", "")
+    if name == "console":
+        return
+    found = [(place, step) for place, step, _ in READERS[name](Path(place.directory))]
+    for point in ("train/loss", "train/odd", "validation/dev/accuracy", "validation/far"):
+        assert sorted(step for place, step in found if place == point) == [10, 20, 30, 40], point
+    media = ["train/weights", "train/dev/sample", "train/note"] if name in SHOWS_MEDIA else []
+    for point in media:
+        assert sorted(step for place, step in found if place == point) == [10, 20, 30, 40], point
+
+
+def check_unused(name, place):
+    """Nothing is left where a run ends before its first number."""
+    tracker = build(name, place)
+    tracker.rewind(0)
+    tracker.flush()
+    tracker.close()
+    assert list(Path(place.directory).iterdir()) == []
