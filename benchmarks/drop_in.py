@@ -1,7 +1,7 @@
 """An experiment of Model Garden by its name, ours beside Model Garden's own command: `resnet_imagenet`, made small.
 
 Owns: both commands, with the same YAML file, flags and TFRecords; and reading from their TensorBoard files when each
-loop ended. Does not own: data (`tests/garden/data.py`) and overlay (`configs/garden/resnet.yaml`).
+loop ended. Does not own: data (`tests/support/garden/data.py`) and overlay (`configs/garden/resnet.yaml`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = 8
 def compare(num_rounds: int) -> list[Comparison]:
     """Measures both commands in every round, after one round that warms the file cache."""
     with tempfile.TemporaryDirectory() as folder:
-        processes.run([sys.executable, "-m", "tests.garden.data", folder, "images"])
+        processes.run([sys.executable, "-m", "tests.support.garden.data", folder, "images"])
         variants = {name: functools.partial(run, argv, folder) for name, argv in DRIVERS.items()}
         rounds.interleave(variants, 1)
         results = rounds.interleave(variants, num_rounds)

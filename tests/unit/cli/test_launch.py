@@ -4,21 +4,16 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from official_trainer import cli
-from official_trainer.checkpoints import manifest
 from official_trainer.cli import flags, terminal
 from official_trainer.cli import launch as verb
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
-from official_trainer.launch.local import local
 from official_trainer.launch.verdict import End, Outcome
 from tests import ROOT
-from tests.support import toy
 
 
 @pytest.fixture
@@ -195,33 +190,3 @@ def test_labels_have_colours_on_a_terminal_only(monkeypatch):
     painted = [verb.paint_label("[a]", number) for number in (-1, 0, 1, 5)]
     assert len(set(painted)) == 3
     assert painted[1] == painted[3]
-
-
-def test_the_newest_checkpoint_is_one_that_is_committed(tmp_path):
-    assert local.newest_step(str(tmp_path / "none")) is None
-    toy.commit(str(tmp_path), 20, {})
-    (tmp_path / manifest.name(30)).write_text("{")
-    assert local.newest_step(str(tmp_path)) == 20
-
-
-def test_a_worker_and_an_evaluator_train_and_evaluate(workspace, tmp_path):
-    """N20: real processes of a real experiment, forked from one that has imported TensorFlow."""
-    overlay = ROOT / "configs" / "smoke" / "digits_cnn.yaml"
-    words = [
-        "--evaluator",
-        "--",
-        "--experiment=digits_cnn",
-        f"--config_file={overlay}",
-        "--model_dir=run",
-    ]
-    boot = "import sys; sys.path.insert(0, sys.argv.pop(1)); from official_trainer import cli; sys.exit(cli.main())"
-    command = [sys.executable, "-c", boot, str(ROOT), "launch", "local", "--log_dir=logs", *words]
-    done = subprocess.run(command, cwd=workspace, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
-    (finished,) = [number for number, line in enumerate(lines) if line.startswith("[worker 0]  finished at step 20")]
-    said = "[launch]    training is done; the evaluator ends by itself once it has evaluated the last checkpoint"
-    assert said in lines[finished:]
-    assert [line for line in lines if line.startswith("[evaluator] validation @ 20: accuracy")]
-    assert "finished at step 20" in (workspace / "logs" / "worker-0.log").read_text()
-    assert json.loads((workspace / "run" / "run.json").read_text())["experiment"] == "digits_cnn"

@@ -1,0 +1,60 @@
+"""Verbs of the command line up to the call of the engine: a stand-in for the engine, a workspace, a run's directory."""
+
+import json
+import sys
+import types
+
+import pytest
+
+import official_trainer.runs
+from official_trainer import cli
+from official_trainer.runs.check import CheckStep
+
+
+class Engine(types.ModuleType):
+    """Stands for `official_trainer.runs.run`, and remembers how it was called."""
+
+    def __init__(self):
+        super().__init__("official_trainer.runs.run")
+        self.calls = []
+
+    def run(self, experiment, resolved, **kwargs):
+        self.calls.append(("run", experiment, resolved, kwargs))
+        return {"loss": 0.25, "accuracy": 0.987654321}
+
+    def check(self, experiment, resolved, **kwargs):
+        self.calls.append(("check", experiment, resolved, kwargs))
+        yield CheckStep("build", "1,234 parameters", 0.51)
+        yield CheckStep("save", "equal", 12.0)
+
+    def export(self, experiment, resolved, **kwargs):
+        self.calls.append(("export", experiment, resolved, kwargs))
+        return f"{kwargs['model_dir']}/export/saved_model"
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    made = Engine()
+    monkeypatch.setitem(sys.modules, "official_trainer.runs.run", made)
+    monkeypatch.setattr(official_trainer.runs, "run", made, raising=False)
+    return made
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch, capsys):
+    """A new workspace, which is the current directory."""
+    assert cli.main(["init", str(tmp_path / "ws")]) == 0
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path / "ws")
+    return tmp_path / "ws"
+
+
+@pytest.fixture
+def run_dir(workspace, capsys):
+    """What a run of `my_experiment` with 7 steps has left."""
+    folder = workspace / "runs" / "seven"
+    folder.mkdir(parents=True)
+    assert cli.main(["show", "my_experiment", "trainer.train_steps=7"]) == 0
+    (folder / "params.yaml").write_text(capsys.readouterr().out)
+    (folder / "run.json").write_text(json.dumps({"experiment": "my_experiment", "run_id": "1"}))
+    return folder

@@ -1,0 +1,64 @@
+"""What `init` writes, and what it leaves alone."""
+
+import shutil
+from pathlib import Path
+
+from official_trainer import cli
+from official_trainer.cli import init
+
+
+def test_init_writes_a_workspace(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init", "my work"]) == 0
+    out = capsys.readouterr().out
+    written = sorted(str(path.relative_to(tmp_path / "my work")) for path in (tmp_path / "my work").rglob("*.*"))
+    assert written == [
+        ".gitignore", "README.md", "configs/my_experiment.yaml", "experiments/my_experiment.py",
+        "launch/README.md", "launch/gke.yaml", "launch/kubernetes.yaml", "launch/local.yaml", "launch/skypilot.yaml",
+        "launch/slurm.yaml", "launch/sweep.yaml", "launch/tpu.yaml", "launch/vertex.yaml", "train.py",
+    ]  # fmt: skip
+    assert all(f"  {name}\n" in out for name in [*written, "launch/Dockerfile"])
+    assert "  cd 'my work'\n" in out
+    assert "  python train.py --experiment=my_experiment" in out
+
+
+def test_init_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert cli.main(["init", "."]) == 0
+    assert "  cd " not in capsys.readouterr().out
+    assert (tmp_path / "experiments" / "my_experiment.py").is_file()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_init_never_overwrites(tmp_path, capsys):
+    (tmp_path / "train.py").write_text("mine")
+    assert cli.main(["init", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path} already has train.py; nothing was written. Name another folder.\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    assert (tmp_path / "train.py").read_text() == "mine"
+
+
+def test_init_leaves_out_compiled_files(tmp_path, monkeypatch):
+    """pip compiles the template's Python files where it installs them."""
+    shutil.copytree(Path(init.__file__).parent / "template", tmp_path / "installed" / "template")
+    for folder in ("template", "template/experiments"):
+        (tmp_path / "installed" / folder / "__pycache__").mkdir(exist_ok=True)
+        (tmp_path / "installed" / folder / "__pycache__" / "x.pyc").write_bytes(b"\xff\x00")
+    monkeypatch.setattr(init, "__file__", str(tmp_path / "installed" / "init.py"))
+    assert cli.main(["init", str(tmp_path / "ws")]) == 0
+    assert not list((tmp_path / "ws").rglob("__pycache__"))
+    assert (tmp_path / "ws" / "train.py").is_file()
+
+
+def test_init_without_a_folder(capsys):
+    assert cli.main(["init"]) == 2
+    assert capsys.readouterr().err == "error: name the folder of the new workspace: official-trainer init DIR\n"
+
+
+def test_init_where_nothing_can_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["init", str(tmp_path / "file" / "ws")]) == 2
+    assert "Not a directory; name a folder that can be written" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""What `list` shows."""
+
+import json
+
+from official_trainer import cli
+from official_trainer.garden import index
+
+
+def test_list(workspace, capsys):
+    assert cli.main(["list"]) == 0
+    assert own_part(capsys.readouterr().out) == (
+        "my_experiment  Three grape varieties told apart by 13 measurements.  experiments/my_experiment.py\n"
+    )
+
+
+def own_part(out):
+    """Returns what `list` prints of the workspace, before Model Garden's experiments."""
+    own, _, theirs = out.partition("\nModel Garden 2.20.0\n")
+    assert "resnet_imagenet  " in theirs
+    return own
+
+
+def test_list_as_json(workspace, capsys):
+    assert cli.main(["list", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    [experiment] = report["experiments"]
+    assert experiment["name"] == "my_experiment"
+    assert experiment["path"] == str(workspace / "experiments" / "my_experiment.py")
+    assert report["unlisted"] == []
+    source = (workspace / "experiments" / "my_experiment.py").read_text().splitlines()
+    assert source[experiment["line"] - 1] == "def my_experiment() -> ExperimentConfig:"
+
+
+def test_list_shows_what_it_cannot_read(workspace, capsys):
+    (workspace / "experiments" / "broken.py").write_text("@register_config_factory('x'\ndef")
+    assert cli.main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "my_experiment " in out
+    assert "unlisted  " in out
+    assert "broken.py:1: its experiments are not listed" in out
+
+
+def test_list_shows_modules_whose_import_would_fail(workspace, capsys):
+    (workspace / "experiments" / "needy.py").write_text(
+        'import no_such_module\n\n@register_config_factory("needy")\ndef needy():\n    """Needs more."""\n'
+    )
+    assert cli.main(["list"]) == 0
+    assert "needy          Needs more." in capsys.readouterr().out
+
+
+def test_an_empty_workspace(tmp_path, monkeypatch, capsys):
+    (tmp_path / "experiments").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["list"]) == 0
+    assert own_part(capsys.readouterr().out) == f"no experiments in {tmp_path / 'experiments'}\n"
+
+
+def test_list_outside_of_any_workspace(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = (
+        f"no workspace: no folder upwards of {tmp_path} holds experiments/; "
+        "`official-trainer init DIR` writes a new workspace\n"
+    )
+    assert cli.main(["list"]) == 0
+    assert own_part(capsys.readouterr().out) == said
+    monkeypatch.setattr(index, "entries", dict)  # nor is there Model Garden
+    assert cli.main(["list"]) == 2
+    assert capsys.readouterr().err == f"error: {said}"

@@ -1,0 +1,75 @@
+"""What `show` shows, of experiments and of runs."""
+
+import json
+
+import pytest
+
+from official_trainer import cli
+
+
+def test_show_takes_no_gin_flags(workspace, capsys):
+    """T17: they change nothing that it shows."""
+    assert cli.main(["show", "my_experiment", "--gin_params=f.x = 1"]) == 2
+    assert "error: --gin_params would have no effect here" in capsys.readouterr().err
+
+
+def test_show(workspace, capsys):
+    """N8: the resolved YAML says who set what the user changed."""
+    argv = ["show", "my_experiment", "--config_file=configs/my_experiment.yaml", "runtime.seed=5"]
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    assert "  train_steps: 400  # configs/my_experiment.yaml:7\n" in out
+    assert "  seed: 5  # --set\n" in out
+
+
+def test_show_takes_the_flag_too(workspace, capsys):
+    assert cli.main(["show", "--experiment=my_experiment"]) == 0
+    assert "train_steps: 200  # experiment\n" in capsys.readouterr().out
+
+
+def test_show_explains_a_field(workspace, capsys):
+    """N8: type, meaning, default, and everyone who set it."""
+    argv = ["show", "my_experiment", "--explain=trainer.train_steps", "trainer.train_steps=9"]
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    assert "trainer.train_steps" in out
+    assert "experiment my_experiment" in out
+    assert "--set" in out
+
+
+def test_show_as_json(workspace, capsys):
+    """N8: values, and the origin of each that is not its class's default."""
+    assert cli.main(["show", "my_experiment", "--json", "runtime.seed=5"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["experiment"] == "my_experiment"
+    assert report["config"]["runtime"]["seed"] == 5
+    assert report["origins"]["runtime.seed"].startswith("--set")
+    assert report["origins"]["trainer.train_steps"] == "experiment my_experiment"
+    assert "runtime.num_gpus" not in report["origins"]
+
+
+def test_show_explains_in_words_only(workspace, capsys):
+    assert cli.main(["show", "my_experiment", "--json", "--explain=runtime"]) == 2
+    assert capsys.readouterr().err == "error: --explain and --json cannot be combined; keep one\n"
+
+
+def test_show_a_run_as_it_was_written(run_dir, capsys):
+    """N8: also when its experiment is no more."""
+    text = (run_dir / "params.yaml").read_text()
+    (run_dir.parents[1] / "experiments" / "my_experiment.py").unlink()
+    assert cli.main(["show", "runs/seven"]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_show_a_run_as_it_would_be(run_dir, capsys):
+    assert cli.main(["show", str(run_dir), "--explain=trainer.train_steps"]) == 0
+    assert "params.yaml:" in capsys.readouterr().out
+    assert cli.main(["show", str(run_dir), "runtime.seed=5", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["config"]["trainer"]["train_steps"], report["config"]["runtime"]["seed"]) == (7, 5)
+
+
+@pytest.mark.parametrize("name", ["runs/none", ".", "./my_experiment"])
+def test_show_a_directory_without_a_run(name, workspace, capsys):
+    assert cli.main(["show", name]) == 2
+    assert capsys.readouterr().err == (f"error: {name} is not the directory of a run: there is no {name}/params.yaml\n")

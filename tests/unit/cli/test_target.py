@@ -1,0 +1,37 @@
+"""Which config a verb takes: that of the experiment, or that of a run."""
+
+import pytest
+
+from official_trainer import cli
+
+
+@pytest.mark.parametrize("verb", ["eval", "export"])
+def test_a_run_is_taken_as_it_was_configured(verb, engine, run_dir):
+    """N8: without an experiment, name and values are those the run recorded, under what the flags change."""
+    assert cli.main([verb, f"--model_dir={run_dir}", "runtime.seed=5"]) == 0
+    _, experiment, resolved, kwargs = engine.calls[0]
+    assert experiment == "my_experiment"
+    assert (resolved.config.trainer.train_steps, resolved.config.runtime.seed) == (7, 5)
+    assert kwargs["model_dir"] == str(run_dir)
+
+
+def test_a_named_experiment_is_taken_as_it_is(engine, run_dir):
+    assert cli.main(["eval", "my_experiment", f"--model_dir={run_dir}"]) == 0
+    assert engine.calls[0][2].config.trainer.train_steps == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "run holds no run (there is no run.json), so name the experiment with --experiment"),
+        ("{", "run/run.json cannot be read"),
+        ("{}", "run/run.json was not written by this program"),
+        ("[]", "run/run.json was not written by this program"),
+    ],
+)
+def test_a_run_that_does_not_say_what_it_is(content, reason, engine, workspace, capsys):
+    (workspace / "run").mkdir()
+    if content is not None:
+        (workspace / "run" / "run.json").write_text(content)
+    assert cli.main(["export", "--model_dir=run"]) == 2
+    assert f"error: {reason}" in capsys.readouterr().err
