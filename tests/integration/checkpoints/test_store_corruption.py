@@ -12,15 +12,11 @@ from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.errors import ExitCode
-from official_trainer.tracking.jsonl import read_rows
-from tests import ROOT
 from tests.support.cases import cases
 from tests.support.chaos.tiny import Tiny, read_newest
-from tests.support.forked import run_command
-from tests.support.runs import bits
+from tests.support.checkpoint_damage import HARMS, PARTS, contents
 
 STEPS = (1, 2, 3)
-PARTS = {"index": ".index", "data": ".data-00000-of-00001", "manifest": ".manifest.json"}
 
 
 @pytest.fixture(scope="module")
@@ -36,41 +32,6 @@ def whole(tmp_path_factory):
 def saved(whole, model_dir):
     shutil.copytree(whole, model_dir)
     return Path(model_dir)
-
-
-def contents(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in Path(directory).rglob("*") if path.is_file()
-    }
-
-
-def flip(position, mask=1):
-    def flipped(path):
-        data = bytearray(path.read_bytes())
-        data[int(position * (len(data) - 1))] ^= mask
-        path.write_bytes(data)
-
-    return flipped
-
-
-def cut(keep):
-    return lambda path: path.write_bytes(path.read_bytes()[:keep] if keep < 0 else b"x" * keep)
-
-
-def cut_in_half(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-HARMS = {
-    "missing": Path.unlink,
-    "empty": lambda path: path.write_bytes(b""),
-    "cut_by_two": cut(-2),
-    "cut_in_half": cut_in_half,
-    "flipped_first": flip(0),
-    "flipped_third": flip(1 / 3, mask=0x20),
-    "flipped_middle": flip(1 / 2, mask=0x80),
-    "flipped_late": flip(0.97),
-}
 
 
 # Every file × every harm × the newest or all.
@@ -306,57 +267,3 @@ def test_a_damaged_checkpoint_that_cannot_be_moved_is_written_again(saved, monke
 
 
 # A whole run, through the command.
-
-
-def train(model_dir, folder):
-    argv = ["train", "--experiment=digits_mlp", f"--model_dir={model_dir}", "--set=trainer.export.at_end=false"]
-    return run_command([*argv, "--config_file=configs/smoke/digits_mlp.yaml"], cwd=ROOT, folder=folder)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("finished")
-    done = train(folder / "run", folder)
-    assert done.code == 0, done.err
-    return folder / "run"
-
-
-@pytest.fixture
-def run_dir(finished, model_dir):
-    shutil.copytree(finished, model_dir)
-    return Path(model_dir)
-
-
-def started_at(model_dir):
-    return json.loads((Path(model_dir) / "run.json").read_text())["steps"]["start"]
-
-
-@pytest.mark.parametrize(
-    ("part", "harm"), [("data", "flipped_middle"), ("index", "missing"), ("manifest", "cut_in_half")]
-)
-def test_a_run_goes_on_from_the_newest_whole_checkpoint(run_dir, finished, tmp_path, part, harm):
-    """N1, N3: and ends with the same bits, and each row once."""
-    HARMS[harm](run_dir / f"ckpt-20{PARTS[part]}")
-    (run_dir / "checkpoint").unlink()
-    done = train(run_dir, tmp_path)
-    assert done.code == 0, done.err
-    assert "ckpt-20 is damaged: " in done.err
-    assert started_at(run_dir) == 10
-    assert bits(run_dir / "ckpt-20") == bits(finished / "ckpt-20")
-    rows = [[(row["step"], row["split"]) for row in read_rows(f"{d}/metrics.jsonl")] for d in (run_dir, finished)]
-    assert rows[0] == rows[1]
-
-
-@pytest.mark.parametrize(("part", "harm"), [("data", "empty"), ("manifest", "missing"), ("manifest", "flipped_third")])
-def test_a_run_without_a_whole_checkpoint_stops(run_dir, tmp_path, part, harm):
-    """N3, N6: exit code 2, a message, no step 0; the same again, and nothing of the checkpoints is touched."""
-    for step in (10, 20):
-        HARMS[harm](run_dir / f"ckpt-{step}{PARTS[part]}")
-    before = {name: data for name, data in contents(run_dir).items() if "ckpt-" in name}
-    for _ in range(2):
-        done = train(run_dir, tmp_path)
-        assert done.code == 2
-        assert done.err.removeprefix("strategy off: CPU:0\n").startswith("error: ")
-        assert "ckpt-10" in done.err
-        assert "Traceback" not in done.err
-        assert {name: data for name, data in contents(run_dir).items() if "ckpt-" in name} == before

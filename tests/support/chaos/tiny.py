@@ -45,3 +45,18 @@ def read_newest(checkpoint, directory):
     steps = reversed(manifest.committed_steps(directory))
     step = next(step for step in steps if manifest.damage(directory, step) is None)
     return read_exactly(checkpoint, manifest.prefix(directory, step), step).step
+
+
+def store_of(program, directory):
+    """Returns a store that keeps two checkpoints."""
+    return program.store(directory, max_to_keep=2)
+
+
+def restored(directory):
+    """Returns the step that a fresh process restores, None for none, after a look at every bit."""
+    program = Tiny(9)
+    report = store_of(program, directory).restore()
+    if report is None:
+        return None
+    program.assert_is_at(report.step)
+    return report.step
