@@ -13,12 +13,10 @@ from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import Action
 from official_trainer.actions.schedule import Schedule
-from official_trainer.checkpoints.manifest import read
 from official_trainer.config import ExperimentConfig, fields
 from official_trainer.config.components import ActionConfig
 from official_trainer.lazy import keras
 from official_trainer.runs import run
-from official_trainer.stopping import PreemptedError, StopRequest
 from tests import ROOT
 from tests.support.actions.samples import SAMPLES
 from tests.support.runs import differences
@@ -128,28 +126,3 @@ def test_all_of_them_together_change_nothing(folder, port):
     assert found == []
     for place in ("averaged/ckpt-40.index", "checkpoints", "export/steps/40", "train/plugins/profile"):
         assert files.exists(f"{folder}/all/{place}"), place
-
-
-def test_all_of_them_together_survive_a_stop(folder, port, monkeypatch):
-    """N2, N5: a run that is stopped and continued ends with the bits, the rows and the states of an unbroken one."""
-    if not files.exists(f"{folder}/all/ckpt-40.index"):
-        train(folder / "all", port)
-    from official_trainer.engine.trainer import Trainer
-
-    stop, steps = StopRequest(), Trainer.run_steps
-
-    def run_steps(self, num_steps, **options):
-        ran = steps(self, num_steps, **options)
-        if int(self.global_step.numpy()) >= 13 and not stop.reason:
-            stop.reason = "SIGTERM"
-        return ran
-
-    with monkeypatch.context() as patch, pytest.raises(PreemptedError):
-        patch.setattr(Trainer, "run_steps", run_steps)
-        train(folder / "stopped", port, stop=stop)
-    train(folder / "stopped", port)
-    assert differences(str(folder / "stopped"), str(folder / "all")) == []
-    left, right = (read(str(folder / name), 40).extra for name in ("stopped", "all"))
-    for extra in (left, right):
-        del extra["called"]["profile"]  # it also looks for its file every few seconds
-    assert left == right

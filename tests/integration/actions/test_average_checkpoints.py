@@ -7,48 +7,20 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import inputs
-from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.average_checkpoints import AverageCheckpointsConfig, AverageError
 from official_trainer.actions.batch_norm import BatchNormError, BatchNormStatistics
-from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.actions.schedule import ActionError
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore
-from official_trainer.config import ConfigError, schema
+from official_trainer.config import ConfigError
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
-from official_trainer.tracking import flatten
 from official_trainer.tracking.jsonl import read_rows
-from official_trainer.triggers import Every
 from tests.support import toy
+from tests.support.norm import AVERAGE, INTERVAL, NormConfig, NormTask, do, parts, trained, view
 from tests.support.runs import values
-
-INTERVAL = 4
-
-
-class NormConfig(schema.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
-
-
-@registry.register_task_cls(NormConfig)
-class NormTask(toy.ToyTask):
-    """Two batch-norm layers, dropout between them, data shuffled in memory."""
-
-    def build_model(self):
-        features = keras.Input((6,), name="features")
-        hidden = keras.layers.BatchNormalization(name="first")(features)
-        hidden = keras.layers.Dense(8, "tanh", name="dense")(hidden)
-        hidden = keras.layers.Dropout(0.3)(hidden)
-        hidden = keras.layers.BatchNormalization(name="second")(hidden)
-        return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
-
-    def build_inputs(self, params, input_context=None):
-        return inputs.from_arrays((toy.FEATURES, toy.LABELS), params, input_context)
 
 
 class PlainNormTask(NormTask):
@@ -62,26 +34,6 @@ class PlainNormTask(NormTask):
         hidden = keras.layers.Dense(8, "tanh", name="dense")(hidden)
         hidden = keras.layers.BatchNormalization(name="second")(hidden)
         return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
-
-
-@registry.register_config_factory("norm_run")
-def norm_run():
-    """Twenty-two steps; the last one is no multiple of the checkpoint interval."""
-    base = toy.experiment(
-        steps_per_loop=5, summary_interval=8, checkpoint_interval=INTERVAL, validation_interval=11, max_to_keep=1
-    )
-    data = [schema.DataConfig(global_batch_size=size) for size in (10, 32)]
-    task = NormConfig(train_data=data[0], validation_data=data[1])
-    return base.replace(task=task, trainer=base.trainer.replace(train_steps=22))
-
-
-def do(model_dir, *sets):
-    keras.backend.clear_session()
-    resolved = configuration.resolve(registry.get_config("norm_run"), experiment="norm_run", sets=sets)
-    return run.run("norm_run", resolved, mode="train_and_eval", model_dir=str(model_dir), quiet=True)
-
-
-AVERAGE = "trainer.actions=[{type: average_checkpoints, last: 3, recalibrate_batch_norm: 4, export: true}]"
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +86,6 @@ def test_the_mean_is_evaluated_saved_and_exported(runs):
     np.testing.assert_allclose((logits.argmax(1) == toy.LABELS).mean(), row["accuracy"], rtol=1e-6)
 
 
-def test_the_mean_is_the_same_after_a_restart(runs):
-    """G15, N2: the checkpoint of the step where the run ended first does not count."""
-    assert committed_steps(f"{runs}/broken/averaged") == (22,)
-    assert_same(values(runs / "broken" / "averaged", 22), values(runs / "with" / "averaged", 22))
-    rows = [row for row in read_rows(f"{runs}/broken/metrics.jsonl") if row["split"] == "averaged"]
-    assert [(row["step"], row["averaged_checkpoints"]) for row in rows] == [(14, 3), (22, 3)]
-
-
 def test_checkpoints_that_count_are_kept(runs):
     """G15: as long as they may be needed, whatever max_to_keep says."""
     assert committed_steps(f"{runs}/with") == (12, 16, 20, 22)
@@ -151,33 +95,6 @@ def test_checkpoints_that_count_are_kept(runs):
 # Parts of it, on one replica and on two.
 
 strategies = pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-
-
-def trained(strategy, model_dir, task_cls=NormTask, steps=12, **options):
-    """Returns a trainer after some steps, whose checkpoints at each interval are saved, and a view of its run."""
-    config = toy.experiment(checkpoint_interval=INTERVAL, **options)
-    trainer = toy.build(config, task_cls=task_cls, strategy=strategy)
-    store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-    for step in range(INTERVAL, steps + 1, INTERVAL):
-        trainer.train(INTERVAL)
-        trainer.checkpoint_state.synchronize()
-        trainer.checkpoint_state.before_save()
-        store.save(step)
-    return trainer, view(trainer, model_dir, store)
-
-
-def view(trainer, model_dir, store):
-    rows = []
-    tracker = types.SimpleNamespace(log=lambda split, step, logs: rows.append((split, step, logs)), rows=rows)
-    state = LoopState(step=int(trainer.global_step.numpy()))
-    return Run(state=state, trainer=trainer, model_dir=model_dir, tracker=tracker, saved_steps=store.steps)
-
-
-def parts(trainer):
-    """Returns what every replica holds, of the model, the optimizer and the metrics of training."""
-    metrics = [v for metric in [*trainer.train_metrics, trainer.train_loss] for v in metric.variables]
-    variables = [*trainer.model.variables, *trainer.optimizer.variables(), *metrics]
-    return [part.numpy() for variable in variables for part in getattr(variable, "values", (variable,))]
 
 
 def loaded(directory, step, task_cls=NormTask):
@@ -340,39 +257,6 @@ def test_the_data_of_the_run_is_not_touched(model_dir):
     toy.assert_bitwise_equal(parts(trainer), parts(other))
     assert trainer.train_iterator.epoch(4) == epoch
     toy.assert_bitwise_equal(next(trainer.train_iterator.first_batches()), batch)
-
-
-@strategies
-def test_a_run_that_averages_again_and_again_ends_the_same(strategy, tmp_path):
-    """G15: and gives the same rows, also of metrics that replicas keep apart, in the middle of their sums."""
-    ends = []
-    for when in (None, Every(3)):
-        config = toy.experiment(checkpoint_interval=INTERVAL, summary_interval=5, validation_interval=6)
-        config = config.replace(trainer=config.trainer.replace(train_steps=11))
-        trainer = toy.build(config, task_cls=NormTask, strategy=strategy)
-        action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
-        action.name, action.when = "average", when
-        model_dir, rows = f"{tmp_path}/{when}", []
-        journal = types.SimpleNamespace(
-            log=lambda split, step, logs, rows=rows: rows.append((split, step, flatten(logs))), rewind=lambda step: None
-        )
-        store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-        loop_parts = LoopParts(
-            trainer=trainer,
-            store=store,
-            metric_writer=journal,
-            due=DueSteps(config.trainer, "interval"),
-            actions=Schedule([action] if when else []),
-            model_dir=model_dir,
-        )
-        Loop(loop_parts).run()
-        averaged = [step for split, step, _ in rows if split == "averaged"]
-        ends.append((parts(trainer), averaged, [row for row in rows if row[0] != "averaged"], values(model_dir, 11)))
-    (plain, none, rows, saved), (averaging, steps, same_rows, same_saved) = ends
-    assert (none, steps) == ([], [3, 6, 9])
-    toy.assert_bitwise_equal(plain, averaging)
-    assert rows == same_rows
-    assert_same(saved, same_saved)
 
 
 def test_fewer_checkpoints_are_averaged_and_damaged_ones_left_out(model_dir, caplog):
