@@ -10,6 +10,7 @@ from official_trainer.runs import run
 from official_trainer.tasks import publish, random_streams, registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
+from tests.support.runs import differences
 
 
 class IntermediatesConfig(schema.TaskConfig):
@@ -54,3 +55,11 @@ PUBLISHING = "trainer.actions=[{type: publish_intermediates, when: {every: 7}}]"
 
 def rows(model_dir):
     return [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "intermediates"]
+
+
+def assert_the_same_but_for_what_is_published(whole, silent):
+    """A run with `PUBLISHING` ended as one without, bit by bit."""
+    extra = [f"metrics.jsonl: {row}" for row in [{k: v for k, v in r.items() if k != "time"} for r in rows(whole)]]
+    assert differences(whole, silent) == extra
+    assert [row["step"] for row in rows(whole)] == [7, 14, 21, 28, 35, 42, 49, 56]
+    assert all(0.6 < row["kept"] < 1 and row["gradient_norm"] > 0 for row in rows(whole))

@@ -1,5 +1,6 @@
 """The mean of checkpoints and batch-norm statistics, against NumPy; and that a run does not notice."""
 
+import functools
 import types
 
 import numpy as np
@@ -20,7 +21,7 @@ from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.norm import AVERAGE, INTERVAL, NormConfig, NormTask, do, parts, trained, view
-from tests.support.runs import values
+from tests.support.runs import assert_same_checkpoint, values
 
 
 class PlainNormTask(NormTask):
@@ -38,18 +39,11 @@ class PlainNormTask(NormTask):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run with the action, the same without, and one that was ended at step 14 and went on."""
+    """A run with the action, and the same without."""
     folder = tmp_path_factory.mktemp("runs")
     do(folder / "with", AVERAGE)
-    do(folder / "without", "trainer.max_to_keep=10")
-    do(folder / "broken", AVERAGE, "trainer.train_steps=14")
-    do(folder / "broken", AVERAGE)
+    do(folder / "without", "trainer.max_to_keep=10", "trainer.export.at_end=false")
     return folder
-
-
-def assert_same(left, right):
-    assert left.keys() == right.keys()
-    assert [name for name in left if np.asarray(left[name]).tobytes() != np.asarray(right[name]).tobytes()] == []
 
 
 def test_the_mean_is_that_of_the_last_checkpoints(runs):
@@ -69,7 +63,7 @@ def test_the_mean_is_that_of_the_last_checkpoints(runs):
 
 def test_a_run_does_not_notice(runs):
     """G15: the same weights, slots, metrics and rows, bit for bit, as without."""
-    assert_same(values(runs / "with", 22), values(runs / "without", 22))
+    assert_same_checkpoint(runs / "with", runs / "without", 22)
     both = [read_rows(f"{runs}/{name}/metrics.jsonl") for name in ("with", "without")]
     rows, plain = ([{**row, "time": 0} for row in found if row["split"] in ("train", "validation")] for found in both)
     assert rows == plain
@@ -97,6 +91,29 @@ def test_checkpoints_that_count_are_kept(runs):
 strategies = pytest.mark.parametrize("strategy", ["off", "mirrored2"])
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """Returns, by strategy, a trainer after twelve steps, the folder of its checkpoints, and a view of its run."""
+
+    @functools.cache
+    def of(strategy):
+        model_dir = str(tmp_path_factory.mktemp(strategy) / "run")
+        return model_dir, *trained(strategy, model_dir)
+
+    return of
+
+
+@pytest.fixture
+def off_interval(trained_once, strategy):
+    """A trainer one step after its last checkpoint, as far as actions see: replicas have parts of their own there."""
+    model_dir, trainer, run = trained_once(strategy)
+    trainer.train_loop_begin()
+    trainer.run_steps(1)
+    run.tracker.rows.clear()
+    run.state.step = 13
+    return model_dir, trainer, run
+
+
 def loaded(directory, step, task_cls=NormTask):
     """Returns the model's values in a checkpoint, in the order of its variables."""
     model = task_cls(NormConfig()).build_model()
@@ -105,12 +122,9 @@ def loaded(directory, step, task_cls=NormTask):
 
 
 @strategies
-def test_all_variables_are_averaged_and_put_back(strategy, model_dir):
+def test_all_variables_are_averaged_and_put_back(off_interval):
     """G15: statistics too, unless they are recalibrated; replicas get back each its own."""
-    trainer, run = trained(strategy, model_dir)
-    trainer.train_loop_begin()
-    trainer.run_steps(1)  # from here on, replicas have statistics and metrics of their own
-    run.state.step = 13
+    model_dir, trainer, run = off_interval
     before, last = parts(trainer), [v.numpy() for v in trainer.model.variables]
     action = AverageCheckpointsConfig(last=3).build()
     action.on_start(run)
@@ -181,14 +195,11 @@ def test_images_under_mixed_precision_are_pooled_by_channel():
 
 
 @strategies
-def test_weights_come_back_when_something_fails(strategy, model_dir, monkeypatch):
+def test_weights_come_back_when_something_fails(off_interval, monkeypatch):
     """G15: bit for bit, whatever it was."""
-    trainer, run = trained(strategy, model_dir)
-    trainer.train_loop_begin()
-    trainer.run_steps(1)
-    run.state.step = 13
+    model_dir, trainer, run = off_interval
     before = parts(trainer)
-    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=1).build()
+    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=1, directory="failed").build()
     action.on_start(run)
 
     def fail(state=None):
@@ -200,16 +211,13 @@ def test_weights_come_back_when_something_fails(strategy, model_dir, monkeypatch
     with pytest.raises(OSError, match="the disk is full"):
         action.on_step(run)
     toy.assert_bitwise_equal(parts(trainer), before)
-    assert committed_steps(f"{model_dir}/averaged") == ()
+    assert committed_steps(f"{model_dir}/failed") == ()
 
 
 @strategies
-def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, model_dir, monkeypatch):
+def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(off_interval, monkeypatch):
     """G15, N5: when an evaluation hangs and the run is asked to stop, another thread saves."""
-    trainer, run = trained(strategy, model_dir)
-    trainer.train_loop_begin()
-    trainer.run_steps(1)
-    run.state.step = 13
+    _, trainer, run = off_interval
     before, saved = parts(trainer), []
     trainer.process_group.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
     monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer.evaluation.rescue() and {})
@@ -218,11 +226,10 @@ def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, 
     toy.assert_bitwise_equal(saved[0], before)
 
 
-def test_evaluating_for_somebody_else_changes_nothing(model_dir):
+@pytest.mark.parametrize("strategy", ["mirrored2"])
+def test_evaluating_for_somebody_else_changes_nothing(off_interval):
     """G15, N17: nor what replicas keep apart, which an evaluation of the run's own shares out."""
-    trainer, _ = trained("mirrored2", model_dir, steps=0)
-    trainer.train_loop_begin()
-    trainer.run_steps(3)
+    _, trainer, _ = off_interval
     before = parts(trainer)
     trainer.evaluation.run_without_effects(-1)
     toy.assert_bitwise_equal(parts(trainer), before)

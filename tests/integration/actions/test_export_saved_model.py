@@ -15,14 +15,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks import export, registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
-from tests.support.exported import ACTIONS, do, exports
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    model_dir = str(tmp_path_factory.mktemp("exports") / "run")
-    do(model_dir, ACTIONS)
-    return model_dir
+from tests.support.exported import do, exports
 
 
 def loss_of(directory):
@@ -31,21 +24,24 @@ def loss_of(directory):
     return keras.losses.sparse_categorical_crossentropy(toy.LABELS, logits, from_logits=True).numpy().mean()
 
 
-def test_exports_are_made_where_they_are_due(finished):
+def test_exports_are_made_where_they_are_due(model_dir):
     """T19: after evaluations, with their results; at steps of their own; the newest are kept."""
-    found = exports(finished)
-    assert {name: record["step"] for name, record in found.items()} == {
-        "steps/15": 15, "steps/20": 20, "often/9": 9, "often/12": 12, "often/15": 15, "often/18": 18,
-    }  # fmt: skip
-    rows = {row["step"]: row for row in read_rows(f"{finished}/metrics.jsonl") if row["split"] == "validation"}
-    for step in (15, 20):
+    actions = (
+        "trainer.actions=[{type: export_saved_model, max_to_keep: 2}, "
+        "{type: export_saved_model, name: often, directory: often, when: {every: 5}, max_to_keep: 1}]"
+    )
+    do(model_dir, actions, "trainer.train_steps=12", "trainer.validation_interval=4")
+    found = exports(model_dir)
+    assert {name: record["step"] for name, record in found.items()} == {"steps/8": 8, "steps/12": 12, "often/10": 10}
+    rows = {row["step"]: row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "validation"}
+    for step in (8, 12):
         metrics = found[f"steps/{step}"]["metrics"]
         assert metrics == {name: rows[step][name] for name in metrics}
-        np.testing.assert_allclose(loss_of(f"{finished}/export/steps/{step}"), metrics["validation_loss"], rtol=1e-5)
-    assert found["often/9"]["metrics"] == {}
+        np.testing.assert_allclose(loss_of(f"{model_dir}/export/steps/{step}"), metrics["validation_loss"], rtol=1e-5)
+    assert found["often/10"]["metrics"] == {}
 
 
-def test_another_way_from_an_earlier_step_replaces_exports(finished, tmp_path):
+def test_another_way_from_an_earlier_step_replaces_exports(tmp_path):
     """T19: those after the end go; a step is exported again only with other weights."""
     trainer = toy.build(toy.experiment())
     folder = str(tmp_path / "export" / "steps")
