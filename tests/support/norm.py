@@ -2,6 +2,9 @@
 
 import types
 
+import pytest
+import tensorflow as tf
+
 from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.actions.action import LoopState, Run
@@ -80,3 +83,26 @@ def parts(trainer):
     metrics = [v for metric in [*trainer.train_metrics, trainer.train_loss] for v in metric.variables]
     variables = [*trainer.model.variables, *trainer.optimizer.variables(), *metrics]
     return [part.numpy() for variable in variables for part in getattr(variable, "values", (variable,))]
+
+
+class PlainNormTask(NormTask):
+    """The same in the order of the arrays, and without dropout, so that NumPy can follow."""
+
+    build_inputs = toy.ToyTask.build_inputs
+
+    def build_model(self):
+        features = keras.Input((6,), name="features")
+        hidden = keras.layers.BatchNormalization(name="first")(features)
+        hidden = keras.layers.Dense(8, "tanh", name="dense")(hidden)
+        hidden = keras.layers.BatchNormalization(name="second")(hidden)
+        return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
+
+
+strategies = pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+
+
+def loaded(directory, step, task_cls=NormTask):
+    """Returns the model's values in a checkpoint, in the order of its variables."""
+    model = task_cls(NormConfig()).build_model()
+    tf.train.Checkpoint(model=model).read(f"{directory}/ckpt-{step}").expect_partial()
+    return [variable.numpy() for variable in model.variables]

@@ -8,15 +8,12 @@ import sys
 import pytest
 
 from official_trainer import config as configuration
-from official_trainer import files
 from official_trainer.actions.action import Action
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import ExperimentConfig, fields
 from official_trainer.config.components import ActionConfig
 from tests import ROOT
-from tests.support.actions import every
 from tests.support.actions.samples import SAMPLES
-from tests.support.runs import differences
 
 TYPES = sorted(ActionConfig.names())
 
@@ -75,14 +72,3 @@ def test_each_file_says_what_it_owns(name):
     """As every module does."""
     path = ROOT / "official_trainer" / "actions" / f"{name}.py"
     assert "Owns: " in ast.get_docstring(ast.parse(path.read_text()))
-
-
-def test_all_of_them_together_change_nothing(tmp_path):
-    """B1, G1: a run with every action ends with the bits of one with none, and leaves what they say."""
-    with every.server() as port:
-        every.train(tmp_path / "all", port)
-    every.train(tmp_path / "none")
-    found = [text for text in differences(f"{tmp_path}/all", f"{tmp_path}/none") if "metrics.jsonl: {" not in text]
-    assert found == []
-    for place in ("averaged/ckpt-40.index", "checkpoints", "export/steps/40", "train/plugins/profile"):
-        assert files.exists(f"{tmp_path}/all/{place}"), place

@@ -1,6 +1,7 @@
 """The mean of checkpoints and batch-norm statistics, against NumPy; and that a run does not notice."""
 
 import functools
+import shutil
 import types
 
 import numpy as np
@@ -20,21 +21,19 @@ from official_trainer.lazy import keras
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
-from tests.support.norm import AVERAGE, INTERVAL, NormConfig, NormTask, do, parts, trained, view
+from tests.support.norm import (
+    AVERAGE,
+    INTERVAL,
+    NormTask,
+    PlainNormTask,
+    do,
+    loaded,
+    parts,
+    strategies,
+    trained,
+    view,
+)
 from tests.support.runs import assert_same_checkpoint, values
-
-
-class PlainNormTask(NormTask):
-    """The same in the order of the arrays, and without dropout, so that NumPy can follow."""
-
-    build_inputs = toy.ToyTask.build_inputs
-
-    def build_model(self):
-        features = keras.Input((6,), name="features")
-        hidden = keras.layers.BatchNormalization(name="first")(features)
-        hidden = keras.layers.Dense(8, "tanh", name="dense")(hidden)
-        hidden = keras.layers.BatchNormalization(name="second")(hidden)
-        return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +87,6 @@ def test_checkpoints_that_count_are_kept(runs):
 
 # Parts of it, on one replica and on two.
 
-strategies = pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-
 
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory):
@@ -114,13 +111,6 @@ def off_interval(trained_once, strategy):
     return model_dir, trainer, run
 
 
-def loaded(directory, step, task_cls=NormTask):
-    """Returns the model's values in a checkpoint, in the order of its variables."""
-    model = task_cls(NormConfig()).build_model()
-    tf.train.Checkpoint(model=model).read(f"{directory}/ckpt-{step}").expect_partial()
-    return [variable.numpy() for variable in model.variables]
-
-
 @strategies
 def test_all_variables_are_averaged_and_put_back(off_interval):
     """G15: statistics too, unless they are recalibrated; replicas get back each its own."""
@@ -137,31 +127,6 @@ def test_all_variables_are_averaged_and_put_back(off_interval):
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=0)
     ((split, step, logs),) = run.tracker.rows
     assert (split, step, logs["averaged_checkpoints"]) == ("averaged", 13, 3)
-
-
-@strategies
-def test_statistics_are_the_pooled_mean_and_variance(strategy, model_dir):
-    """G15: over three batches of the training data as one; each layer normalises by the batch its replica sees."""
-    trainer, run = trained(strategy, model_dir, PlainNormTask)
-    before = [v.numpy() for v in trainer.model.variables]
-    action = AverageCheckpointsConfig(last=1, recalibrate_batch_norm=3, evaluate=False).build()
-    action.on_start(run)
-    action.on_step(run)
-    names = [variable.name for variable in trainer.model.variables]
-    found = dict(zip(names, loaded(f"{model_dir}/averaged", 12, PlainNormTask), strict=True))
-    for variable, value in zip(trainer.model.variables, before, strict=True):
-        if "moving" not in variable.name:
-            assert found[variable.name].tobytes() == value.tobytes()
-    weights = {name: value.astype(np.float64) for name, value in found.items()}
-    examples = toy.FEATURES[:30].astype(np.float64)
-    seen = []
-    for shard in np.split(examples, 6 if strategy == "mirrored2" else 3):
-        normalised = (shard - shard.mean(0)) / np.sqrt(shard.var(0) + 1e-3)
-        normalised = normalised * weights["first/gamma:0"] + weights["first/beta:0"]
-        seen.append(np.tanh(normalised @ weights["dense/kernel:0"] + weights["dense/bias:0"]))
-    for layer, pooled in (("first", examples), ("second", np.concatenate(seen))):
-        np.testing.assert_allclose(found[f"{layer}/moving_mean:0"], pooled.mean(0), rtol=2e-5, atol=1e-6)
-        np.testing.assert_allclose(found[f"{layer}/moving_variance:0"], pooled.var(0), rtol=2e-5)
 
 
 def test_masked_places_do_not_count():
@@ -237,46 +202,21 @@ def test_evaluating_for_somebody_else_changes_nothing(off_interval):
     assert any(a.tobytes() != b.tobytes() for a, b in zip(parts(trainer), before, strict=True))
 
 
-class UnseededTask(NormTask):
-    """Shuffles in a way of its own, with a seed that TensorFlow draws."""
-
-    def build_inputs(self, params, input_context=None):
-        size = input_context.get_per_replica_batch_size(params.global_batch_size)
-        dataset = toy.examples(toy.NUM_EXAMPLES)
-        return dataset.shuffle(50).repeat().batch(size) if params.is_training else dataset.batch(size)
-
-
-def test_the_data_of_the_run_is_not_touched(model_dir):
-    """G15: neither the iterator that trains nor what TensorFlow draws next; and the batches are always the same."""
-    trainer, run = trained("off", model_dir, UnseededTask, steps=4)
-    other, _ = trained("off", f"{model_dir}-other", UnseededTask, steps=4)
-    tf.random.set_seed(5)
-    drawn = tf.random.uniform([3]).numpy(), tf.random.uniform([3]).numpy()
-    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
-    tf.random.set_seed(5)
-    first = tf.random.uniform([3]).numpy()
-    epoch, batch = trainer.train_iterator.epoch(4), next(trainer.train_iterator.first_batches())
-    action.on_start(run)
-    action.on_step(run)
-    np.testing.assert_array_equal([first, tf.random.uniform([3]).numpy()], drawn)
-    trainer.train(3)
-    other.train(3)
-    toy.assert_bitwise_equal(parts(trainer), parts(other))
-    assert trainer.train_iterator.epoch(4) == epoch
-    toy.assert_bitwise_equal(next(trainer.train_iterator.first_batches()), batch)
-
-
-def test_fewer_checkpoints_are_averaged_and_damaged_ones_left_out(model_dir, caplog):
+@pytest.mark.parametrize("strategy", ["off"])
+def test_fewer_checkpoints_are_averaged_and_damaged_ones_left_out(off_interval, model_dir, caplog):
     """G15: with a word about it."""
-    trainer, run = trained("off", model_dir, steps=8)
+    shared, trainer, _ = off_interval
+    shutil.copytree(shared, model_dir)
+    run = view(trainer, model_dir, CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None))
+    run.state.step = 13
     AverageCheckpointsConfig(last=5, evaluate=False, directory="early").build().on_step(run)
-    assert "averaging 2 checkpoints instead of 5 at step 8: 4, 8" in caplog.text
-    with open(f"{model_dir}/ckpt-4.data-00000-of-00001", "r+b") as file:
+    assert "averaging 4 checkpoints instead of 5 at step 13: 4, 8, 12, 13" in caplog.text
+    with open(f"{model_dir}/ckpt-12.data-00000-of-00001", "r+b") as file:
         file.truncate(10)
     AverageCheckpointsConfig(last=2, evaluate=False).build().on_step(run)
-    assert "ckpt-4 is damaged and left out: ckpt-4.data-00000-of-00001 has 10 bytes" in caplog.text
-    assert [logs["averaged_checkpoints"] for _, _, logs in run.tracker.rows] == [2, 1]
-    toy.assert_bitwise_equal(loaded(f"{model_dir}/averaged", 8), [v.numpy() for v in trainer.model.variables])
+    assert "ckpt-12 is damaged and left out: ckpt-12.data-00000-of-00001 has 10 bytes" in caplog.text
+    assert [logs["averaged_checkpoints"] for _, _, logs in run.tracker.rows] == [4, 1]
+    toy.assert_bitwise_equal(loaded(f"{model_dir}/averaged", 13), [v.numpy() for v in trainer.model.variables])
 
 
 def test_checkpoints_of_another_model_are_left_out(model_dir, caplog):
@@ -297,13 +237,14 @@ def test_checkpoints_of_another_model_are_left_out(model_dir, caplog):
     assert "ckpt-4 is left out: it holds no dense/kernel:0" in caplog.text
 
 
-def test_fewer_batches_than_asked_for_are_used(model_dir, caplog):
+@pytest.mark.parametrize("strategy", ["off"])
+def test_fewer_batches_than_asked_for_are_used(off_interval, monkeypatch, caplog):
     """G15: with a word about it."""
-    trainer, run = trained("off", model_dir, steps=4)
-    trainer.train_dataset = toy.examples(20).batch(10)
+    _, trainer, run = off_interval
+    monkeypatch.setattr(trainer, "train_dataset", toy.examples(20).batch(10))
     AverageCheckpointsConfig(last=1, recalibrate_batch_norm=3, evaluate=False).build().on_step(run)
     assert "the training data holds 2 batches, not 3" in caplog.text
-    trainer.train_dataset = toy.examples(0).batch(10)
+    monkeypatch.setattr(trainer, "train_dataset", toy.examples(0).batch(10))
     action = AverageCheckpointsConfig(last=1, recalibrate_batch_norm=3).build()
     with pytest.raises(BatchNormError, match="statistics of 2 batch-norm layers cannot be computed: the training data"):
         action.on_step(run)

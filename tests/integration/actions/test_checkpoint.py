@@ -78,18 +78,6 @@ def test_one_name_is_a_path_that_stays(model_dir):
     assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["value"] == -0.5
 
 
-@pytest.mark.parametrize("where", ["before the row", "after the row"])
-def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch, where):
-    """B4: of the run's own best by a named set too: the record is the manifest, written last."""
-    options = {"best_checkpoint_eval_metric": "dev|score", "best_checkpoint_metric_comp": "lower", "train_steps": 20}
-    with scripted.killed(monkeypatch, where, 10):
-        scripted.do(model_dir, scores=(0.5, 0.4), **options)
-    assert committed_steps(f"{model_dir}/best") == (10,)
-    scripted.do(model_dir, scores=(0.5, 0.4), **options)
-    assert committed_steps(f"{model_dir}/best") == (10,)
-    assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.5
-
-
 def test_a_saved_model_lies_beside(model_dir):
     """C1: of the same weights; it goes with its checkpoint, and is made again if it was cut off."""
     config = CheckpointConfig(monitor="score", template="{score:.1f}", export=True)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import types
 
 import pytest
@@ -146,15 +145,6 @@ def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch):
     """C1, N2: the same weights and rows, though the checkpoint knows nothing of the last evaluation."""
     scripted.do_killed(monkeypatch, "after the row", 50, tmp_path / "run", STOP, scores=SCORES)
     assert runs.differences(str(tmp_path / "run"), stopped) == []
-
-
-def test_more_patience_goes_on(stopped, model_dir):
-    """C1: from where the run stopped, with what it has counted."""
-    shutil.copytree(stopped, model_dir)
-    scripted.do(model_dir, STOP.replace(patience=4), scores=(*SCORES[:5], 0.7, 0.6, 0.6))
-    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60]
-    scripted.do(model_dir, STOP.replace(patience=50), scores=SCORES)
-    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60, 70, 80]
 
 
 def test_training_itself_is_not_changed(stopped, tmp_path):

@@ -153,10 +153,11 @@ def test_eval_without_a_checkpoint_is_an_error(model_dir):
         do(model_dir, mode="eval")
 
 
-@pytest.mark.parametrize(("mode", "steps"), [("train", []), ("train_and_post_eval", [80])])
+@pytest.mark.parametrize(("mode", "steps"), [("train", []), ("train_and_post_eval", [6])])
 def test_other_training_modes(model_dir, mode, steps):
     """T10: train evaluates never, train_and_post_eval once at the end; both return metrics."""
-    metrics = do(model_dir, mode=mode)
+    sets = ["trainer.train_steps=6", "trainer.validation_interval=2", "trainer.export.at_end=false"]
+    metrics = do(model_dir, *sets, mode=mode)
     assert steps_of(model_dir, "validation") == steps
     assert ("validation_loss" if steps else "training_loss") in metrics
 

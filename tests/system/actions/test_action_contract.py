@@ -2,6 +2,7 @@
 
 import pytest
 
+from official_trainer import files
 from official_trainer.checkpoints.manifest import read
 from official_trainer.engine.trainer import Trainer
 from official_trainer.stopping import PreemptedError, StopRequest
@@ -30,3 +31,14 @@ def test_all_of_them_together_survive_a_stop(tmp_path, monkeypatch):
     for extra in (left, right):
         del extra["called"]["profile"]  # it also looks for its file every few seconds
     assert left == right
+
+
+def test_all_of_them_together_change_nothing(tmp_path):
+    """B1, G1: a run with every action ends with the bits of one with none, and leaves what they say."""
+    with every.server() as port:
+        every.train(tmp_path / "all", port)
+    every.train(tmp_path / "none")
+    found = [text for text in differences(f"{tmp_path}/all", f"{tmp_path}/none") if "metrics.jsonl: {" not in text]
+    assert found == []
+    for place in ("averaged/ckpt-40.index", "checkpoints", "export/steps/40", "train/plugins/profile"):
+        assert files.exists(f"{tmp_path}/all/{place}"), place

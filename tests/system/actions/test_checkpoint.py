@@ -3,6 +3,8 @@
 import pytest
 
 from official_trainer.actions.checkpoint import CheckpointConfig
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config.optimization import EMAConfig
 from tests.support import runs, scripted
 
@@ -36,3 +38,15 @@ def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch, where, ste
     scripted.do_killed(monkeypatch, where, step, tmp_path / "run", TOP, **options)
     assert scripted.kept(tmp_path / "run") == scripted.kept(unbroken)
     assert runs.differences(f"{tmp_path}/run", unbroken) == []
+
+
+@pytest.mark.parametrize("where", ["before the row", "after the row"])
+def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch, where):
+    """B4: of the run's own best by a named set too: the record is the manifest, written last."""
+    options = {"best_checkpoint_eval_metric": "dev|score", "best_checkpoint_metric_comp": "lower", "train_steps": 20}
+    with scripted.killed(monkeypatch, where, 10):
+        scripted.do(model_dir, scores=(0.5, 0.4), **options)
+    assert committed_steps(f"{model_dir}/best") == (10,)
+    scripted.do(model_dir, scores=(0.5, 0.4), **options)
+    assert committed_steps(f"{model_dir}/best") == (10,)
+    assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.5

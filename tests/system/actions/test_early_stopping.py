@@ -1,5 +1,7 @@
 """Early stopping of runs that are killed anywhere: they stop at the same step."""
 
+import shutil
+
 import pytest
 
 from official_trainer.actions.early_stopping import EarlyStoppingConfig
@@ -52,3 +54,16 @@ def test_the_summary_of_the_last_step_is_not_lost(tmp_path, monkeypatch, where):
     scripted.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
     assert runs.differences(f"{tmp_path}/run", f"{tmp_path}/unbroken") == []
     assert [row["split"] for row in runs.rows(f"{tmp_path}/run") if row["step"] == 50] == ["train", "validation"]
+
+
+def evaluated(model_dir):
+    return [row["step"] for row in runs.rows(model_dir) if row["split"] == "validation"]
+
+
+def test_more_patience_goes_on(stopped, model_dir):
+    """C1: from where the run stopped, with what it has counted."""
+    shutil.copytree(stopped, model_dir)
+    scripted.do(model_dir, STOP.replace(patience=4), scores=(*SCORES[:5], 0.7, 0.6, 0.6))
+    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60]
+    scripted.do(model_dir, STOP.replace(patience=50), scores=SCORES)
+    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60, 70, 80]
