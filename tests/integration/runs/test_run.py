@@ -214,21 +214,13 @@ def test_continuous_eval_goes_on_past_a_checkpoint_that_is_damaged_or_goes(
     assert not files.exists(f"{model_dir}/continuous_eval/lease.json")
 
 
-@pytest.fixture(scope="module")
-def unevaluated(tmp_path_factory):
-    """A run of 60 steps in mode train, which tests copy."""
-    model_dir = str(tmp_path_factory.mktemp("unevaluated") / "run")
-    do(model_dir, "trainer.train_steps=60", "trainer.export.at_end=false", mode="train")
-    return model_dir
-
-
 @pytest.mark.parametrize("writer", [JsonlTracker, TensorBoardTracker, BestCheckpoint])
 def test_an_evaluator_that_dies_in_the_middle_leaves_one_row_and_one_point_a_step(
-    unevaluated, model_dir, monkeypatch, writer
+    finished, model_dir, monkeypatch, writer
 ):
     """N14, T11: after its best checkpoint, after TensorBoard's points, or before both."""
-    sets = ["trainer.train_steps=60", "trainer.export.at_end=false"]
-    shutil.copytree(unevaluated, model_dir)
+    of_evaluations = shutil.ignore_patterns("best", "validation")
+    shutil.copytree(finished[0], model_dir, ignore=of_evaluations)
     method = "maybe_export_checkpoint" if writer is BestCheckpoint else "log"
     call = getattr(writer, method)
 
@@ -242,14 +234,14 @@ def test_an_evaluator_that_dies_in_the_middle_leaves_one_row_and_one_point_a_ste
     with monkeypatch.context() as patch:
         patch.setattr(writer, method, die)
         with pytest.raises(KeyboardInterrupt):
-            do(model_dir, *sets, mode="continuous_eval")
+            do(model_dir, mode="continuous_eval")
     assert files.exists(f"{model_dir}/continuous_eval/lease.json")
-    do(model_dir, *sets, mode="continuous_eval")
+    do(model_dir, mode="continuous_eval")
     rows = read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")
-    assert [row["step"] for row in rows] == [20, 40, 60]
+    assert [row["step"] for row in rows] == [20, 40, 60, 80]
     accumulator = EventAccumulator(f"{model_dir}/validation").Reload()
     for tag in ("accuracy", "validation_loss"):
-        assert sorted(event.step for event in accumulator.Tensors(tag)) == [20, 40, 60]
+        assert sorted(event.step for event in accumulator.Tensors(tag)) == [20, 40, 60, 80]
     best = max(rows, key=lambda row: (row["accuracy"], -row["step"]))
     assert committed_steps(f"{model_dir}/best") == (best["step"],)
     assert json.loads(files.read_text(f"{model_dir}/best/info.json"))["best_ckpt_global_step"] == best["step"]

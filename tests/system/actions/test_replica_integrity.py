@@ -1,7 +1,5 @@
 """Replicas are equal after an action that puts other weights into the model."""
 
-import pytest
-
 from official_trainer.actions.average_checkpoints import AverageCheckpointsConfig
 from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig
 from official_trainer.actions.schedule import Schedule
@@ -13,36 +11,23 @@ from official_trainer.triggers import Every
 from tests.support import toy
 
 
-@pytest.fixture(scope="module")
-def trainer():
-    """On two replicas, after some steps, which leave them with statistics and metrics of their own."""
-    trainer = toy.build(toy.experiment(), strategy="mirrored2")
-    trainer.train(3)
-    return trainer
-
-
-def run_loop(model_dir, *actions, strategy):
-    config = toy.experiment(summary_interval=4, checkpoint_interval=2, steps_per_loop=3)
-    config = config.replace(trainer=config.trainer.replace(train_steps=12))
-    trainer = toy.build(config, strategy=strategy)
-    store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-    parts = LoopParts(
-        trainer=trainer,
-        store=store,
-        metric_writer=Trackers([]),
-        due=DueSteps(config.trainer, "never"),
-        actions=Schedule(actions),
-        model_dir=model_dir,
-    )
-    return trainer, Loop(parts)
-
-
 def test_averaging_leaves_replicas_equal(model_dir):
     """B9, G15: what puts other weights into the model for a while gives every replica its own back."""
     integrity = ReplicaIntegrityConfig().build()
     integrity.when = Every(3)
     average = AverageCheckpointsConfig(last=2, evaluate=False).build()
     average.when, average.priority = Every(3), -1
-    _, loop = run_loop(model_dir, average, integrity, strategy="mirrored2")
+    config = toy.experiment(summary_interval=4, checkpoint_interval=2, steps_per_loop=3)
+    config = config.replace(trainer=config.trainer.replace(train_steps=12))
+    trainer = toy.build(config, strategy="mirrored2")
+    parts = LoopParts(
+        trainer=trainer,
+        store=CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None),
+        metric_writer=Trackers([]),
+        due=DueSteps(config.trainer, "never"),
+        actions=Schedule([average, integrity]),
+        model_dir=model_dir,
+    )
+    loop = Loop(parts)
     loop.run()
     assert loop.state.step == 12

@@ -1,10 +1,13 @@
 """N25: a run that goes on with other replicas or input pipelines keeps its examples in order, or refuses."""
 
+import dataclasses
 import json
 
 import pytest
 
 from official_trainer import files, inputs
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
 from official_trainer.errors import ExitCode
 from official_trainer.runs.resume import data_layout
@@ -28,13 +31,19 @@ def test_data_whose_order_depends_on_the_pipelines_refuses_another_number(model_
     assert notice.startswith("2 input pipelines until step 4, 3 from here on, by --allow_config_change.")
 
 
-def test_a_run_says_how_its_data_is_divided(model_dir):
-    """N25: its checkpoints and `run.json` say what divides its data."""
+def test_a_run_says_how_its_data_is_divided_and_compares(model_dir):
+    """N25: in its checkpoints and `run.json`; a checkpoint of other pipelines is refused, and nothing is saved."""
     do(model_dir, "trainer.train_steps=2")
     expected = {"replicas": 1, "pipelines": 1, "order": "global"}
     assert layout(model_dir) == expected
     found = json.loads(files.read_text(f"{model_dir}/run.json"))["input"]
     assert {name: found[name] for name in expected} == expected
+    saved = manifest.read(model_dir, 2)
+    other = {"replicas": 2, "pipelines": 2, "order": "by_pipeline"}
+    manifest.write(model_dir, dataclasses.replace(saved, metadata={**saved.metadata, "input": other}))
+    with pytest.raises(LayoutChangeError, match="ckpt-2 was saved with 2 input pipelines, now there is 1"):
+        do(model_dir, "trainer.train_steps=4")
+    assert committed_steps(model_dir) == (2,)
 
 
 def test_a_checkpoint_that_does_not_say_is_no_reason_to_refuse(model_dir):
