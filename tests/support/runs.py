@@ -22,6 +22,13 @@ def _read(prefix):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name}
 
 
+def assert_same_checkpoint(left, right, step, ignore=()):
+    """The checkpoints of a step of two runs hold the same bits, except keys that begin with one of `ignore`."""
+    a, b = bits(f"{left}/ckpt-{step}"), bits(f"{right}/ckpt-{step}")
+    assert a.keys() == b.keys()
+    assert [name for name in a if a[name] != b[name] and not name.startswith(ignore)] == []
+
+
 def rows(model_dir):
     """Returns the rows of `metrics.jsonl` without their times, and without those about time."""
     found = [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] != "time"]

@@ -3,7 +3,8 @@
 import contextlib
 
 from official_trainer import config as configuration
-from official_trainer import inputs
+from official_trainer import files, inputs
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import schema
 from official_trainer.engine.trainer import Trainer
@@ -11,7 +12,7 @@ from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import JsonlTracker
-from tests.support import toy
+from tests.support import runs, toy
 
 
 class ScriptedConfig(schema.TaskConfig):
@@ -83,6 +84,22 @@ KILLS = {
     "before the save": (CheckpointStore, "save", "before"),
     "after the save": (CheckpointStore, "save", "after"),
 }
+
+
+def do_killed(monkeypatch, where, step, model_dir, *actions, **options):
+    """Runs it, killed at `where` (one of `KILLS`) of a step, and again to its end."""
+    with killed(monkeypatch, where, step):
+        do(model_dir, *actions, **options)
+    do(model_dir, *actions, **options)
+
+
+def kept(model_dir, directory="checkpoints"):
+    """Returns what a checkpoint action keeps: {folder: (step, bits of every value)}."""
+    found = {}
+    for name in files.list_dir(f"{model_dir}/{directory}"):
+        (step,) = committed_steps(f"{model_dir}/{directory}/{name}")
+        found[name] = step, runs.bits(f"{model_dir}/{directory}/{name}/ckpt-{step}")
+    return found
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """The mean of checkpoints and batch-norm statistics, against NumPy; and that a run does not notice."""
 
+import functools
+import shutil
 import types
 
 import numpy as np
@@ -7,97 +9,40 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
-from official_trainer import inputs
-from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.average_checkpoints import AverageCheckpointsConfig, AverageError
 from official_trainer.actions.batch_norm import BatchNormError, BatchNormStatistics
-from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.actions.schedule import ActionError
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore
-from official_trainer.config import ConfigError, schema
+from official_trainer.config import ConfigError
 from official_trainer.config.optimization import EMAConfig
-from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.tasks import registry
-from official_trainer.tracking import flatten
 from official_trainer.tracking.jsonl import read_rows
-from official_trainer.triggers import Every
 from tests.support import toy
-from tests.support.runs import values
-
-INTERVAL = 4
-
-
-class NormConfig(schema.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
-
-
-@registry.register_task_cls(NormConfig)
-class NormTask(toy.ToyTask):
-    """Two batch-norm layers, dropout between them, data shuffled in memory."""
-
-    def build_model(self):
-        features = keras.Input((6,), name="features")
-        hidden = keras.layers.BatchNormalization(name="first")(features)
-        hidden = keras.layers.Dense(8, "tanh", name="dense")(hidden)
-        hidden = keras.layers.Dropout(0.3)(hidden)
-        hidden = keras.layers.BatchNormalization(name="second")(hidden)
-        return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
-
-    def build_inputs(self, params, input_context=None):
-        return inputs.from_arrays((toy.FEATURES, toy.LABELS), params, input_context)
-
-
-class PlainNormTask(NormTask):
-    """The same in the order of the arrays, and without dropout, so that NumPy can follow."""
-
-    build_inputs = toy.ToyTask.build_inputs
-
-    def build_model(self):
-        features = keras.Input((6,), name="features")
-        hidden = keras.layers.BatchNormalization(name="first")(features)
-        hidden = keras.layers.Dense(8, "tanh", name="dense")(hidden)
-        hidden = keras.layers.BatchNormalization(name="second")(hidden)
-        return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
-
-
-@registry.register_config_factory("norm_run")
-def norm_run():
-    """Twenty-two steps; the last one is no multiple of the checkpoint interval."""
-    base = toy.experiment(
-        steps_per_loop=5, summary_interval=8, checkpoint_interval=INTERVAL, validation_interval=11, max_to_keep=1
-    )
-    data = [schema.DataConfig(global_batch_size=size) for size in (10, 32)]
-    task = NormConfig(train_data=data[0], validation_data=data[1])
-    return base.replace(task=task, trainer=base.trainer.replace(train_steps=22))
-
-
-def do(model_dir, *sets):
-    keras.backend.clear_session()
-    resolved = configuration.resolve(registry.get_config("norm_run"), experiment="norm_run", sets=sets)
-    return run.run("norm_run", resolved, mode="train_and_eval", model_dir=str(model_dir), quiet=True)
-
-
-AVERAGE = "trainer.actions=[{type: average_checkpoints, last: 3, recalibrate_batch_norm: 4, export: true}]"
+from tests.support.norm import (
+    AVERAGE,
+    INTERVAL,
+    NormTask,
+    PlainNormTask,
+    do,
+    loaded,
+    parts,
+    strategies,
+    trained,
+    view,
+)
+from tests.support.runs import assert_same_checkpoint, values
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run with the action, the same without, and one that was ended at step 14 and went on."""
+    """A run with the action, and the same without."""
     folder = tmp_path_factory.mktemp("runs")
     do(folder / "with", AVERAGE)
-    do(folder / "without", "trainer.max_to_keep=10")
-    do(folder / "broken", AVERAGE, "trainer.train_steps=14")
-    do(folder / "broken", AVERAGE)
+    do(folder / "without", "trainer.max_to_keep=10", "trainer.export.at_end=false")
     return folder
-
-
-def assert_same(left, right):
-    assert left.keys() == right.keys()
-    assert [name for name in left if np.asarray(left[name]).tobytes() != np.asarray(right[name]).tobytes()] == []
 
 
 def test_the_mean_is_that_of_the_last_checkpoints(runs):
@@ -117,7 +62,7 @@ def test_the_mean_is_that_of_the_last_checkpoints(runs):
 
 def test_a_run_does_not_notice(runs):
     """G15: the same weights, slots, metrics and rows, bit for bit, as without."""
-    assert_same(values(runs / "with", 22), values(runs / "without", 22))
+    assert_same_checkpoint(runs / "with", runs / "without", 22)
     both = [read_rows(f"{runs}/{name}/metrics.jsonl") for name in ("with", "without")]
     rows, plain = ([{**row, "time": 0} for row in found if row["split"] in ("train", "validation")] for found in both)
     assert rows == plain
@@ -134,14 +79,6 @@ def test_the_mean_is_evaluated_saved_and_exported(runs):
     np.testing.assert_allclose((logits.argmax(1) == toy.LABELS).mean(), row["accuracy"], rtol=1e-6)
 
 
-def test_the_mean_is_the_same_after_a_restart(runs):
-    """G15, N2: the checkpoint of the step where the run ended first does not count."""
-    assert committed_steps(f"{runs}/broken/averaged") == (22,)
-    assert_same(values(runs / "broken" / "averaged", 22), values(runs / "with" / "averaged", 22))
-    rows = [row for row in read_rows(f"{runs}/broken/metrics.jsonl") if row["split"] == "averaged"]
-    assert [(row["step"], row["averaged_checkpoints"]) for row in rows] == [(14, 3), (22, 3)]
-
-
 def test_checkpoints_that_count_are_kept(runs):
     """G15: as long as they may be needed, whatever max_to_keep says."""
     assert committed_steps(f"{runs}/with") == (12, 16, 20, 22)
@@ -150,50 +87,34 @@ def test_checkpoints_that_count_are_kept(runs):
 
 # Parts of it, on one replica and on two.
 
-strategies = pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """Returns, by strategy, a trainer after twelve steps, the folder of its checkpoints, and a view of its run."""
+
+    @functools.cache
+    def of(strategy):
+        model_dir = str(tmp_path_factory.mktemp(strategy) / "run")
+        return model_dir, *trained(strategy, model_dir)
+
+    return of
 
 
-def trained(strategy, model_dir, task_cls=NormTask, steps=12, **options):
-    """Returns a trainer after some steps, whose checkpoints at each interval are saved, and a view of its run."""
-    config = toy.experiment(checkpoint_interval=INTERVAL, **options)
-    trainer = toy.build(config, task_cls=task_cls, strategy=strategy)
-    store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-    for step in range(INTERVAL, steps + 1, INTERVAL):
-        trainer.train(INTERVAL)
-        trainer.checkpoint_state.synchronize()
-        trainer.checkpoint_state.before_save()
-        store.save(step)
-    return trainer, view(trainer, model_dir, store)
-
-
-def view(trainer, model_dir, store):
-    rows = []
-    tracker = types.SimpleNamespace(log=lambda split, step, logs: rows.append((split, step, logs)), rows=rows)
-    state = LoopState(step=int(trainer.global_step.numpy()))
-    return Run(state=state, trainer=trainer, model_dir=model_dir, tracker=tracker, saved_steps=store.steps)
-
-
-def parts(trainer):
-    """Returns what every replica holds, of the model, the optimizer and the metrics of training."""
-    metrics = [v for metric in [*trainer.train_metrics, trainer.train_loss] for v in metric.variables]
-    variables = [*trainer.model.variables, *trainer.optimizer.variables(), *metrics]
-    return [part.numpy() for variable in variables for part in getattr(variable, "values", (variable,))]
-
-
-def loaded(directory, step, task_cls=NormTask):
-    """Returns the model's values in a checkpoint, in the order of its variables."""
-    model = task_cls(NormConfig()).build_model()
-    tf.train.Checkpoint(model=model).read(f"{directory}/ckpt-{step}").expect_partial()
-    return [variable.numpy() for variable in model.variables]
+@pytest.fixture
+def off_interval(trained_once, strategy):
+    """A trainer one step after its last checkpoint, as far as actions see: replicas have parts of their own there."""
+    model_dir, trainer, run = trained_once(strategy)
+    trainer.train_loop_begin()
+    trainer.run_steps(1)
+    run.tracker.rows.clear()
+    run.state.step = 13
+    return model_dir, trainer, run
 
 
 @strategies
-def test_all_variables_are_averaged_and_put_back(strategy, model_dir):
+def test_all_variables_are_averaged_and_put_back(off_interval):
     """G15: statistics too, unless they are recalibrated; replicas get back each its own."""
-    trainer, run = trained(strategy, model_dir)
-    trainer.train_loop_begin()
-    trainer.run_steps(1)  # from here on, replicas have statistics and metrics of their own
-    run.state.step = 13
+    model_dir, trainer, run = off_interval
     before, last = parts(trainer), [v.numpy() for v in trainer.model.variables]
     action = AverageCheckpointsConfig(last=3).build()
     action.on_start(run)
@@ -206,31 +127,6 @@ def test_all_variables_are_averaged_and_put_back(strategy, model_dir):
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=0)
     ((split, step, logs),) = run.tracker.rows
     assert (split, step, logs["averaged_checkpoints"]) == ("averaged", 13, 3)
-
-
-@strategies
-def test_statistics_are_the_pooled_mean_and_variance(strategy, model_dir):
-    """G15: over three batches of the training data as one; each layer normalises by the batch its replica sees."""
-    trainer, run = trained(strategy, model_dir, PlainNormTask)
-    before = [v.numpy() for v in trainer.model.variables]
-    action = AverageCheckpointsConfig(last=1, recalibrate_batch_norm=3, evaluate=False).build()
-    action.on_start(run)
-    action.on_step(run)
-    names = [variable.name for variable in trainer.model.variables]
-    found = dict(zip(names, loaded(f"{model_dir}/averaged", 12, PlainNormTask), strict=True))
-    for variable, value in zip(trainer.model.variables, before, strict=True):
-        if "moving" not in variable.name:
-            assert found[variable.name].tobytes() == value.tobytes()
-    weights = {name: value.astype(np.float64) for name, value in found.items()}
-    examples = toy.FEATURES[:30].astype(np.float64)
-    seen = []
-    for shard in np.split(examples, 6 if strategy == "mirrored2" else 3):
-        normalised = (shard - shard.mean(0)) / np.sqrt(shard.var(0) + 1e-3)
-        normalised = normalised * weights["first/gamma:0"] + weights["first/beta:0"]
-        seen.append(np.tanh(normalised @ weights["dense/kernel:0"] + weights["dense/bias:0"]))
-    for layer, pooled in (("first", examples), ("second", np.concatenate(seen))):
-        np.testing.assert_allclose(found[f"{layer}/moving_mean:0"], pooled.mean(0), rtol=2e-5, atol=1e-6)
-        np.testing.assert_allclose(found[f"{layer}/moving_variance:0"], pooled.var(0), rtol=2e-5)
 
 
 def test_masked_places_do_not_count():
@@ -264,14 +160,11 @@ def test_images_under_mixed_precision_are_pooled_by_channel():
 
 
 @strategies
-def test_weights_come_back_when_something_fails(strategy, model_dir, monkeypatch):
+def test_weights_come_back_when_something_fails(off_interval, monkeypatch):
     """G15: bit for bit, whatever it was."""
-    trainer, run = trained(strategy, model_dir)
-    trainer.train_loop_begin()
-    trainer.run_steps(1)
-    run.state.step = 13
+    model_dir, trainer, run = off_interval
     before = parts(trainer)
-    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=1).build()
+    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=1, directory="failed").build()
     action.on_start(run)
 
     def fail(state=None):
@@ -283,16 +176,13 @@ def test_weights_come_back_when_something_fails(strategy, model_dir, monkeypatch
     with pytest.raises(OSError, match="the disk is full"):
         action.on_step(run)
     toy.assert_bitwise_equal(parts(trainer), before)
-    assert committed_steps(f"{model_dir}/averaged") == ()
+    assert committed_steps(f"{model_dir}/failed") == ()
 
 
 @strategies
-def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, model_dir, monkeypatch):
+def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(off_interval, monkeypatch):
     """G15, N5: when an evaluation hangs and the run is asked to stop, another thread saves."""
-    trainer, run = trained(strategy, model_dir)
-    trainer.train_loop_begin()
-    trainer.run_steps(1)
-    run.state.step = 13
+    _, trainer, run = off_interval
     before, saved = parts(trainer), []
     trainer.process_group.stop.register(lambda: ("", 0), lambda is_unchanged: saved.append(parts(trainer)) or True)
     monkeypatch.setattr(trainer, "eval_end", lambda state=None: trainer.evaluation.rescue() and {})
@@ -301,11 +191,10 @@ def test_a_state_saved_while_the_mean_is_evaluated_is_that_of_the_run(strategy, 
     toy.assert_bitwise_equal(saved[0], before)
 
 
-def test_evaluating_for_somebody_else_changes_nothing(model_dir):
+@pytest.mark.parametrize("strategy", ["mirrored2"])
+def test_evaluating_for_somebody_else_changes_nothing(off_interval):
     """G15, N17: nor what replicas keep apart, which an evaluation of the run's own shares out."""
-    trainer, _ = trained("mirrored2", model_dir, steps=0)
-    trainer.train_loop_begin()
-    trainer.run_steps(3)
+    _, trainer, _ = off_interval
     before = parts(trainer)
     trainer.evaluation.run_without_effects(-1)
     toy.assert_bitwise_equal(parts(trainer), before)
@@ -313,79 +202,21 @@ def test_evaluating_for_somebody_else_changes_nothing(model_dir):
     assert any(a.tobytes() != b.tobytes() for a, b in zip(parts(trainer), before, strict=True))
 
 
-class UnseededTask(NormTask):
-    """Shuffles in a way of its own, with a seed that TensorFlow draws."""
-
-    def build_inputs(self, params, input_context=None):
-        size = input_context.get_per_replica_batch_size(params.global_batch_size)
-        dataset = toy.examples(toy.NUM_EXAMPLES)
-        return dataset.shuffle(50).repeat().batch(size) if params.is_training else dataset.batch(size)
-
-
-def test_the_data_of_the_run_is_not_touched(model_dir):
-    """G15: neither the iterator that trains nor what TensorFlow draws next; and the batches are always the same."""
-    trainer, run = trained("off", model_dir, UnseededTask, steps=4)
-    other, _ = trained("off", f"{model_dir}-other", UnseededTask, steps=4)
-    tf.random.set_seed(5)
-    drawn = tf.random.uniform([3]).numpy(), tf.random.uniform([3]).numpy()
-    action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
-    tf.random.set_seed(5)
-    first = tf.random.uniform([3]).numpy()
-    epoch, batch = trainer.train_iterator.epoch(4), next(trainer.train_iterator.first_batches())
-    action.on_start(run)
-    action.on_step(run)
-    np.testing.assert_array_equal([first, tf.random.uniform([3]).numpy()], drawn)
-    trainer.train(3)
-    other.train(3)
-    toy.assert_bitwise_equal(parts(trainer), parts(other))
-    assert trainer.train_iterator.epoch(4) == epoch
-    toy.assert_bitwise_equal(next(trainer.train_iterator.first_batches()), batch)
-
-
-@strategies
-def test_a_run_that_averages_again_and_again_ends_the_same(strategy, tmp_path):
-    """G15: and gives the same rows, also of metrics that replicas keep apart, in the middle of their sums."""
-    ends = []
-    for when in (None, Every(3)):
-        config = toy.experiment(checkpoint_interval=INTERVAL, summary_interval=5, validation_interval=6)
-        config = config.replace(trainer=config.trainer.replace(train_steps=11))
-        trainer = toy.build(config, task_cls=NormTask, strategy=strategy)
-        action = AverageCheckpointsConfig(last=2, recalibrate_batch_norm=2).build()
-        action.name, action.when = "average", when
-        model_dir, rows = f"{tmp_path}/{when}", []
-        journal = types.SimpleNamespace(
-            log=lambda split, step, logs, rows=rows: rows.append((split, step, flatten(logs))), rewind=lambda step: None
-        )
-        store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-        loop_parts = LoopParts(
-            trainer=trainer,
-            store=store,
-            metric_writer=journal,
-            due=DueSteps(config.trainer, "interval"),
-            actions=Schedule([action] if when else []),
-            model_dir=model_dir,
-        )
-        Loop(loop_parts).run()
-        averaged = [step for split, step, _ in rows if split == "averaged"]
-        ends.append((parts(trainer), averaged, [row for row in rows if row[0] != "averaged"], values(model_dir, 11)))
-    (plain, none, rows, saved), (averaging, steps, same_rows, same_saved) = ends
-    assert (none, steps) == ([], [3, 6, 9])
-    toy.assert_bitwise_equal(plain, averaging)
-    assert rows == same_rows
-    assert_same(saved, same_saved)
-
-
-def test_fewer_checkpoints_are_averaged_and_damaged_ones_left_out(model_dir, caplog):
+@pytest.mark.parametrize("strategy", ["off"])
+def test_fewer_checkpoints_are_averaged_and_damaged_ones_left_out(off_interval, model_dir, caplog):
     """G15: with a word about it."""
-    trainer, run = trained("off", model_dir, steps=8)
+    shared, trainer, _ = off_interval
+    shutil.copytree(shared, model_dir)
+    run = view(trainer, model_dir, CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None))
+    run.state.step = 13
     AverageCheckpointsConfig(last=5, evaluate=False, directory="early").build().on_step(run)
-    assert "averaging 2 checkpoints instead of 5 at step 8: 4, 8" in caplog.text
-    with open(f"{model_dir}/ckpt-4.data-00000-of-00001", "r+b") as file:
+    assert "averaging 4 checkpoints instead of 5 at step 13: 4, 8, 12, 13" in caplog.text
+    with open(f"{model_dir}/ckpt-12.data-00000-of-00001", "r+b") as file:
         file.truncate(10)
     AverageCheckpointsConfig(last=2, evaluate=False).build().on_step(run)
-    assert "ckpt-4 is damaged and left out: ckpt-4.data-00000-of-00001 has 10 bytes" in caplog.text
-    assert [logs["averaged_checkpoints"] for _, _, logs in run.tracker.rows] == [2, 1]
-    toy.assert_bitwise_equal(loaded(f"{model_dir}/averaged", 8), [v.numpy() for v in trainer.model.variables])
+    assert "ckpt-12 is damaged and left out: ckpt-12.data-00000-of-00001 has 10 bytes" in caplog.text
+    assert [logs["averaged_checkpoints"] for _, _, logs in run.tracker.rows] == [4, 1]
+    toy.assert_bitwise_equal(loaded(f"{model_dir}/averaged", 13), [v.numpy() for v in trainer.model.variables])
 
 
 def test_checkpoints_of_another_model_are_left_out(model_dir, caplog):
@@ -406,13 +237,14 @@ def test_checkpoints_of_another_model_are_left_out(model_dir, caplog):
     assert "ckpt-4 is left out: it holds no dense/kernel:0" in caplog.text
 
 
-def test_fewer_batches_than_asked_for_are_used(model_dir, caplog):
+@pytest.mark.parametrize("strategy", ["off"])
+def test_fewer_batches_than_asked_for_are_used(off_interval, monkeypatch, caplog):
     """G15: with a word about it."""
-    trainer, run = trained("off", model_dir, steps=4)
-    trainer.train_dataset = toy.examples(20).batch(10)
+    _, trainer, run = off_interval
+    monkeypatch.setattr(trainer, "train_dataset", toy.examples(20).batch(10))
     AverageCheckpointsConfig(last=1, recalibrate_batch_norm=3, evaluate=False).build().on_step(run)
     assert "the training data holds 2 batches, not 3" in caplog.text
-    trainer.train_dataset = toy.examples(0).batch(10)
+    monkeypatch.setattr(trainer, "train_dataset", toy.examples(0).batch(10))
     action = AverageCheckpointsConfig(last=1, recalibrate_batch_norm=3).build()
     with pytest.raises(BatchNormError, match="statistics of 2 batch-norm layers cannot be computed: the training data"):
         action.on_step(run)

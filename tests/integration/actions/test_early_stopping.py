@@ -141,59 +141,16 @@ def test_a_run_stops(stopped):
     assert committed_steps(stopped) == (30, 50)
 
 
-@pytest.mark.parametrize(
-    ("where", "step"),
-    [
-        ("training", 30),
-        ("training", 40),
-        ("evaluation begins", 30),
-        ("evaluation begins", 50),
-        ("before the row", 40),
-        ("before the row", 50),
-        ("after the row", 30),  # the checkpoint of this step is older than the row
-        ("after the row", 50),
-        ("before the save", 50),
-        ("after the save", 30),
-        ("after the save", 50),
-    ],
-)
-def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch, where, step):
-    """C1, N2: the same weights and rows, whatever the checkpoint knew of; and it stays stopped."""
-    with scripted.killed(monkeypatch, where, step):
-        scripted.do(tmp_path / "run", STOP, scores=SCORES)
-    scripted.do(tmp_path / "run", STOP, scores=SCORES)
-    assert runs.differences(str(tmp_path / "run"), stopped) == []
-    scripted.do(tmp_path / "run", STOP, scores=SCORES)
+def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch):
+    """C1, N2: the same weights and rows, though the checkpoint knows nothing of the last evaluation."""
+    scripted.do_killed(monkeypatch, "after the row", 50, tmp_path / "run", STOP, scores=SCORES)
     assert runs.differences(str(tmp_path / "run"), stopped) == []
 
 
-@pytest.mark.parametrize("where", ["evaluation begins", "before the row", "after the row"])
-def test_the_summary_of_the_last_step_is_not_lost(tmp_path, monkeypatch, where):
-    """C1: also where the checkpoint of that step was there before, and no summary was due."""
-    scripted.do(tmp_path / "unbroken", STOP, scores=SCORES, checkpoint_interval=50)
-    with scripted.killed(monkeypatch, where, 50):
-        scripted.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
-    assert committed_steps(f"{tmp_path}/run") == (50,)
-    scripted.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
-    assert runs.differences(f"{tmp_path}/run", f"{tmp_path}/unbroken") == []
-    assert [row["split"] for row in runs.rows(f"{tmp_path}/run") if row["step"] == 50] == ["train", "validation"]
-
-
-def test_more_patience_goes_on(model_dir):
-    """C1: from where the run stopped, with what it has counted."""
-    scripted.do(model_dir, STOP, scores=SCORES)
-    scripted.do(model_dir, STOP.replace(patience=4), scores=(*SCORES[:5], 0.7, 0.6, 0.6))
-    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60]
-    scripted.do(model_dir, STOP.replace(patience=50), scores=SCORES)
-    assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60, 70, 80]
-
-
-def test_training_itself_is_not_changed(model_dir, tmp_path):
+def test_training_itself_is_not_changed(stopped, tmp_path):
     """C1: the weights after as many steps are those of a run without it."""
-    scripted.do(model_dir, STOP, scores=SCORES)
     scripted.do(tmp_path / "plain", train_steps=50)
-    left, right = runs.bits(f"{model_dir}/ckpt-50"), runs.bits(f"{tmp_path}/plain/ckpt-50")
-    assert left == right
+    runs.assert_same_checkpoint(stopped, tmp_path / "plain", 50)
 
 
 KEEPS_BEST = {"best_checkpoint_eval_metric": "score"}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from official_trainer.actions.action import Action, LoopState, Run
-from official_trainer.actions.average_checkpoints import AverageCheckpointsConfig
 from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig, ReplicaIntegrityError
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.checkpoints.store import CheckpointStore
@@ -137,15 +136,4 @@ def test_one_replica_costs_nothing(model_dir):
     loop._parts.observer.on_window = lambda state, steps, seconds, loss: windows.append(steps)
     loop.run()
     assert max(windows) == 2
-    assert loop.state.step == 12
-
-
-def test_averaging_leaves_replicas_equal(model_dir):
-    """B9, G15: what puts other weights into the model for a while gives every replica its own back."""
-    integrity = ReplicaIntegrityConfig().build()
-    integrity.when = Every(3)
-    average = AverageCheckpointsConfig(last=2, evaluate=False).build()
-    average.when, average.priority = Every(3), -1
-    _, loop = run_loop(model_dir, average, integrity, strategy="mirrored2")
-    loop.run()
     assert loop.state.step == 12

@@ -7,17 +7,12 @@ import threading
 import time
 
 import pytest
-import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from official_trainer import config as configuration
-from official_trainer import files
 from official_trainer.actions.action import Action, LoopState
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import schema
 from official_trainer.errors import UserError
-from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import (
     PARTS,
@@ -27,12 +22,11 @@ from official_trainer.runs.health.time_account import (
     process_start_seconds,
 )
 from official_trainer.stopping import PreemptedError, StopRequest
-from official_trainer.tasks import registry
 from official_trainer.tracking import Tracker, Trackers
-from official_trainer.tracking.jsonl import JsonlTracker, read_rows
+from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import ThreadedTracker
-from tests.support import toy
+from tests.support.sleepy import SleepyTask, do, recorded, time_rows
 
 IMPORTED_SECONDS = time.monotonic()
 
@@ -299,89 +293,6 @@ def test_a_process_knows_when_it_began(monkeypatch):
 # Whole runs.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SleepyConfig(schema.TaskConfig):
-    """Where the time is to be spent, in each step."""
-
-    input_seconds: float = 0.0
-    step_seconds: float = 0.0
-
-
-def _sleep(seconds, batch):
-    """Takes that long once the batch is there."""
-    return tf.numpy_function(lambda _: time.sleep(seconds), [batch[0]], [], stateful=True)
-
-
-@registry.register_task_cls(SleepyConfig)
-class SleepyTask(toy.ToyTask):
-    """The toy task with data, or steps, that take long."""
-
-    def build_inputs(self, params, input_context=None):
-        def slow(*batch):
-            with tf.control_dependencies([_sleep(self.task_config.input_seconds, batch)]):
-                return tf.nest.map_structure(tf.identity, batch)
-
-        dataset = super().build_inputs(params, input_context)
-        return dataset.map(slow) if params.is_training and self.task_config.input_seconds else dataset
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        if self.task_config.step_seconds:
-            _sleep(self.task_config.step_seconds, inputs)
-        return super().train_step(inputs, model, optimizer, metrics)
-
-
-@registry.register_config_factory("sleepy")
-def sleepy():
-    base = toy.experiment(summary_interval=20, checkpoint_interval=20, validation_interval=40)
-    data = schema.DataConfig(global_batch_size=10)
-    return base.replace(
-        task=SleepyConfig(train_data=data, validation_data=data), trainer=base.trainer.replace(train_steps=80)
-    )
-
-
-def do(model_dir, *sets, **options):
-    keras.backend.clear_session()
-    resolved = configuration.resolve(registry.get_config("sleepy"), experiment="sleepy", sets=sets)
-    options = {"mode": "train_and_eval", "quiet": True, "model_dir": model_dir, **options}
-    return run.run("sleepy", resolved, **options)
-
-
-def recorded(model_dir):
-    return json.loads(files.read_text(f"{model_dir}/run.json"))
-
-
-def time_rows(model_dir):
-    return [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "time"]
-
-
-def test_a_slow_map_is_told_of(model_dir, capsys):
-    """N16: the verdict, on the console and in the record, with parts that sum to the wall time."""
-    do(model_dir, "task.input_seconds=0.02", quiet=False)
-    said = capsys.readouterr().out.splitlines()
-    assert said[-3].startswith("finished at step 80")
-    assert said[-2].startswith("time: ")
-    assert said[-1].startswith("input-bound: ")
-    assert not any("wall_seconds" in line for line in said)
-    time = recorded(model_dir)["time"]
-    (attempt,) = time["attempts"]
-    assert attempt["verdict"] == said[-1]
-    assert attempt["input_fraction"] > 0.5
-    assert sum(attempt["fractions"].values()) == pytest.approx(1, abs=0.02)
-    assert sum(attempt["seconds"].values()) == pytest.approx(attempt["wall_seconds"], rel=0.02)
-    assert min(attempt["seconds"][part] for part in ("start", "tracing", "evaluation", "save", "export")) > 0
-    assert attempt["traces"] == time["total"]["traces"] == {"train": 1, "eval": 1}
-    assert attempt["trace_seconds"] > 0
-    assert (attempt["steps"], attempt["examples"]) == (80, 800)
-    rows = time_rows(model_dir)
-    assert [row["step"] for row in rows] == [20, 40, 60, 80]
-    for name in ("examples_per_second", "step_seconds_p50", "step_seconds_p95", "input_fraction", "wall_seconds"):
-        assert all(row[name] > 0 for row in rows)
-    for row in rows:
-        assert sum(row[f"{part}_seconds"] for part in PARTS) == pytest.approx(row["wall_seconds"], rel=0.02)
-    board = EventAccumulator(f"{model_dir}/time").Reload()
-    assert [event.step for event in board.Tensors("examples_per_second")] == [20, 40, 60, 80]
-
-
 def test_rows_about_time_are_taken_back_like_others(model_dir):
     """N16, N15: when a run goes on from an earlier step."""
     for step in (20, 40):
@@ -394,15 +305,6 @@ def test_rows_about_time_are_taken_back_like_others(model_dir):
     assert [row["step"] for row in time_rows(model_dir)] == [20]
     left = EventAccumulator(f"{model_dir}/time").Reload()
     assert [event.step for event in left.Tensors("wall_seconds")] == [20]
-
-
-def test_slow_steps_are_not_the_inputs_fault(model_dir, capsys):
-    """N16: no verdict where the device is what takes long."""
-    do(model_dir, "task.step_seconds=0.02", quiet=False, mode="train")
-    (attempt,) = recorded(model_dir)["time"]["attempts"]
-    assert attempt["verdict"] is None
-    assert attempt["input_fraction"] < 0.5
-    assert "input-bound" not in capsys.readouterr().out
 
 
 def test_a_run_that_is_stopped_and_started_again_is_added_up(model_dir, monkeypatch):

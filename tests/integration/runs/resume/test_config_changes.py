@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,21 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer import config as configuration
-from official_trainer import files, inputs
+from official_trainer import files
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
-from official_trainer.config import ConfigError, ExperimentConfig, fields, schema
+from official_trainer.config import ConfigError, ExperimentConfig, fields
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.lazy import keras
-from official_trainer.runs import run
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import KINDS, ConfigChangeError, changes_since, kind_of
 from official_trainer.tasks import registry
-from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.config import sample
 from tests.support.config.texts import FLOATS, FREE, TEXTS
+from tests.support.guarded import train
 
 BATCH = "task.train_data.global_batch_size"
 
@@ -179,19 +179,24 @@ SETS = st.fixed_dictionaries({}, optional=VALUES).map(
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(SETS, SETS)
-def test_no_change_means_no_difference_and_undo_brings_the_old_config_back(old, new):
+@pytest.mark.parametrize("max_examples", cases([50, 1000], 50))
+def test_no_change_means_no_difference_and_undo_brings_the_old_config_back(max_examples):
     """N9: for any two configs of one experiment, written and read back; each reported change is one."""
-    before, now = sample.resolved(*old), sample.resolved(*new)
-    found = changes(before, now)
-    assert (not found) == (meaning(before) == meaning(now))
-    undone = sample.resolved(*new, *(override for change in found for override in change.undo))
-    assert meaning(undone) == meaning(before)
-    assert not changes(before, undone)
-    for change in found:
-        assert json.dumps(change.before) != json.dumps(change.after), change
-    assert [change.path for change in found] == sorted({change.path for change in found})
+
+    @settings(max_examples=max_examples, deadline=None)
+    @given(SETS, SETS)
+    def holds(old, new):
+        before, now = sample.resolved(*old), sample.resolved(*new)
+        found = changes(before, now)
+        assert (not found) == (meaning(before) == meaning(now))
+        undone = sample.resolved(*new, *(override for change in found for override in change.undo))
+        assert meaning(undone) == meaning(before)
+        assert not changes(before, undone)
+        for change in found:
+            assert json.dumps(change.before) != json.dumps(change.after), change
+        assert [change.path for change in found] == sorted({change.path for change in found})
+
+    holds()
 
 
 def test_a_change_says_what_it_was_what_it_is_and_who_did_it():
@@ -454,37 +459,17 @@ def test_history_is_kept_byte_by_byte(model_dir):
 # Whole runs.
 
 
-class GuardedConfig(schema.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
-
-
-@registry.register_task_cls(GuardedConfig)
-class GuardedTask(toy.ToyTask):
-    """The toy task with in-memory data."""
-
-    def build_inputs(self, params, input_context=None):
-        return inputs.from_arrays((toy.FEATURES, toy.LABELS), params, input_context)
-
-
-@registry.register_config_factory("guarded_run")
-def guarded_run():
-    """Four steps, saved after every second."""
-    base = toy.experiment(checkpoint_interval=2, summary_interval=2, export=schema.ExportConfig(at_end=False))
-    return base.replace(
-        task=GuardedConfig(train_data=schema.DataConfig(global_batch_size=10)),
-        trainer=base.trainer.replace(train_steps=4),
-    )
-
-
-def train(model_dir, *sets, quiet=True, mode="train", **kwargs):
-    keras.backend.clear_session()
-    resolved = configuration.resolve(guarded_run(), experiment="guarded_run", sets=sets)
-    return run.run("guarded_run", resolved, mode=mode, model_dir=model_dir, quiet=quiet, **kwargs)
-
-
-def test_a_whole_run_is_refused_allowed_and_told(model_dir, capsys):
-    """N9: nothing of the run is touched by a refusal; what is accepted is printed and kept."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run to its end, which tests copy."""
+    model_dir = str(tmp_path_factory.mktemp("trained") / "run")
     train(model_dir)
+    return model_dir
+
+
+def test_a_whole_run_is_refused_allowed_and_told(trained, model_dir, capsys):
+    """N9: nothing of the run is touched by a refusal; what is accepted is printed and kept."""
+    shutil.copytree(trained, model_dir)
     before = {path: path.read_bytes() for path in Path(model_dir).rglob("*") if path.is_file()}
     sets = ["trainer.train_steps=6", "runtime.seed=3"]
     with pytest.raises(ConfigChangeError, match=r"runtime\.seed: 0 -> 3"):
@@ -504,9 +489,9 @@ def test_a_whole_run_is_refused_allowed_and_told(model_dir, capsys):
     assert "config changed" not in capsys.readouterr().out
 
 
-def test_a_killed_attempt_does_not_hide_its_change(model_dir, monkeypatch):
+def test_a_killed_attempt_does_not_hide_its_change(trained, model_dir, monkeypatch):
     """N9, N1: killed between accepting and saving, the next start is told the same."""
-    train(model_dir)
+    shutil.copytree(trained, model_dir)
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -520,9 +505,9 @@ def test_a_killed_attempt_does_not_hide_its_change(model_dir, monkeypatch):
         train(model_dir, *sets)
 
 
-def test_another_optimizer_is_refused_by_the_checkpoint_itself(model_dir):
+def test_another_optimizer_is_refused_by_the_checkpoint_itself(trained, model_dir):
     """N9, N4: the flag is no promise that the variables fit."""
-    train(model_dir)
+    shutil.copytree(trained, model_dir)
     sets = ["trainer.train_steps=6", "trainer.optimizer_config.optimizer=sgd"]
     with pytest.raises(ConfigChangeError, match=r"May change which variables.*\n.*optimizer\.type: adam -> sgd"):
         train(model_dir, *sets)
@@ -531,23 +516,10 @@ def test_another_optimizer_is_refused_by_the_checkpoint_itself(model_dir):
     assert committed_steps(model_dir) == (2, 4)
 
 
-def test_evaluating_with_another_config_is_nobodys_business(model_dir):
+def test_evaluating_with_another_config_is_nobodys_business(trained, model_dir):
     """N9, T10: modes that do not train change nothing, so nothing is refused."""
-    train(model_dir)
+    shutil.copytree(trained, model_dir)
     assert train(model_dir, f"{BATCH}=20", mode="eval")["validation_loss"] > 0
-
-
-def test_each_run_of_continuous_train_and_eval_is_guarded(model_dir, tmp_path):
-    """N9, T10: in its own directory."""
-    train(model_dir)
-    there = str(tmp_path / "tuned")
-    sets = [f"task.init_checkpoint={model_dir}/", "trainer.train_steps=2", "trainer.continuous_eval_timeout=0"]
-    train(there, *sets, mode="continuous_train_and_eval")
-    os.remove(f"{there}/continuous_train_and_eval.json")
-    with pytest.raises(ConfigChangeError, match=r"from-2: the config is not the one"):
-        train(there, *sets, "runtime.seed=3", mode="continuous_train_and_eval")
-    train(there, *sets, "runtime.seed=3", mode="continuous_train_and_eval", allow_config_change=True)
-    assert {row["step"] for row in read_rows(f"{there}/from-4/metrics.jsonl")} == {2}
 
 
 LIGHT = """

@@ -1,23 +1,15 @@
 """The stall watchdog: a function of time first, then real processes that hang, crawl and are paused."""
 
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from official_trainer.config import RuntimeConfig
-from official_trainer.errors import ExitCode
 from official_trainer.runs.health.stall_report import LateReports, Stall, stacks
 from official_trainer.runs.health.watchdog import FACTOR, Progress, Reading, Watchdog
-from tests import ROOT
 
 FLOOR_SECONDS, STARTUP_SECONDS = 100, 1000
 CHILD_SECONDS = 120
@@ -488,169 +480,3 @@ def test_stacks_name_threads_and_functions():
 
 
 # Real processes.
-
-_CHILD = """
-import functools, os, select, sys, threading, time
-from official_trainer.config import RuntimeConfig
-from official_trainer.runs.health.stall_report import LateReports, dump_and_exit
-from official_trainer.runs.health.watchdog import Watchdog
-
-model_dir = sys.argv[1]
-
-def block_for_ever(*_):
-    os.read(os.pipe()[0], 1)
-
-def watchdog(floor_seconds, startup_seconds, probe=dict, record=lambda stall: None, timeout_seconds=60):
-    act = functools.partial(dump_and_exit, timeout_seconds=timeout_seconds)
-    runtime = RuntimeConfig(stall_floor_seconds=floor_seconds, stall_startup_seconds=startup_seconds)
-    found = Watchdog(runtime, LateReports(model_dir), record=record, on_stall=act)
-    found.observe(probe)
-    return found
-
-"""
-
-
-def child(tmp_path, body):
-    script = tmp_path / "child.py"
-    script.write_text(_CHILD + textwrap.dedent(body))
-    (tmp_path / "run").mkdir()
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
-    command = [sys.executable, str(script), str(tmp_path / "run")]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(command, env=environ, text=True, **pipes)
-
-
-def finish(process, words=""):
-    try:
-        out, err = process.communicate(words, timeout=CHILD_SECONDS)
-    finally:
-        process.kill()
-    return process.returncode, out, err
-
-
-@pytest.mark.parametrize("blocked_in", ["os.read(os.pipe()[0], 1)", "time.sleep(1e6)", "threading.Event().wait()"])
-def test_a_stuck_process_ends_with_code_5_and_says_where(tmp_path, blocked_in):
-    """N12: whatever it is stuck in; N6: code 5. On stderr and in the run directory, with the stacks of all threads."""
-    body = f"""
-    def load_the_batch_that_never_comes():
-        {blocked_in}
-
-    def generator_on_another_host():
-        block_for_ever()
-
-    threading.Thread(target=generator_on_another_host, name="reader", daemon=True).start()
-    print("not flushed yet", end="")
-    with watchdog(0.5, 0.5, record=lambda stall: open(model_dir + "/status", "w").write(stall.activity)) as dog:
-        dog.enter("train", 41)
-        dog.beat(42)
-        dog.enter("input")
-        load_the_batch_that_never_comes()
-    """
-    code, out, err = finish(child(tmp_path, body))
-    assert code == ExitCode.STALLED == 5
-    report = (tmp_path / "run" / "stall-1.txt").read_text()
-    assert report in err
-    assert report.startswith("error: no progress for ")
-    assert "while waiting for the next batch at step 42" in report
-    main, *others = report.split("\n\n")[2:]
-    assert "(MainThread)" in main and "in load_the_batch_that_never_comes" in main
-    assert any("(reader)" in other and "in generator_on_another_host" in other for other in others)
-    assert (tmp_path / "run" / "status").read_text() == "input"
-    assert out == "not flushed yet"
-
-
-def test_reports_are_numbered(tmp_path):
-    """N12: a second stall of the run does not hide the first."""
-    process = child(tmp_path, "with watchdog(0.3, 0.3): block_for_ever()")
-    (tmp_path / "run" / "stall-1.txt").write_text("the first")
-    assert finish(process)[0] == ExitCode.STALLED
-    assert (tmp_path / "run" / "stall-1.txt").read_text() == "the first"
-    assert "no progress" in (tmp_path / "run" / "stall-2.txt").read_text()
-
-
-def test_a_record_that_hangs_does_not_keep_the_process(tmp_path):
-    """N12: often it is the file system that does not answer."""
-    body = "with watchdog(0.3, 0.3, record=block_for_ever, timeout_seconds=2): block_for_ever()"
-    code, _, err = finish(child(tmp_path, body))
-    assert code == ExitCode.STALLED
-    assert "in block_for_ever" in err
-
-
-def test_a_run_directory_that_is_gone_does_not_keep_the_process(tmp_path):
-    """N12: it still ends, and says on stderr what it could not do."""
-    body = "os.rmdir(model_dir)\nwith watchdog(0.3, 0.3): block_for_ever()"
-    code, _, err = finish(child(tmp_path, body))
-    assert code == ExitCode.STALLED
-    assert "in block_for_ever" in err
-    assert "warning: while the stall was reported: FileNotFoundError" in err
-
-
-def test_an_error_stream_that_nobody_reads_does_not_keep_the_process(tmp_path):
-    """N12: a pipe that is full blocks whoever writes to it."""
-    body = """
-    os.set_blocking(2, False)
-    try:
-        while True:
-            os.write(2, b"x" * 4096)
-    except BlockingIOError:
-        os.set_blocking(2, True)
-    with watchdog(0.3, 0.3, timeout_seconds=2):
-        block_for_ever()
-    """
-    process = child(tmp_path, body)
-    try:
-        assert process.wait(CHILD_SECONDS) == ExitCode.STALLED
-    finally:
-        finish(process)
-    assert "in block_for_ever" in (tmp_path / "run" / "stall-1.txt").read_text()
-
-
-def test_a_probe_that_hangs_with_the_run_does_not_hide_the_stall(tmp_path):
-    """N12: it asks a device that does not answer."""
-    code, _, err = finish(child(tmp_path, "with watchdog(0.3, 0.3, probe=block_for_ever): block_for_ever()"))
-    assert code == ExitCode.STALLED
-    assert "(stall-probe)" in err
-
-
-def test_a_slow_healthy_process_is_left_alone(tmp_path):
-    """N12: gaps that grow, each well above the floor."""
-    body = """
-    with watchdog(0.1, 60) as dog:
-        dog.enter("train")
-        for seconds in (0.3, 0.7, 1.6):
-            time.sleep(seconds)
-            dog.beat()
-    """
-    assert finish(child(tmp_path, body)) == (0, "", "")
-
-
-def test_a_process_whose_probe_moves_is_left_alone(tmp_path):
-    """N12: the main thread is in one long call, and only the step tells that it works."""
-    body = """
-    import itertools
-    steps = itertools.count()
-    with watchdog(1, 1, probe=lambda: {"step": next(steps)}) as dog:
-        dog.enter("train")
-        time.sleep(3)
-    """
-    assert finish(child(tmp_path, body)) == (0, "", "")
-
-
-def test_a_process_that_was_paused_is_left_alone(tmp_path):
-    """N12: SIGSTOP for longer than the limit, then SIGCONT."""
-    body = """
-    with watchdog(1, 1) as dog:
-        dog.enter("train")
-        print("ready", flush=True)
-        while not select.select([sys.stdin], [], [], 0.02)[0]:
-            dog.beat()
-    """
-    process = child(tmp_path, body)
-    try:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(3)  # a real pause: the kernel's clock is what is tested
-        process.send_signal(signal.SIGCONT)
-    finally:
-        code, out, err = finish(process, "end\n")
-    assert (code, out, err) == (0, "", "")

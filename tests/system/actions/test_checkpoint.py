@@ -1,0 +1,52 @@
+"""The checkpoint action in runs that are killed anywhere: they keep the same."""
+
+import pytest
+
+from official_trainer.actions.checkpoint import CheckpointConfig
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.config.optimization import EMAConfig
+from tests.support import runs, scripted
+
+SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 0.1)
+TOP = CheckpointConfig(monitor="score", max_to_keep=3, template="{step:04d}-{score:.2f}")
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """A run with averages to its end, which tests only read."""
+    model_dir = str(tmp_path_factory.mktemp("unbroken") / "run")
+    scripted.do(model_dir, TOP, scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
+    return model_dir
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [
+        ("training", 70),
+        ("before the save", 20),  # of the action's own: the run's checkpoint of this step is there
+        ("after the save", 70),
+        ("before the row", 20),
+        ("before the row", 70),
+        ("after the row", 60),
+        ("evaluation begins", 60),
+    ],
+)
+def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch, where, step):
+    """C1, N2: the same names, steps and weights as an unbroken run."""
+    options = {"scores": SCORES, "ema": EMAConfig(average_decay=0.5), "checkpoint_interval": 20}
+    scripted.do_killed(monkeypatch, where, step, tmp_path / "run", TOP, **options)
+    assert scripted.kept(tmp_path / "run") == scripted.kept(unbroken)
+    assert runs.differences(f"{tmp_path}/run", unbroken) == []
+
+
+@pytest.mark.parametrize("where", ["before the row", "after the row"])
+def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch, where):
+    """B4: of the run's own best by a named set too: the record is the manifest, written last."""
+    options = {"best_checkpoint_eval_metric": "dev|score", "best_checkpoint_metric_comp": "lower", "train_steps": 20}
+    with scripted.killed(monkeypatch, where, 10):
+        scripted.do(model_dir, scores=(0.5, 0.4), **options)
+    assert committed_steps(f"{model_dir}/best") == (10,)
+    scripted.do(model_dir, scores=(0.5, 0.4), **options)
+    assert committed_steps(f"{model_dir}/best") == (10,)
+    assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.5

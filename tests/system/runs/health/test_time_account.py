@@ -1,0 +1,44 @@
+"""Where the time of a run goes, by real clocks: slow data and slow steps are told apart."""
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from official_trainer.runs.health.time_account import PARTS
+from tests.support.sleepy import do, recorded, time_rows
+
+
+def test_a_slow_map_is_told_of(model_dir, capsys):
+    """N16: the verdict, on the console and in the record, with parts that sum to the wall time."""
+    do(model_dir, "task.input_seconds=0.02", quiet=False)
+    said = capsys.readouterr().out.splitlines()
+    assert said[-3].startswith("finished at step 80")
+    assert said[-2].startswith("time: ")
+    assert said[-1].startswith("input-bound: ")
+    assert not any("wall_seconds" in line for line in said)
+    time = recorded(model_dir)["time"]
+    (attempt,) = time["attempts"]
+    assert attempt["verdict"] == said[-1]
+    assert attempt["input_fraction"] > 0.5
+    assert sum(attempt["fractions"].values()) == pytest.approx(1, abs=0.02)
+    assert sum(attempt["seconds"].values()) == pytest.approx(attempt["wall_seconds"], rel=0.02)
+    assert min(attempt["seconds"][part] for part in ("start", "tracing", "evaluation", "save", "export")) > 0
+    assert attempt["traces"] == time["total"]["traces"] == {"train": 1, "eval": 1}
+    assert attempt["trace_seconds"] > 0
+    assert (attempt["steps"], attempt["examples"]) == (80, 800)
+    rows = time_rows(model_dir)
+    assert [row["step"] for row in rows] == [20, 40, 60, 80]
+    for name in ("examples_per_second", "step_seconds_p50", "step_seconds_p95", "input_fraction", "wall_seconds"):
+        assert all(row[name] > 0 for row in rows)
+    for row in rows:
+        assert sum(row[f"{part}_seconds"] for part in PARTS) == pytest.approx(row["wall_seconds"], rel=0.02)
+    board = EventAccumulator(f"{model_dir}/time").Reload()
+    assert [event.step for event in board.Tensors("examples_per_second")] == [20, 40, 60, 80]
+
+
+def test_slow_steps_are_not_the_inputs_fault(model_dir, capsys):
+    """N16: no verdict where the device is what takes long."""
+    do(model_dir, "task.step_seconds=0.02", quiet=False, mode="train")
+    (attempt,) = recorded(model_dir)["time"]["attempts"]
+    assert attempt["verdict"] is None
+    assert attempt["input_fraction"] < 0.5
+    assert "input-bound" not in capsys.readouterr().out
