@@ -129,7 +129,7 @@ def test_single_batches(data):
 
 
 def test_what_is_computed_is_kerass(data):
-    theirs, ours = both()
+    theirs, ours = lightly(build()), lightly(Program(build()))
     x, y = data
     theirs.train_on_batch(x, y)
     ours.train_on_batch(x, y)
@@ -162,7 +162,8 @@ def test_generators_are_read_once(data):
     assert ours.fit(batches(), **arguments).history == theirs.fit(batches(), **arguments).history
 
 
-def test_inputs_by_name(data):
+@pytest.mark.parametrize("listed", cases([False, True], True))
+def test_inputs_by_name(data, listed):
     """K4: dicts and lists of arrays."""
 
     def two():
@@ -173,12 +174,12 @@ def test_inputs_by_name(data):
         return keras.Model([a, b], outputs)
 
     x, y = data
-    by_name, listed = {"a": x[:, :2], "b": x[:, 2:]}, [x[:, :2], x[:, 2:]]
-    found = [
-        lightly(owner, loss_weights=[1.0, 0.3]).fit(structure, [y, y], shuffle=False, epochs=2, verbose=0).history
-        for owner, structure in ((two(), by_name), (Program(two()), by_name), (Program(two()), listed))
-    ]
-    assert found[1] == found[2] == found[0]
+    structure = [x[:, :2], x[:, 2:]] if listed else {"a": x[:, :2], "b": x[:, 2:]}
+    owners = two(), Program(two())
+    for owner in owners:
+        lightly(owner, loss_weights=[1.0, 0.3])
+    found = [owner.fit(structure, [y, y], shuffle=False, epochs=2, verbose=0).history for owner in owners]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])

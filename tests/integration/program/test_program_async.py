@@ -37,7 +37,7 @@ def arguments(**others):
 def test_two_programs_train_in_one_loop_that_goes_on_meanwhile(tmp_path, keeps):
     """K2: each epoch of both waits for the other's and for the loop, so neither could have the thread to itself."""
     x, y = examples()
-    expected = [lightly(Program(light(seed))).fit(x, y, **arguments()).history for seed in (1, 2)]
+    expected = [lightly(light(seed)).fit(x, y, **arguments()).history for seed in (1, 2)]
     together = threading.Barrier(2)
 
     async def both():
@@ -68,7 +68,7 @@ def test_two_programs_train_in_one_loop_that_goes_on_meanwhile(tmp_path, keeps):
 
 def test_calls_of_one_program_wait_for_each_other():
     x, y = examples()
-    once, twice = lightly(Program(light())), lightly(Program(light()))
+    once, twice = lightly(light()), lightly(Program(light()))
     expected = [once.fit(x, y, **arguments()).history for _ in range(2)]
 
     async def both():

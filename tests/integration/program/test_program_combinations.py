@@ -12,7 +12,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
 from tests.support.cases import cases
-from tests.support.programs import CLASSES, EXAMPLES, FEATURES, Diary, Halves, build, compiled, examples
+from tests.support.programs import CLASSES, EXAMPLES, FEATURES, Diary, Halves, build, examples, light, lightly
 
 X, Y = examples()
 WEIGHTS = np.linspace(0.1, 2, EXAMPLES).astype(np.float32)
@@ -129,20 +129,20 @@ COMBINATIONS = {
     "weights of a validation": (lambda: arrays(sample_weight=WEIGHTS, validation_data=(X[40:], Y[40:], WEIGHTS[40:])),),
     "weighted metrics": (
         lambda: arrays(sample_weight=WEIGHTS, validation_split=0.2),
-        build,
+        light,
         lambda: {"weighted_metrics": ["accuracy"]},
     ),
     "classes as one-hot": (
         lambda: arrays(y=np.eye(CLASSES, dtype=np.float32)[Y], class_weight=CLASS_WEIGHTS),
-        build,
+        light,
         lambda: {"loss": keras.losses.CategoricalCrossentropy(from_logits=True)},
     ),
     "first epoch and frequency": (lambda: arrays(initial_epoch=1, epochs=5, validation_split=0.2, validation_freq=3),),
     "batches of a validation": (lambda: arrays(batch_size=16, validation_split=0.4, validation_batch_size=3),),
     "doubles": (lambda: arrays(x=X.astype(np.float64), y=Y.astype(np.int64)),),
     "tensors": (lambda: arrays(x=tf.constant(X), y=tf.constant(Y)),),
-    "eager": (lambda: arrays(validation_split=0.2), build, lambda: {"run_eagerly": True}),
-    "a decaying rate": (lambda: arrays(epochs=3), build, decaying),
+    "eager": (lambda: arrays(validation_split=0.2), light, lambda: {"run_eagerly": True}),
+    "a decaying rate": (lambda: arrays(epochs=3), light, decaying),
     "recurrent": (lambda: arrays(batch_size=16), recurrent),
     "outputs in a list": (
         lambda: arrays(x=BY_NAME, y=[Y, Y], validation_split=0.2),
@@ -177,7 +177,7 @@ COMBINATIONS = {
     ),
     "dataset and several steps at once": (
         lambda: {"x": dataset(), "validation_data": dataset(), "epochs": 2},
-        build,
+        light,
         lambda: {"steps_per_execution": 3},
     ),
     "dataset that ends in an epoch": (
@@ -187,7 +187,7 @@ COMBINATIONS = {
     "generator with weights": (lambda: {"x": generated(12, X, Y, WEIGHTS), "steps_per_epoch": 3, "epochs": 4},),
     "generator that ends": (
         lambda: {"x": generated(7), "steps_per_epoch": 3, "epochs": 4},
-        build,
+        light,
         lambda: {"steps_per_execution": 2},
     ),
     "generator of one epoch": (lambda: {"x": generated(7)},),
@@ -213,10 +213,10 @@ QUICK = (
 def test_what_comes_of_arguments_is_what_keras_makes_of_them(name):
     """K2, K3, K4, K5: each number of the history to the last bit, and each call with what it is told."""
     arguments, *others = COMBINATIONS[name]
-    make, settings = (*others, *(build, dict)[len(others) :])
+    make, settings = (*others, *(light, dict)[len(others) :])
     found = []
     for owner in (lambda model: model, Program):
-        program, diary = compiled(owner(make()), **settings()), Diary()
+        program, diary = lightly(owner(make()), **settings()), Diary()
         given = arguments()
         given = {"shuffle": False, **given} if "y" in given else given
         history = program.fit(callbacks=[diary], verbose=0, **given)
@@ -236,7 +236,7 @@ def test_several_replicas_are_told_of_as_one():
     found = []
     for owner in (lambda model: model, Program):
         with strategy.scope():
-            program = compiled(owner(with_own_steps()))
+            program = lightly(owner(with_own_steps()))
         given = arrays(batch_size=10, validation_split=0.2, shuffle=False)
         found.append(program.fit(verbose=0, **given).history)
     theirs, ours = found
@@ -254,14 +254,14 @@ def test_there_are_as_many_as_promised():
 def test_who_runs_out_of_data_is_told(caplog):
     """K2: as by Keras, and how much there should have been; nothing of an epoch that was to take all there is."""
     with caplog.at_level(logging.WARNING):
-        compiled(Program(build())).fit(generated(7), steps_per_epoch=3, epochs=4, verbose=0)
+        lightly(Program(light())).fit(generated(7), steps_per_epoch=3, epochs=4, verbose=0)
         assert (
             "the input ran out of data at step 7 of 12, in epoch 3 of 4, and training ends; give steps" in caplog.text
         )
         caplog.clear()
-        compiled(Program(build())).fit(generated(7), verbose=0)
+        lightly(Program(light())).fit(generated(7), verbose=0)
         assert "ran out" not in caplog.text
-        compiled(Program(build())).fit(generated(7), epochs=2, verbose=0)
+        lightly(Program(light())).fit(generated(7), epochs=2, verbose=0)
         assert "ran out of data at step 7, in epoch 1 of 2, and training ends; give steps_per_epoch" in caplog.text
 
 
@@ -276,14 +276,14 @@ def test_data_of_unknown_size_is_read_once_where_that_is_enough(tmp_path):
     spec = tuple(tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in next(generated(1)))
     unknown = tf.data.Dataset.from_generator(batches, output_signature=spec)
     found = []
-    for owner in (build(), Program(build()), Program(build(), str(tmp_path / "run"))):
-        program = compiled(owner)
+    for owner in (light(), Program(light()), Program(light(), str(tmp_path / "run"))):
+        program = lightly(owner)
         history = program.fit(unknown, validation_data=unknown, verbose=0).history
         found.append((history, program.evaluate(unknown, verbose=0), program.predict(unknown, verbose=0).shape))
         assert len(passes) == 4, owner
         passes.clear()
     assert found[1] == found[2] == found[0]
-    program = compiled(Program(build()))
+    program = lightly(Program(light()))
     program.fit(unknown, epochs=3, verbose=0)
     assert program.model.optimizer.iterations.numpy() == 21
     assert len(passes) == 4
@@ -294,7 +294,7 @@ def test_a_run_whose_data_has_ended_is_done(tmp_path, validated):
     """K2, K6: the same call again trains nothing and says the same."""
     found = []
     for _ in range(2):
-        program = compiled(Program(build(), str(tmp_path / "run")))
+        program = lightly(Program(light(), str(tmp_path / "run")))
         validation = {"validation_data": dataset().take(1)} if validated else {}
         history = program.fit(dataset(), steps_per_epoch=3, epochs=4, verbose=0, **validation)
         rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
