@@ -42,8 +42,7 @@ def data():
 def build(units=1, seed=1):
     keras.utils.set_random_seed(seed)
     inputs = keras.Input([FEATURES])
-    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(inputs)
-    return keras.Model(inputs, keras.layers.Dense(units, name="out")(hidden))
+    return keras.Model(inputs, keras.layers.Dense(units, kernel_regularizer="l2", name="out")(inputs))
 
 
 def two_outputs(as_dict=False):
@@ -751,19 +750,25 @@ class Falling(keras.callbacks.Callback):
         self.model.layers[-1].bias.assign([float(epoch)])
 
 
-def fall(callback, rate=0.0):
-    """Returns what a fit gives whose rewards fall from the first epoch on."""
-    program = rewarded(optimizer=keras.optimizers.SGD(rate))
+@pytest.fixture(scope="module")
+def fall():
+    """Returns a function that returns what a fit gives whose rewards fall from the first epoch on."""
+    program = rewarded(optimizer=keras.optimizers.SGD(0.0))
     x = examples()[0]
     arguments = {"validation_data": (x, 0 * x[:, :1]), "epochs": 5, "verbose": 0}
-    return program.fit(x, 0 * x[:, :1], callbacks=[Falling(), callback], **arguments)
+
+    def fit(callback, rate=0.0):
+        program.model.optimizer.learning_rate.assign(rate)
+        return program.fit(x, 0 * x[:, :1], callbacks=[Falling(), callback], **arguments)
+
+    return fit
 
 
 STOPPERS = {"auto": ("val_reward", "auto", 3), "min": ("val_reward", "min", 5), "loss": ("val_loss", "auto", 3)}
 
 
 @pytest.mark.parametrize("name", cases(list(STOPPERS), "auto", "min"))
-def test_early_stopping_maximises_rewards(name):
+def test_early_stopping_maximises_rewards(fall, name):
     """K1: an attribute `mode` that is "min" stays; EarlyStopping does not keep its argument."""
     monitor, mode, epochs = STOPPERS[name]
     callback = keras.callbacks.EarlyStopping(monitor, patience=2, min_delta=0.01, mode=mode)
@@ -776,7 +781,7 @@ def test_early_stopping_maximises_rewards(name):
 
 
 @pytest.mark.parametrize("mode", cases(["auto", "min"], "auto"))
-def test_checkpoints_keep_the_largest_reward(tmp_path, mode):
+def test_checkpoints_keep_the_largest_reward(fall, tmp_path, mode):
     """K1"""
     pattern = str(tmp_path / "{epoch}.h5")
     callback = keras.callbacks.ModelCheckpoint(pattern, monitor="val_reward", save_best_only=True, mode=mode)
@@ -786,7 +791,7 @@ def test_checkpoints_keep_the_largest_reward(tmp_path, mode):
     assert found == ([1] if mode == "auto" else [1, 2, 3, 4, 5])
 
 
-def test_a_checkpoint_keeps_the_threshold_it_was_given(tmp_path):
+def test_a_checkpoint_keeps_the_threshold_it_was_given(fall, tmp_path):
     """K1"""
     settings = {"monitor": "val_reward", "save_best_only": True, "initial_value_threshold": 100.0}
     fall(keras.callbacks.ModelCheckpoint(str(tmp_path / "x.h5"), **settings))
@@ -794,14 +799,14 @@ def test_a_checkpoint_keeps_the_threshold_it_was_given(tmp_path):
 
 
 @pytest.mark.parametrize("mode", cases(["auto", "min"], "auto"))
-def test_a_rate_is_reduced_when_rewards_stop_rising(mode):
+def test_a_rate_is_reduced_when_rewards_stop_rising(fall, mode):
     """K1"""
     callback = keras.callbacks.ReduceLROnPlateau("val_reward", factor=0.5, patience=1, mode=mode)
     rate = fall(callback, rate=1e-9).history["lr"][-1]
     assert rate == pytest.approx(1e-9 / 8 if mode == "auto" else 1e-9)
 
 
-def test_a_callback_that_is_changed_is_named(caplog):
+def test_a_callback_that_is_changed_is_named(fall, caplog):
     """K1: EarlyStopping does not keep `mode`, so both a guess and "min" are changed, with a warning."""
     callback = keras.callbacks.EarlyStopping("val_reward", patience=2, mode="min")
     assert len(fall(callback).epoch) == 3

@@ -16,7 +16,7 @@ from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
 from official_trainer.tracking.csv import CsvConfig
 from tests.support.killed_fits import check_goes_on, keep, killers
-from tests.support.programs import CLASSES, FEATURES, compiled, examples
+from tests.support.programs import CLASSES, FEATURES, examples, lightly
 
 X, Y = (array[:48] for array in examples())
 IN_THREE = TrainerConfig(gradient_accumulation_steps=3)
@@ -31,7 +31,7 @@ def build():
 
 
 def program(model_dir=None, make=build, compiling=(), **sections):
-    return compiled(Program(make, model_dir, **sections), **dict(compiling))
+    return lightly(Program(make, model_dir, **sections), **dict(compiling))
 
 
 def fit(owner, **arguments):
@@ -49,6 +49,13 @@ def weights(owner):
     return owner.model.get_weights()
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """Returns the history and the weights of a fit without any section."""
+    owner = program()
+    return fit(owner), weights(owner)
+
+
 @pytest.mark.parametrize(
     ("settings", "rtol"),
     [
@@ -60,9 +67,9 @@ def weights(owner):
     ],
     ids=["accumulated", "accumulated by XLA", "mirrored", "jit_compile", "float16"],
 )
-def test_the_numbers_stay_what_they_are(settings, rtol):
+def test_the_numbers_stay_what_they_are(plain, settings, rtol):
     """K6, G14: micro-batches, replicas, XLA and precision change how a step is computed, not what it is."""
-    assert_alike(fit(program(**settings)), fit(program()), rtol)
+    assert_alike(fit(program(**settings)), plain[0], rtol)
 
 
 @pytest.mark.full
@@ -102,9 +109,9 @@ def test_the_seed_decides_the_weights_that_a_function_gives():
     assert (first[0] != other[0]).any()
 
 
-def test_averaged_weights_are_those_evaluated_and_predicted_with():
+def test_averaged_weights_are_those_evaluated_and_predicted_with(plain):
     """K6, K3: the averages by hand, and training with the weights themselves."""
-    owner, plain = program(trainer=TrainerConfig(optimizer_config=EMA)), program()
+    owner, other = program(trainer=TrainerConfig(optimizer_config=EMA)), program()
     kept = []
 
     class Keeping(keras.callbacks.Callback):
@@ -113,17 +120,17 @@ def test_averaged_weights_are_those_evaluated_and_predicted_with():
 
     start = weights(owner)
     fit(owner, callbacks=[Keeping()])
-    fit(plain)
-    for found, expected in zip(weights(owner), weights(plain), strict=True):
+    for found, expected in zip(weights(owner), plain[1], strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     averages = start
     for step, values in enumerate(kept, start=1):
         decay = min(0.9, (1 + step) / (10 + step))
         averages = [decay * a + (1 - decay) * v for a, v in zip(averages, values, strict=True)]
-    plain.model.set_weights(averages)
-    assert owner.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-5)
-    np.testing.assert_allclose(owner.predict(X, verbose=0), plain.predict(X, verbose=0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(owner.predict_on_batch(X), plain.predict(X, verbose=0), rtol=1e-4, atol=1e-6)
+    other.model.set_weights(averages)
+    assert owner.evaluate(X, Y, verbose=0) == pytest.approx(other.evaluate(X, Y, verbose=0), rel=1e-5)
+    expected = other.predict(X, verbose=0)
+    np.testing.assert_allclose(owner.predict(X, verbose=0), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(owner.predict_on_batch(X), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.full
