@@ -8,29 +8,14 @@ import threading
 import numpy as np
 import pytest
 
-from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.program import BusyError, Program
+from tests.support.async_fits import AfterEpochs, arguments, cancelled
 from tests.support.cases import cases
 from tests.support.programs import examples, light, lightly
 
 SECONDS = 120
 """After which a wait in another thread means that nobody will ever answer."""
-
-
-class AfterEpochs(keras.callbacks.Callback):
-    """Calls a function after each epoch, in the thread that trains."""
-
-    def __init__(self, function):
-        super().__init__()
-        self._function = function
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._function(epoch)
-
-
-def arguments(**others):
-    return {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0, **others}
 
 
 @pytest.mark.parametrize("keeps", cases([False, True], False))
@@ -90,30 +75,6 @@ def test_a_strategy_is_that_of_the_model():
         call = program.fit_async(x, y, **arguments()) if is_async else None
         found.append((asyncio.run(call) if is_async else program.fit(x, y, **arguments())).history)
     assert found[0] == found[1]
-
-
-def cancelled(program, *, epochs, after):
-    """Trains until epoch `after` ends, then cancels; returns once the task has ended."""
-    x, y = examples()
-
-    async def run():
-        loop, reached = asyncio.get_running_loop(), asyncio.Event()
-
-        def epoch_ended(epoch):
-            if epoch == after:
-                loop.call_soon_threadsafe(reached.set)
-
-        task = asyncio.ensure_future(
-            program.fit_async(x, y, callbacks=[AfterEpochs(epoch_ended)], **arguments(epochs=epochs, shuffle=True))
-        )
-        await reached.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
-
-
 
 
 def test_without_a_run_directory_a_cancelled_program_can_be_used_again():

@@ -12,7 +12,19 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
 from tests.support.cases import cases
-from tests.support.programs import CLASSES, EXAMPLES, FEATURES, Diary, Halves, build, examples, light, lightly
+from tests.support.programs import (
+    CLASSES,
+    EXAMPLES,
+    FEATURES,
+    Diary,
+    Halves,
+    build,
+    examples,
+    generated,
+    light,
+    lightly,
+    with_own_steps,
+)
 
 X, Y = examples()
 WEIGHTS = np.linspace(0.1, 2, EXAMPLES).astype(np.float32)
@@ -28,13 +40,6 @@ def dataset(*arrays):
     return tf.data.Dataset.from_tensor_slices(arrays or (X, Y)).batch(8)
 
 
-def generated(count, *arrays):
-    """Yields batches of ten, over and over."""
-    for number in range(count):
-        rows = slice(number * 10 % EXAMPLES, number * 10 % EXAMPLES + 10)
-        yield tuple(array[rows] for array in arrays or (X, Y))
-
-
 def two(named=False):
     """Two inputs, and two outputs, in a list or by name."""
     keras.utils.set_random_seed(1)
@@ -44,46 +49,12 @@ def two(named=False):
     return keras.Model({"a": a, "b": b}, outputs if named else list(outputs.values()))
 
 
-class OwnSteps(keras.Model):
-    """Has steps of its own, which return a metric and another number."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense, self.mean = keras.layers.Dense(CLASSES), keras.metrics.Mean("mean")
-
-    @property
-    def metrics(self):
-        return [self.mean]
-
-    def call(self, x, training=None):
-        return self.dense(x)
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x), from_logits=True))
-        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-        self.mean.update_state(loss)
-        return {"mean": self.mean.result(), "last": loss * 2}
-
-    def test_step(self, data):
-        self.mean.update_state(tf.reduce_mean(self(data[0])))
-        return {"mean": self.mean.result()}
-
-
 class OwnResults(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
         return 2 * super().compute_loss(x, y, y_pred, sample_weight)
 
     def compute_metrics(self, x, y, y_pred, sample_weight):
         return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": tf.reduce_max(y_pred)}
-
-
-def with_own_steps():
-    keras.utils.set_random_seed(1)
-    model = OwnSteps()
-    model(X[:2])
-    return model
 
 
 def with_own_results():
@@ -229,23 +200,6 @@ def test_what_comes_of_arguments_is_what_keras_makes_of_them(name):
         np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-8)  # the graphs around the steps differ
 
 
-def test_several_replicas_are_told_of_as_one():
-    """K2, K5: with validations; a number that each replica has for itself is the mean of them, Keras's their sum."""
-    # Without collectives: those of two strategies over the same devices would confuse each other.
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
-    found = []
-    for owner in (lambda model: model, Program):
-        with strategy.scope():
-            program = lightly(owner(with_own_steps()))
-        given = arrays(batch_size=10, validation_split=0.2, shuffle=False)
-        found.append(program.fit(verbose=0, **given).history)
-    theirs, ours = found
-    assert ours.keys() == theirs.keys()
-    for name, values in theirs.items():
-        scale = 2 if name == "last" else 1
-        assert [value * scale for value in ours[name]] == pytest.approx(values, rel=1e-5)
-
-
 def test_there_are_as_many_as_promised():
     """K2: distinct ones, with those of `test_program.py`."""
     assert len(COMBINATIONS) >= 20
@@ -263,30 +217,6 @@ def test_who_runs_out_of_data_is_told(caplog):
         assert "ran out" not in caplog.text
         lightly(Program(light())).fit(generated(7), epochs=2, verbose=0)
         assert "ran out of data at step 7, in epoch 1 of 2, and training ends; give steps_per_epoch" in caplog.text
-
-
-def test_data_of_unknown_size_is_read_once_where_that_is_enough(tmp_path):
-    """K2, K4: as by Keras; only several epochs of training have their batches counted first."""
-    passes = []
-
-    def batches():
-        passes.append(len(passes))
-        yield from generated(7)
-
-    spec = tuple(tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in next(generated(1)))
-    unknown = tf.data.Dataset.from_generator(batches, output_signature=spec)
-    found = []
-    for owner in (light(), Program(light()), Program(light(), str(tmp_path / "run"))):
-        program = lightly(owner)
-        history = program.fit(unknown, validation_data=unknown, verbose=0).history
-        found.append((history, program.evaluate(unknown, verbose=0), program.predict(unknown, verbose=0).shape))
-        assert len(passes) == 4, owner
-        passes.clear()
-    assert found[1] == found[2] == found[0]
-    program = lightly(Program(light()))
-    program.fit(unknown, epochs=3, verbose=0)
-    assert program.model.optimizer.iterations.numpy() == 21
-    assert len(passes) == 4
 
 
 @pytest.mark.parametrize("validated", cases([True, False], True))

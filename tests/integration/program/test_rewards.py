@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from official_trainer.lazy import keras, tf
 from official_trainer.program import (
@@ -22,16 +21,21 @@ from official_trainer.program import (
 from official_trainer.tasks import metrics
 from tests.support.cases import cases
 from tests.support.killed_fits import check_goes_on, keep, killers
-from tests.support.toy import strategy_of
+from tests.support.rewards import (
+    ESTIMATORS,
+    EXAMPLES,
+    FEATURES,
+    assert_alike,
+    build,
+    closeness,
+    examples,
+    is_right,
+    rewarded,
+    under_a_strategy,
+    weights_of,
+)
 
-EXAMPLES, FEATURES, CLASSES = 50, 6, 3
 NOT_A_REWARD = "a reward is a function of (y_true, y_pred) that returns a number for each example"
-
-
-def examples():
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
-    return x, (x[:, :1] > 0).astype(np.float32) + x[:, 1:2]
 
 
 @pytest.fixture(scope="module")
@@ -39,43 +43,11 @@ def data():
     return examples()
 
 
-def build(units=1, seed=1):
-    keras.utils.set_random_seed(seed)
-    inputs = keras.Input([FEATURES])
-    return keras.Model(inputs, keras.layers.Dense(units, kernel_regularizer="l2", name="out")(inputs))
-
-
 def two_outputs(as_dict=False):
     keras.utils.set_random_seed(1)
     inputs = keras.Input([FEATURES])
     outputs = [keras.layers.Dense(1, name=name)(inputs) for name in ("left", "right")]
     return keras.Model(inputs, dict(zip(("left", "right"), outputs, strict=True)) if as_dict else outputs)
-
-
-@keras.saving.register_keras_serializable("tests")
-def closeness(y_true, y_pred):
-    return -tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
-
-
-@keras.saving.register_keras_serializable("tests")
-def is_right(y_true, y_pred):
-    chosen = y_pred if np.ndim(y_pred) == 0 else np.argmax(y_pred)
-    return 1.0 if chosen == y_true else 0.0
-
-
-def rewarded(model=None, model_dir=None, **settings):
-    program = Program(build() if model is None else model, model_dir)
-    program.compile(**{"optimizer": "sgd", "reward": closeness, **settings})
-    return program
-
-
-def weights_of(program):
-    return program.model.get_weights()
-
-
-def assert_alike(found, expected, rtol=1e-5):
-    for value, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(value, other, rtol=rtol, atol=1e-6)
 
 
 # What is maximised.
@@ -251,30 +223,6 @@ def test_steps_that_are_not_traced(data):
     assert found.fit(*data, **arguments).history["reward"] == pytest.approx(
         expected.fit(*data, **arguments).history["reward"], rel=1e-5
     )
-
-
-def under_a_strategy(units=1, rate=0.01, **settings):
-    with strategy_of("mirrored2").scope():
-        return rewarded(build(units), optimizer=keras.optimizers.SGD(rate), **settings)
-
-
-def test_replicas_share_a_reward(data):
-    """K1: two replicas train as one does."""
-    arguments = {"batch_size": 10, "shuffle": False, "verbose": 0, "epochs": 2}
-    expected, found = rewarded(), under_a_strategy()
-    numbers = [program.fit(*data, **arguments).history for program in (expected, found)]
-    assert_alike(weights_of(found), weights_of(expected))
-    assert numbers[1]["reward"] == pytest.approx(numbers[0]["reward"], rel=1e-5)
-    assert numbers[1]["loss"] == pytest.approx(numbers[0]["loss"], rel=1e-5)
-
-
-@pytest.mark.full
-def test_replicas_draw_each_for_themselves(data):
-    """K1"""
-    program = under_a_strategy(2, 0.5, reward=PythonReward(is_right), reward_estimator=ScoreFunction())
-    y = (data[0][:, 0] > 0).astype(np.int32)
-    history = program.fit(data[0], y, batch_size=10, epochs=10, verbose=0).history
-    assert history["reward"][-1] > history["reward"][0] + 0.2
 
 
 def test_other_weights_are_not_tried_on_several_replicas():
@@ -637,33 +585,6 @@ def test_a_sequence_is_drawn_step_by_step():
 def test_a_class_needs_another_one(data):
     with pytest.raises(RewardError, match=r"the output 'out' has the shape \(None, 1\), but sampling needs"):
         rewarded(reward="accuracy", reward_estimator=ScoreFunction()).fit(*data, verbose=0)
-
-
-ESTIMATORS = {
-    "score": (ScoreFunction(samples=4), 0.02),
-    "evolution": (EvolutionStrategies(population=32, sigma=0.1), 0.02),
-}
-
-
-@pytest.mark.parametrize("name", cases(list(ESTIMATORS), "score"))
-def test_digits_are_learned_from_being_told_right_or_wrong(name):
-    """K1: a reward of Python, 1 for the right class; chance is 0.1."""
-    estimator, rate = ESTIMATORS[name]
-    x, y = load_digits(return_X_y=True)
-    x, y = (x / 16).astype(np.float32), y.astype(np.int32)
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input([64])
-    program = Program(keras.Model(inputs, keras.layers.Dense(10)(inputs)))
-    program.compile(
-        keras.optimizers.Adam(rate),
-        reward=PythonReward(is_right),
-        reward_estimator=estimator,
-        metrics=["accuracy"],
-    )
-    assert program.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] < 0.2
-    history = program.fit(x, y, batch_size=64, epochs=3, validation_split=0.2, verbose=0).history
-    assert history["val_accuracy"][-1] > 0.4
-    assert history["val_reward"][-1] == pytest.approx(history["val_accuracy"][-1])
 
 
 class Judge:

@@ -10,7 +10,6 @@ import pytest
 from official_trainer.actions.early_stopping import EarlyStoppingConfig
 from official_trainer.config import ConfigError, ExportConfig, OptimizationConfig, RuntimeConfig, TrainerConfig
 from official_trainer.config.optimization import EMAConfig, LrConfig
-from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
@@ -192,24 +191,6 @@ def test_examples_are_counted_in_the_record(tmp_path):
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["time"]["total"]["examples"] == 2 * len(X)
     assert record["time"]["attempts"][0]["examples_per_second"] > 0
-
-
-def test_a_batch_that_is_not_finite_is_gone_past(tmp_path):
-    """K6: `recovery_…`; epochs that are done again are in the history once."""
-    bad = X.copy()
-    bad[25] = np.nan  # in batch 2 of each epoch
-
-    def train(trials, name):
-        owner = program(str(tmp_path / name), trainer=TrainerConfig(recovery_max_trials=trials, checkpoint_interval=2))
-        arguments = {"batch_size": 12, "epochs": 2, "shuffle": False, "verbose": 0}
-        return owner.fit(bad, Y, validation_data=(X, Y), **arguments), owner
-
-    with pytest.raises(NonFiniteError, match="training loss is nan"):
-        train(0, "given up")
-    history, owner = train(4, "gone on")
-    assert history.epoch == [0, 1]
-    assert all(len(values) == 2 and np.isfinite(values).all() for values in history.history.values())
-    assert all(np.isfinite(weight).all() for weight in weights(owner))
 
 
 @pytest.mark.full

@@ -1,27 +1,14 @@
 """Whole runs of fit on two replicas."""
 
 from __future__ import annotations
+
 import numpy as np
 import pytest
+
 from official_trainer.lazy import keras, tf
-from official_trainer.program import Program
 from tests.support.cases import cases
-from tests.support.programs import CLASSES, FEATURES, examples, lightly
-from tests.support.toy import strategy_of
-
-
-X, Y = examples()
-
-
-def build():
-    pixels = keras.Input([FEATURES])
-    return keras.Model(pixels, keras.layers.Dense(CLASSES, kernel_regularizer="l2")(pixels))
-
-
-def on(strategy, make=build, model_dir=None, **settings):
-    keras.utils.set_random_seed(1)
-    with strategy_of(strategy).scope():
-        return lightly(Program(make(), model_dir), **settings)
+from tests.support.programs import CLASSES, FEATURES
+from tests.support.replicas import X, Y, assert_alike, on
 
 
 def test_callbacks_and_a_step_of_the_models_own(tmp_path):
@@ -53,3 +40,40 @@ def test_callbacks_and_a_step_of_the_models_own(tmp_path):
     assert counts.seen == [1, 2, 3, -3, 4, 5, 6, -3]
     again = on("mirrored2", own, str(tmp_path / "run"))
     assert again.fit(X, Y, validation_data=(X, Y), **arguments).history == history
+
+
+@pytest.mark.parametrize("batch_size", cases([10, 7], 7))
+@pytest.mark.parametrize("shuffle", cases([False, True, "batch"], True))
+def test_two_replicas_train_like_one(shuffle, batch_size):
+    """K2, T16: also where the last batch of an epoch is smaller, odd, or one example for two replicas."""
+    arguments = {"batch_size": batch_size, "shuffle": shuffle, "epochs": 3, "verbose": 0, "validation_split": 0.3}
+    one, two = on("off"), on("mirrored2")
+    assert_alike(two.fit(X[:43], Y[:43], **arguments).history, one.fit(X[:43], Y[:43], **arguments).history)
+    assert two.evaluate(X, Y, batch_size=batch_size, verbose=0) == pytest.approx(
+        one.evaluate(X, Y, batch_size=batch_size, verbose=0), rel=1e-6
+    )
+    found, expected = (each.predict(X, batch_size=batch_size, verbose=0) for each in (two, one))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_replica_without_an_example_changes_nothing():
+    """K2: layers with statistics of batches stay finite."""
+
+    def normalising():
+        pixels = keras.Input([FEATURES])
+        return keras.Model(pixels, keras.layers.Dense(CLASSES)(keras.layers.BatchNormalization()(pixels)))
+
+    program = on("mirrored2", normalising)
+    history = program.fit(X[:41], Y[:41], batch_size=8, epochs=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert all(np.isfinite(weight).all() for weight in program.model.get_weights())
+    assert np.isfinite(program.train_on_batch(X[:1], Y[:1])).all()
+
+
+@pytest.mark.full
+def test_batches_of_a_dataset_are_divided():
+    """K4"""
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(9)
+    arguments = {"epochs": 2, "verbose": 0, "validation_data": dataset.take(2)}
+    one, two = on("off"), on("mirrored2")
+    assert_alike(two.fit(dataset, **arguments).history, one.fit(dataset, **arguments).history)

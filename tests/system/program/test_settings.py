@@ -1,0 +1,32 @@
+"""Sections of an experiment's config beside Keras's arguments, in whole runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from official_trainer.config import TrainerConfig
+from official_trainer.engine.recovery import NonFiniteError
+from official_trainer.program import Program
+from tests.support.programs import examples, light, lightly
+
+X, Y = (array[:48] for array in examples())
+
+
+def test_a_batch_that_is_not_finite_is_gone_past(tmp_path):
+    """K6: `recovery_…`; epochs that are done again are in the history once."""
+    bad = X.copy()
+    bad[25] = np.nan  # in batch 2 of each epoch
+
+    def train(trials, name):
+        settings = TrainerConfig(recovery_max_trials=trials, checkpoint_interval=2)
+        owner = lightly(Program(light, str(tmp_path / name), trainer=settings))
+        arguments = {"batch_size": 12, "epochs": 2, "shuffle": False, "verbose": 0}
+        return owner.fit(bad, Y, validation_data=(X, Y), **arguments), owner
+
+    with pytest.raises(NonFiniteError, match="training loss is nan"):
+        train(0, "given up")
+    history, owner = train(4, "gone on")
+    assert history.epoch == [0, 1]
+    assert all(len(values) == 2 and np.isfinite(values).all() for values in history.history.values())
+    assert all(np.isfinite(weight).all() for weight in owner.model.get_weights())
