@@ -21,8 +21,13 @@ STEPS = 5
 
 def fit(program, *callbacks, **arguments):
     x, y = examples()
-    given = {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0, "validation_data": (x[40:], y[40:])}
+    given = {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0}
     return program.fit(x[:40], y[:40], callbacks=list(callbacks), **{**given, **arguments})
+
+
+def fit_validated(program, *callbacks, **arguments):
+    x, y = examples()
+    return fit(program, *callbacks, validation_data=(x[40:], y[40:]), **arguments)
 
 
 def saved(folder):
@@ -83,7 +88,7 @@ def keeping(tmp_path_factory):
         name: ProgramCheckpoint(tmp_path_factory.mktemp("kept") / "{epoch}", monitor="val_score", **settings)
         for name, (settings, _) in KEPT.items()
     }
-    fit(program, *callbacks.values(), following, epochs=6)
+    fit_validated(program, *callbacks.values(), following, epochs=6)
     return callbacks
 
 
@@ -99,7 +104,9 @@ def test_the_best_value_survives_by_itself(tmp_path):
     """C2: another process, with a callback that knows nothing, keeps what was better before."""
     for values in ([0.5, 0.9, 0.8], [0.85, 0.95, 0.1]):
         program, following = scripted(values, direction="max")
-        fit(program, ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True), following)
+        fit_validated(
+            program, ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True), following
+        )
         (path,) = Path(tmp_path).glob("best/*.manifest.json")
         assert f'"value": {np.float32(max(values)).item()}' in path.read_text()
 
@@ -147,7 +154,7 @@ def test_a_step_that_ends_an_epoch_is_saved_before_the_next_begins(tmp_path):
 def test_epochs_without_a_validation_are_not_compared(tmp_path):
     """C1"""
     callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor="val_loss", max_to_keep=9)
-    fit(lightly(Program(light())), callback, epochs=5, validation_freq=2)
+    fit_validated(lightly(Program(light())), callback, epochs=5, validation_freq=2)
     assert list(saved(tmp_path)) == ["2", "4"]
 
 
@@ -160,7 +167,7 @@ def test_several_may_share_a_directory(tmp_path):
     newest = ProgramCheckpoint(tmp_path / "newest")
     best = ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True)
     both = ProgramCheckpoint(tmp_path / "{step:03d}", max_to_keep=2)
-    fit(program, newest, best, both, following)
+    fit_validated(program, newest, best, both, following)
     (tmp_path / "mine" / "file").unlink()
     for name in ("mine", "empty"):
         (tmp_path / name).rmdir()  # fails unless it is there, with nothing else in it
@@ -219,7 +226,7 @@ def test_what_fit_cannot_give_is_refused_before_the_first_step(tmp_path, argumen
     before = program.model.get_weights()
     filepath = tmp_path / arguments.pop("filepath", "{step}")
     with pytest.raises(error, match=message):
-        fit(program, ProgramCheckpoint(filepath, **arguments))
+        fit_validated(program, ProgramCheckpoint(filepath, **arguments))
     assert all((a == b).all() for a, b in zip(program.model.get_weights(), before, strict=True))
     assert not list(tmp_path.iterdir())
 
@@ -256,7 +263,7 @@ def test_under_keras_alone_it_says_where_it_belongs(tmp_path):
 def test_it_tells_what_it_does(tmp_path, capsys):
     program, following = scripted([0.5, 0.4], direction="max")
     callback = ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True, verbose=1)
-    fit(program, callback, following, epochs=2)
+    fit_validated(program, callback, following, epochs=2)
     said = capsys.readouterr().out
     assert f"Epoch 1, step 5: val_score is 0.50000, saving to {tmp_path}/best" in said
     assert "Epoch 2, step 10: val_score is 0.40000, not saved: not among those to keep" in said
@@ -267,7 +274,7 @@ def test_it_tells_what_it_does(tmp_path, capsys):
 
 def test_a_whole_program_goes_on(tmp_path):
     """C5: with its optimizer and its step, and as if it had never been away."""
-    template = tmp_path / "{epoch:02d}-{val_loss:.2f}"
+    template = tmp_path / "{epoch:02d}-{loss:.2f}"
     whole = compiled(Program(build()))
     fit(whole, ProgramCheckpoint(template), epochs=2)
     fit(whole, epochs=4, initial_epoch=2)

@@ -176,7 +176,6 @@ QUICK = (
     "more steps",
     "dataset that ends in an epoch",
     "generator that ends",
-    "sequence in part",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
 
@@ -626,20 +627,27 @@ def _none(y_true, y_pred):
     return None
 
 
+FAILING = {
+    "stops": (_failing, "reward '_failing' has failed: "),
+    "words": (
+        _waiting,
+        "reward '_waiting' has failed: RewardError: it returned 'good' for an example; it must return a number",
+    ),
+    "none": (PythonReward(_none), "reward '_none' has failed: RewardError: it returned None for an example"),
+    "divides": (PythonReward(lambda t, p: 1 / 0), "reward '<lambda>' has failed: ZeroDivisionError: division by zero"),
+}
+
+
 @pytest.mark.parametrize(
-    ("reward", "message"),
-    [
-        (_failing, "reward '_failing' has failed: "),
-        (
-            _waiting,
-            "reward '_waiting' has failed: RewardError: it returned 'good' for an example; it must return a number",
-        ),
-        (PythonReward(_none), "reward '_none' has failed: RewardError: it returned None for an example"),
-        (PythonReward(lambda t, p: 1 / 0), "reward '<lambda>' has failed: ZeroDivisionError: division by zero"),
-    ],
+    ("name", "method"),
+    cases(
+        list(itertools.product(FAILING, ["fit", "train_on_batch", "evaluate", "eager fit"])),
+        *(("stops", "fit"), ("words", "train_on_batch"), ("none", "evaluate"), ("divides", "eager fit")),
+        ("stops", "evaluate"),
+    ),
 )
-@pytest.mark.parametrize("method", cases(["fit", "train_on_batch", "evaluate", "eager fit"], "fit"))
-def test_a_reward_that_fails_says_so(data, reward, message, method):
+def test_a_reward_that_fails_says_so(data, name, method):
+    reward, message = FAILING[name]
     eager, _, method = method.rpartition(" ")
     program = rewarded(build(2), reward=reward, reward_estimator=ScoreFunction(), run_eagerly=bool(eager))
     arguments = {} if "batch" in method else {"verbose": 0}

@@ -153,13 +153,12 @@ def test_a_second_fit_goes_on_with_the_averages():
 
 
 def test_a_run_directory_is_kept_as_the_trainer_section_says(tmp_path):
-    """K6: how many checkpoints and where, the best one, trackers, actions, exports, and examples in the record."""
+    """K6: how many checkpoints and where, the best one, trackers, and examples in the record."""
     settings = TrainerConfig(
         checkpoint_interval=2,
         max_to_keep=2,
         best_checkpoint_eval_metric="loss",
         best_checkpoint_metric_comp="lower",
-        export=ExportConfig(at_end=True, best=True),
         trackers=(CsvConfig(),),
     )
     run = tmp_path / "run"
@@ -168,8 +167,6 @@ def test_a_run_directory_is_kept_as_the_trainer_section_says(tmp_path):
     assert sorted(path.name for path in run.glob("*.manifest.json")) == ["ckpt-8.manifest.json", "ckpt-9.manifest.json"]
     record = json.loads((run / "run.json").read_text())
     assert record["best"]["metric"] == "loss"
-    assert (run / "export" / "saved_model" / "saved_model.pb").exists()
-    assert list((run / "export" / "best").iterdir())
     assert list(run.glob("**/*.csv"))
     best = record["best"]["value"]
     owner.evaluate(X[:3], Y[:3], verbose=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from official_trainer.config import TrainerConfig
+from official_trainer.config import ExportConfig, TrainerConfig
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.program import Program
 from tests.support.programs import examples, light, lightly
@@ -30,3 +30,18 @@ def test_a_batch_that_is_not_finite_is_gone_past(tmp_path):
     assert history.epoch == [0, 1]
     assert all(len(values) == 2 and np.isfinite(values).all() for values in history.history.values())
     assert all(np.isfinite(weight).all() for weight in owner.model.get_weights())
+
+
+def test_models_are_exported_as_the_trainer_section_says(tmp_path):
+    """K6: the best one, and the one at the end."""
+    settings = TrainerConfig(
+        checkpoint_interval=2,
+        best_checkpoint_eval_metric="loss",
+        best_checkpoint_metric_comp="lower",
+        export=ExportConfig(at_end=True, best=True),
+    )
+    run = tmp_path / "run"
+    owner = lightly(Program(light, str(run), trainer=settings))
+    owner.fit(X, Y, batch_size=12, epochs=3, validation_split=0.25, verbose=0)
+    assert (run / "export" / "saved_model" / "saved_model.pb").exists()
+    assert list((run / "export" / "best").iterdir())
