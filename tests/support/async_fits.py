@@ -9,6 +9,9 @@ import pytest
 from official_trainer.lazy import keras
 from tests.support.programs import examples
 
+SECONDS = 120
+"""After which a wait in another thread means that nobody will ever answer."""
+
 
 class AfterEpochs(keras.callbacks.Callback):
     """Calls a function after each epoch, in the thread that trains."""

@@ -10,7 +10,7 @@ import pytest
 
 from experiments import digits
 from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, TaskConfig
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import keras
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
 from official_trainer.program.experiment import ExperimentModel
 from official_trainer.tasks import registry
@@ -97,17 +97,6 @@ def test_data_that_ends_with_each_epoch_begins_again():
     assert (trainer.train_steps, trainer.train_epochs, trainer.on_data_end) == (8, None, "repeat")
 
 
-def test_its_own_data_is_as_long_as_before_after_other_data():
-    """K2: an epoch of the experiment's data, after data was passed to a call."""
-    program, callback = mlp(), keras.callbacks.Callback()
-    (images, labels), _ = digits.load_digits(0.2)
-    program.fit(verbose=0, callbacks=[callback])
-    expected = callback.params["steps"]
-    program.fit(images[:128], labels[:128], batch_size=64, verbose=0)
-    program.fit(verbose=0, callbacks=[callback])
-    assert callback.params["steps"] == expected
-
-
 def test_callbacks_stop_it_and_the_config_says_where():
     """K5"""
     stopper = keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=100.0, patience=1)
@@ -190,15 +179,3 @@ def test_checkpoints_under_names_of_an_experiment(tmp_path):
     assert Path(kept).name == f"{number + 1:02d}-{history['val_accuracy'][number]:.2f}"
     with pytest.raises(ArgumentError, match="monitor: there is no 'val_accurcy' after an epoch; there are loss"):
         program.fit(epochs=1, callbacks=[ProgramCheckpoint(f"{tmp_path}/{{epoch}}", monitor="val_accurcy")])
-
-
-def test_a_replica_without_an_example_counts_for_nothing():
-    """K6, N17: the last batch has one example, for two replicas."""
-    generator = np.random.default_rng(0)
-    pixels, digit = generator.random((9, 8, 8, 1), np.float32), np.arange(9)
-    dataset = tf.data.Dataset.from_tensor_slices((pixels, digit)).batch(8)
-    found = [
-        mlp(params_override=f"runtime.distribution_strategy={strategy}").evaluate(dataset, verbose=0, return_dict=True)
-        for strategy in ("off", "mirrored")
-    ]
-    assert found[1] == pytest.approx(found[0], rel=1e-5)

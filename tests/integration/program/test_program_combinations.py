@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import numpy as np
 import pytest
 
-from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
 from tests.support.cases import cases
@@ -216,21 +214,6 @@ def test_who_runs_out_of_data_is_told(caplog):
         assert "ran out" not in caplog.text
         lightly(Program(light())).fit(generated(7), epochs=2, verbose=0)
         assert "ran out of data at step 7, in epoch 1 of 2, and training ends; give steps_per_epoch" in caplog.text
-
-
-@pytest.mark.parametrize("validated", cases([True, False], True))
-def test_a_run_whose_data_has_ended_is_done(tmp_path, validated):
-    """K2, K6: the same call again trains nothing and says the same."""
-    found = []
-    for _ in range(2):
-        program = lightly(Program(light(), str(tmp_path / "run")))
-        validation = {"validation_data": dataset().take(1)} if validated else {}
-        history = program.fit(dataset(), steps_per_epoch=3, epochs=4, verbose=0, **validation)
-        rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-        kept = [{k: v for k, v in json.loads(row).items() if k != "time"} for row in rows if '"time",' not in row]
-        found.append((history.history, history.epoch, committed_steps(str(tmp_path / "run")), kept))
-    assert found[0] == found[1]
-    assert found[0][1:3] == ([0, 1, 2], (3, 6, 7))
 
 
 def test_a_batch_that_never_came_is_no_update():

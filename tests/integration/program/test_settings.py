@@ -13,7 +13,6 @@ from official_trainer.config.optimization import EMAConfig, LrConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
-from official_trainer.tracking.csv import CsvConfig
 from tests.support.killed_fits import check_goes_on, keep, killers
 from tests.support.programs import CLASSES, FEATURES, examples, lightly
 
@@ -150,27 +149,6 @@ def test_a_second_fit_goes_on_with_the_averages():
     fit(twice, epochs=1)
     fit(twice, epochs=1)
     assert twice.evaluate(X, Y, verbose=0) == pytest.approx(once.evaluate(X, Y, verbose=0), rel=1e-6)
-
-
-def test_a_run_directory_is_kept_as_the_trainer_section_says(tmp_path):
-    """K6: how many checkpoints and where, the best one, trackers, and examples in the record."""
-    settings = TrainerConfig(
-        checkpoint_interval=2,
-        max_to_keep=2,
-        best_checkpoint_eval_metric="loss",
-        best_checkpoint_metric_comp="lower",
-        trackers=(CsvConfig(),),
-    )
-    run = tmp_path / "run"
-    owner = program(str(run), trainer=settings)
-    fit(owner)
-    assert sorted(path.name for path in run.glob("*.manifest.json")) == ["ckpt-8.manifest.json", "ckpt-9.manifest.json"]
-    record = json.loads((run / "run.json").read_text())
-    assert record["best"]["metric"] == "loss"
-    assert list(run.glob("**/*.csv"))
-    best = record["best"]["value"]
-    owner.evaluate(X[:3], Y[:3], verbose=0)
-    assert json.loads((run / "run.json").read_text())["best"]["value"] == best
 
 
 @pytest.mark.full

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from official_trainer.lazy import tf
+from experiments import digits
+from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
 from tests import ROOT
 from tests.support.cases import cases
@@ -121,3 +123,26 @@ def test_an_experiment_of_model_garden_is_tried_in_a_notebook(tmp_path, monkeypa
     checkpoint = tf.train.Checkpoint(model=other.model)
     checkpoint.restore(tf.train.latest_checkpoint(tmp_path / "run")).assert_nontrivial_match().expect_partial()
     assert_bitwise(program.model.get_weights(), other.model.get_weights())
+
+
+def test_its_own_data_is_as_long_as_before_after_other_data():
+    """K2: an epoch of the experiment's data, after data was passed to a call."""
+    program, callback = mlp(), keras.callbacks.Callback()
+    (images, labels), _ = digits.load_digits(0.2)
+    program.fit(verbose=0, callbacks=[callback])
+    expected = callback.params["steps"]
+    program.fit(images[:128], labels[:128], batch_size=64, verbose=0)
+    program.fit(verbose=0, callbacks=[callback])
+    assert callback.params["steps"] == expected
+
+
+def test_a_replica_without_an_example_counts_for_nothing():
+    """K6, N17: the last batch has one example, for two replicas."""
+    generator = np.random.default_rng(0)
+    pixels, digit = generator.random((9, 8, 8, 1), np.float32), np.arange(9)
+    dataset = tf.data.Dataset.from_tensor_slices((pixels, digit)).batch(8)
+    found = [
+        mlp(params_override=f"runtime.distribution_strategy={strategy}").evaluate(dataset, verbose=0, return_dict=True)
+        for strategy in ("off", "mirrored")
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-5)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import tf
 from official_trainer.program import Program
-from tests.support.programs import examples, generated, light, lightly, with_own_steps
+from tests.support.cases import cases
+from tests.support.programs import (
+    examples,
+    generated,
+    light,
+    lightly,
+    with_own_steps,
+)
 
 X, Y = examples()
 
@@ -50,3 +60,22 @@ def test_data_of_unknown_size_is_read_once_where_that_is_enough(tmp_path):
     program.fit(unknown, epochs=3, verbose=0)
     assert program.model.optimizer.iterations.numpy() == 21
     assert len(passes) == 4
+
+
+def dataset():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+
+
+@pytest.mark.parametrize("validated", cases([True, False], True))
+def test_a_run_whose_data_has_ended_is_done(tmp_path, validated):
+    """K2, K6: the same call again trains nothing and says the same."""
+    found = []
+    for _ in range(2):
+        program = lightly(Program(light(), str(tmp_path / "run")))
+        validation = {"validation_data": dataset().take(1)} if validated else {}
+        history = program.fit(dataset(), steps_per_epoch=3, epochs=4, verbose=0, **validation)
+        rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        kept = [{k: v for k, v in json.loads(row).items() if k != "time"} for row in rows if '"time",' not in row]
+        found.append((history.history, history.epoch, committed_steps(str(tmp_path / "run")), kept))
+    assert found[0] == found[1]
+    assert found[0][1:3] == ([0, 1, 2], (3, 6, 7))

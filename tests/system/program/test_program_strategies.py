@@ -77,3 +77,15 @@ def test_batches_of_a_dataset_are_divided():
     arguments = {"epochs": 2, "verbose": 0, "validation_data": dataset.take(2)}
     one, two = on("off"), on("mirrored2")
     assert_alike(two.fit(dataset, **arguments).history, one.fit(dataset, **arguments).history)
+
+
+def test_a_loss_that_is_a_sum_is_one_on_two_replicas():
+    """K2: nothing is weighted by the size of a replica's part."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    arguments = {"shuffle": False, "batch_size": 9, "epochs": 2, "verbose": 0}
+    plain = {"make": lambda: keras.Sequential([keras.layers.Dense(CLASSES, input_shape=[FEATURES])]), "loss": loss}
+    weights = [
+        (p := on(name, **plain)).fit(X, Y, **arguments) and p.model.get_weights() for name in ("off", "mirrored2")
+    ]
+    for left, right in zip(*weights, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-7)

@@ -67,3 +67,13 @@ def test_digits_are_learned_from_being_told_right_or_wrong(name):
     history = program.fit(x, y, batch_size=64, epochs=3, validation_split=0.2, verbose=0).history
     assert history["val_accuracy"][-1] > 0.4
     assert history["val_reward"][-1] == pytest.approx(history["val_accuracy"][-1])
+
+
+def test_compiling_again_with_the_same_optimizer_changes_what_is_trained(data):
+    """K1"""
+    optimizer = keras.optimizers.SGD(0.1)
+    program = rewarded(optimizer=optimizer)
+    program.fit(*data, verbose=0)
+    program.compile(optimizer, loss="mse")
+    assert list(program.fit(*data, verbose=0).history) == ["loss"]
+    assert program.evaluate(*data, verbose=0) > 0
