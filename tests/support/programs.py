@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from official_trainer.lazy import keras
+from official_trainer.lazy import keras, tf
+from official_trainer.program import Program
 
 EXAMPLES, FEATURES, CLASSES = 50, 6, 3
-
-
-@pytest.fixture(scope="module")
-def data():
-    return examples()
 
 
 def examples():
@@ -27,6 +22,18 @@ def build(seed: int = 1) -> keras.Model:
     pixels = keras.Input([FEATURES])
     hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(pixels)
     return keras.Model(pixels, keras.layers.Dense(CLASSES)(keras.layers.BatchNormalization()(hidden)))
+
+
+def light(seed: int = 1) -> keras.Model:
+    """Returns a model of one layer, for what does not depend on the model: it is traced in half the time."""
+    keras.utils.set_random_seed(seed)
+    pixels = keras.Input([FEATURES])
+    return keras.Model(pixels, keras.layers.Dense(CLASSES)(pixels))
+
+
+def lightly(owner, **settings):
+    """Compiles with the optimizer that is traced fastest."""
+    return compiled(owner, **{"optimizer": "sgd", **settings})
 
 
 def compiled(owner, **settings):
@@ -76,3 +83,58 @@ class Halves(keras.utils.Sequence):
 
     def on_epoch_end(self):
         self.epochs += 1
+
+
+def generated(count, *arrays):
+    """Yields batches of ten, over and over."""
+    for number in range(count):
+        rows = slice(number * 10 % EXAMPLES, number * 10 % EXAMPLES + 10)
+        yield tuple(array[rows] for array in arrays or examples())
+
+
+class OwnSteps(keras.Model):
+    """Has steps of its own, which return a metric and another number."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.mean = keras.layers.Dense(CLASSES), keras.metrics.Mean("mean")
+
+    @property
+    def metrics(self):
+        return [self.mean]
+
+    def call(self, x, training=None):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x), from_logits=True))
+        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+        self.mean.update_state(loss)
+        return {"mean": self.mean.result(), "last": loss * 2}
+
+    def test_step(self, data):
+        self.mean.update_state(tf.reduce_mean(self(data[0])))
+        return {"mean": self.mean.result()}
+
+
+def with_own_steps():
+    keras.utils.set_random_seed(1)
+    model = OwnSteps()
+    model(tf.zeros([2, FEATURES]))
+    return model
+
+
+NO_WARMUP = "trainer.optimizer_config.warmup.type=null"
+
+
+CONSTANT = (
+    f"{NO_WARMUP},"
+    "trainer.optimizer_config.learning_rate.type=constant,"
+    "trainer.optimizer_config.learning_rate.constant.learning_rate=0.002"
+)
+
+
+def mlp(model_dir=None, **settings):
+    return Program.from_experiment("digits_mlp", model_dir, **settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.server
 import inspect
 import threading
@@ -111,28 +110,6 @@ def test_a_backup_beside_a_run_directory_is_refused(tmp_path):
         ArgumentError, match=r"BackupAndRestore: training continues at the checkpoint in .*; leave it out"
     ):
         program.fit(*data(), callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "backup")])
-
-
-def test_training_goes_on_from_a_backup(tmp_path):
-    """K5: Keras's own way to survive, where there is no run directory."""
-
-    def fit(owner, folder, **settings):
-        program = owner(build())
-        program.compile("adam", "mse")
-        backup = keras.callbacks.BackupAndRestore(tmp_path / folder)
-
-        class Kill(keras.callbacks.Callback):
-            def on_epoch_begin(self, epoch, logs=None):
-                if epoch == settings.get("killed"):
-                    raise KeyboardInterrupt
-
-        arguments = {"epochs": EPOCHS, "batch_size": 8, "shuffle": False, "verbose": 0}
-        return program.fit(*data(), callbacks=[backup, Kill()], **arguments).history
-
-    for owner, folder in ((lambda model: model, "theirs"), (Program, "ours")):
-        with contextlib.suppress(KeyboardInterrupt):
-            fit(owner, folder, killed=3)
-    assert fit(Program, "ours")["loss"] == pytest.approx(fit(lambda model: model, "theirs")["loss"])
 
 
 class _Monitor(http.server.BaseHTTPRequestHandler):

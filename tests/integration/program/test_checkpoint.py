@@ -13,7 +13,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
 from official_trainer.tasks.metrics import MetricDirectionError
 from tests.support.cases import cases
-from tests.support.programs import build, compiled, examples
+from tests.support.programs import build, compiled, examples, light, lightly
 
 STEPS = 5
 """Steps in an epoch: forty examples in batches of eight."""
@@ -21,8 +21,13 @@ STEPS = 5
 
 def fit(program, *callbacks, **arguments):
     x, y = examples()
-    given = {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0, "validation_data": (x[40:], y[40:])}
+    given = {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0}
     return program.fit(x[:40], y[:40], callbacks=list(callbacks), **{**given, **arguments})
+
+
+def fit_validated(program, *callbacks, **arguments):
+    x, y = examples()
+    return fit(program, *callbacks, validation_data=(x[40:], y[40:]), **arguments)
 
 
 def saved(folder):
@@ -62,34 +67,46 @@ def scripted(values, direction=None):
     metric = Scripted([*values, values[-1]])
     if direction is not None:
         metric.direction = direction
-    return compiled(Program(build()), metrics=[metric]), Next(metric)
+    return lightly(Program(light()), metrics=[metric]), Next(metric)
 
 
-@pytest.mark.parametrize(
-    ("settings", "kept"),
-    [
-        ({"save_best_only": True}, [1, 2, 5]),
-        ({"save_best_only": True, "mode": "min"}, [1, 4]),
-        ({"save_best_only": True, "initial_value_threshold": 0.7}, [5]),
-        ({"save_best_only": True, "max_to_keep": 1}, [5]),
-        ({"max_to_keep": 2}, [2, 5]),
-        ({"max_to_keep": 1, "keep_every_n_steps": 15}, [3, 5]),
-    ],
-)
-def test_which_are_kept_by_a_metric(tmp_path, settings, kept):
-    """C1, C2, C6: strictly better ones, by the direction that the metric declares; equal and NaN are not better."""
+KEPT = {
+    "best": ({"save_best_only": True}, [1, 2, 5]),
+    "lowest": ({"save_best_only": True, "mode": "min"}, [1, 4]),
+    "above a threshold": ({"save_best_only": True, "initial_value_threshold": 0.7}, [5]),
+    "best one": ({"save_best_only": True, "max_to_keep": 1}, [5]),
+    "best two": ({"max_to_keep": 2}, [2, 5]),
+    "best one and multiples": ({"max_to_keep": 1, "keep_every_n_steps": 15}, [3, 5]),
+}
+
+
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory):
+    """Returns the callbacks of one fit, each with a directory of its own."""
     program, following = scripted([0.5, 0.7, 0.7, 0.4, 0.9, np.nan], direction="max")
-    callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor="val_score", **settings)
-    fit(program, callback, following, epochs=6)
-    assert saved(tmp_path) == {str(epoch): epoch * STEPS for epoch in kept}
-    assert {Path(folder).name for folder in callback.kept} == set(map(str, kept))
+    callbacks = {
+        name: ProgramCheckpoint(tmp_path_factory.mktemp("kept") / "{epoch}", monitor="val_score", **settings)
+        for name, (settings, _) in KEPT.items()
+    }
+    fit_validated(program, *callbacks.values(), following, epochs=6)
+    return callbacks
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_which_are_kept_by_a_metric(keeping, name):
+    """C1, C2, C6: strictly better ones, by the direction that the metric declares; equal and NaN are not better."""
+    kept = keeping[name].kept
+    assert {Path(folder).name for folder in kept} == set(map(str, KEPT[name][1]))
+    assert saved(Path(kept[0]).parent) == {str(epoch): epoch * STEPS for epoch in KEPT[name][1]}
 
 
 def test_the_best_value_survives_by_itself(tmp_path):
     """C2: another process, with a callback that knows nothing, keeps what was better before."""
     for values in ([0.5, 0.9, 0.8], [0.85, 0.95, 0.1]):
         program, following = scripted(values, direction="max")
-        fit(program, ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True), following)
+        fit_validated(
+            program, ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True), following
+        )
         (path,) = Path(tmp_path).glob("best/*.manifest.json")
         assert f'"value": {np.float32(max(values)).item()}' in path.read_text()
 
@@ -112,8 +129,8 @@ def test_steps_are_exact_whatever_runs_at_once(tmp_path, steps_per_execution):
     heard, expected = Batches(), Batches()
     settings = {"steps_per_execution": steps_per_execution}
     callback = ProgramCheckpoint(tmp_path / "{step:04d}-{epoch}-{batch}-{accuracy:.1f}", save_freq=3)
-    fit(compiled(Program(build()), **settings), callback, heard)
-    fit(compiled(Program(build()), **settings), expected)
+    fit(lightly(Program(light()), **settings), callback, heard)
+    fit(lightly(Program(light()), **settings), expected)
     names = [name.rpartition("-")[0] for name in saved(tmp_path)]
     assert names == ["0003-1-3", "0006-2-1", "0009-2-4", "0012-3-2", "0015-3-5"]
     assert heard.seen == expected.seen
@@ -126,9 +143,9 @@ def test_a_step_that_ends_an_epoch_is_saved_before_the_next_begins(tmp_path):
         def on_epoch_begin(self, epoch, logs=None):
             self.model.optimizer.learning_rate.assign(0.1 / (epoch + 1))
 
-    fit(compiled(Program(build())), NextRate(), ProgramCheckpoint(tmp_path / "{step}", save_freq=STEPS))
+    fit(lightly(Program(light())), NextRate(), ProgramCheckpoint(tmp_path / "{step}", save_freq=STEPS))
     for epoch in range(3):
-        program = compiled(Program(build()))
+        program = lightly(Program(light()))
         program.load(tmp_path / str((epoch + 1) * STEPS))
         assert program.model.optimizer.learning_rate.numpy() == np.float32(0.1 / (epoch + 1))
 
@@ -137,7 +154,7 @@ def test_a_step_that_ends_an_epoch_is_saved_before_the_next_begins(tmp_path):
 def test_epochs_without_a_validation_are_not_compared(tmp_path):
     """C1"""
     callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor="val_loss", max_to_keep=9)
-    fit(compiled(Program(build())), callback, epochs=5, validation_freq=2)
+    fit_validated(lightly(Program(light())), callback, epochs=5, validation_freq=2)
     assert list(saved(tmp_path)) == ["2", "4"]
 
 
@@ -150,7 +167,7 @@ def test_several_may_share_a_directory(tmp_path):
     newest = ProgramCheckpoint(tmp_path / "newest")
     best = ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True)
     both = ProgramCheckpoint(tmp_path / "{step:03d}", max_to_keep=2)
-    fit(program, newest, best, both, following)
+    fit_validated(program, newest, best, both, following)
     (tmp_path / "mine" / "file").unlink()
     for name in ("mine", "empty"):
         (tmp_path / name).rmdir()  # fails unless it is there, with nothing else in it
@@ -159,13 +176,13 @@ def test_several_may_share_a_directory(tmp_path):
 
 def test_one_name_of_two_templates_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"5 belongs to '\{step\}', not to '5'; give one of them another"):
-        fit(compiled(Program(build())), ProgramCheckpoint(tmp_path / "{step}"), ProgramCheckpoint(tmp_path / "5"))
+        fit(lightly(Program(light())), ProgramCheckpoint(tmp_path / "{step}"), ProgramCheckpoint(tmp_path / "5"))
 
 
 def test_two_of_one_template_are_refused(tmp_path):
     twice = [ProgramCheckpoint(tmp_path / "{step}", save_freq=2), ProgramCheckpoint(f"{tmp_path}/{{step}}")]
     with pytest.raises(ArgumentError, match=r"two have filepath='.*/\{step\}'; give one of them another"):
-        fit(compiled(Program(build())), *twice)
+        fit(lightly(Program(light())), *twice)
 
 
 @pytest.mark.parametrize(
@@ -205,38 +222,48 @@ def test_what_contradicts_itself_is_refused_at_once(arguments, message):
 )
 def test_what_fit_cannot_give_is_refused_before_the_first_step(tmp_path, arguments, error, message):
     """C1, C3"""
-    program, _ = scripted([0.5]) if arguments.get("monitor") == "val_score" else (compiled(Program(build())), None)
+    program, _ = scripted([0.5]) if arguments.get("monitor") == "val_score" else (lightly(Program(light())), None)
     before = program.model.get_weights()
     filepath = tmp_path / arguments.pop("filepath", "{step}")
     with pytest.raises(error, match=message):
-        fit(program, ProgramCheckpoint(filepath, **arguments))
+        fit_validated(program, ProgramCheckpoint(filepath, **arguments))
     assert all((a == b).all() for a, b in zip(program.model.get_weights(), before, strict=True))
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("metric", "better"), [("accuracy", "max"), ("mae", "min"), ("mse", "min"), ("loss", "min")])
-def test_the_direction_of_what_compile_names_is_known(tmp_path, metric, better):
-    """C1: `auto` takes what Keras's own metrics mean, whatever they are called."""
+BETTER = {"accuracy": "max", "mae": "min", "mse": "min", "loss": "min"}
+
+
+@pytest.fixture(scope="module")
+def directed(tmp_path_factory):
+    """Returns the history of one fit, and for each of its metrics the directory of the best."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input([6])
     program = Program(keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs)))
-    program.compile("sgd", "mse", metrics=[metric] if metric != "loss" else None)
+    program.compile("sgd", "mse", metrics=["accuracy", "mae", "mse"])
     x, y = examples()
-    callback = ProgramCheckpoint(tmp_path / "{epoch}", monitor=metric, max_to_keep=1)
-    history = program.fit(x, (y > 0).astype(np.float32), callbacks=[callback], epochs=4, verbose=0).history[metric]
-    best = (np.argmax if better == "max" else np.argmin)(history)
-    assert list(saved(tmp_path)) == [str(best + 1)]
+    folders = {metric: tmp_path_factory.mktemp(metric) for metric in BETTER}
+    callbacks = [ProgramCheckpoint(folders[m] / "{epoch}", monitor=m, max_to_keep=1) for m in BETTER]
+    return program.fit(x, (y > 0).astype(np.float32), callbacks=callbacks, epochs=4, verbose=0).history, folders
+
+
+@pytest.mark.parametrize("metric", list(BETTER))
+def test_the_direction_of_what_compile_names_is_known(directed, metric):
+    """C1: `auto` takes what Keras's own metrics mean, whatever they are called."""
+    history, folders = directed
+    best = (np.argmax if BETTER[metric] == "max" else np.argmin)(history[metric])
+    assert list(saved(folders[metric])) == [str(best + 1)]
 
 
 def test_under_keras_alone_it_says_where_it_belongs(tmp_path):
     with pytest.raises(ArgumentError, match=r"is for Program\.fit; give keras\.Model\.fit a tf_keras\.callbacks\.Mod"):
-        compiled(build()).fit(*examples(), callbacks=[ProgramCheckpoint(tmp_path / "{epoch}")], verbose=0)
+        lightly(light()).fit(*examples(), callbacks=[ProgramCheckpoint(tmp_path / "{epoch}")], verbose=0)
 
 
 def test_it_tells_what_it_does(tmp_path, capsys):
     program, following = scripted([0.5, 0.4], direction="max")
     callback = ProgramCheckpoint(tmp_path / "best", monitor="val_score", save_best_only=True, verbose=1)
-    fit(program, callback, following, epochs=2)
+    fit_validated(program, callback, following, epochs=2)
     said = capsys.readouterr().out
     assert f"Epoch 1, step 5: val_score is 0.50000, saving to {tmp_path}/best" in said
     assert "Epoch 2, step 10: val_score is 0.40000, not saved: not among those to keep" in said
@@ -247,10 +274,10 @@ def test_it_tells_what_it_does(tmp_path, capsys):
 
 def test_a_whole_program_goes_on(tmp_path):
     """C5: with its optimizer and its step, and as if it had never been away."""
-    template = tmp_path / "{epoch:02d}-{val_loss:.2f}"
+    template = tmp_path / "{epoch:02d}-{loss:.2f}"
     whole = compiled(Program(build()))
-    fit(whole, epochs=4)
-    fit(compiled(Program(build())), ProgramCheckpoint(template), epochs=2)
+    fit(whole, ProgramCheckpoint(template), epochs=2)
+    fit(whole, epochs=4, initial_epoch=2)
     program = compiled(Program(build(seed=7)))
     program.load(template)  # the newest of the template's
     assert fit(program, epochs=4, initial_epoch=2).epoch == [2, 3]
@@ -262,18 +289,18 @@ def test_a_whole_program_goes_on(tmp_path):
 @pytest.mark.full
 def test_a_run_directory_says_itself_where_training_stands(tmp_path):
     """C5, K6: it may begin with weights of another run; its own count more."""
-    first = compiled(Program(build()))
+    first = lightly(Program(light()))
     fit(first, ProgramCheckpoint(tmp_path / "{epoch}"), epochs=2)
-    program = compiled(Program(build(seed=7), str(tmp_path / "run")))
+    program = lightly(Program(light(seed=7), str(tmp_path / "run")))
     with pytest.raises(
         ArgumentError, match=r"load: training continues at the checkpoint in .*/run\. Use load_weights\(\) for"
     ):
         program.load(tmp_path / "2")
     for epochs, expected in ((1, [0]), (2, [0, 1])):
-        program = compiled(Program(build(seed=7), str(tmp_path / "run")))
+        program = lightly(Program(light(seed=7), str(tmp_path / "run")))
         program.load_weights(tmp_path / "2")
         assert fit(program, epochs=epochs).epoch == expected
-    unbroken = compiled(Program(build(seed=7)))
+    unbroken = lightly(Program(light(seed=7)))
     unbroken.load_weights(tmp_path / "2")
     fit(unbroken, epochs=2)
     found, expected = program.model.get_weights(), unbroken.model.get_weights()
@@ -283,11 +310,11 @@ def test_a_run_directory_says_itself_where_training_stands(tmp_path):
 @pytest.mark.parametrize("save_weights_only", cases([True, False], True))
 def test_variables_alone(tmp_path, save_weights_only):
     """C5: out of either kind; the optimizer and the step stay as they are."""
-    first = compiled(Program(build()))
+    first = lightly(Program(light()))
     fit(first, ProgramCheckpoint(tmp_path / "{epoch}", save_weights_only=save_weights_only), epochs=2)
     has_optimizer = any(name.startswith("optimizer") for name, _ in tf.train.list_variables(str(tmp_path / "2")))
     assert has_optimizer != save_weights_only
-    program = compiled(Program(build(seed=7)))
+    program = lightly(Program(light(seed=7)))
     program.load_weights(tmp_path / "2")
     assert all((a == b).all() for a, b in zip(program.model.get_weights(), first.model.get_weights(), strict=True))
     fit(program, ProgramCheckpoint(tmp_path / "again" / "{step}"), epochs=1)
@@ -297,9 +324,9 @@ def test_variables_alone(tmp_path, save_weights_only):
 @pytest.mark.full
 def test_checkpoints_of_a_run_directory_are_read_alike(tmp_path):
     """C5: by its newest, or by a prefix."""
-    first = compiled(Program(build(), str(tmp_path / "run")))
+    first = lightly(Program(light(), str(tmp_path / "run")))
     fit(first, epochs=2)
-    program = compiled(Program(build(seed=7)))
+    program = lightly(Program(light(seed=7)))
     for path in (tmp_path / "run", tmp_path / "run" / "ckpt-10"):
         program.load(path)
         assert program.model.optimizer.iterations == 10
@@ -308,18 +335,18 @@ def test_checkpoints_of_a_run_directory_are_read_alike(tmp_path):
 
 def test_latest_is_by_step(tmp_path):
     """C4: whatever the times of files and the order of names."""
-    fit(compiled(Program(build())), ProgramCheckpoint(tmp_path / "{step}"))
+    fit(lightly(Program(light())), ProgramCheckpoint(tmp_path / "{step}"))
     for path in tmp_path.rglob("*"):
         os.utime(path, (1e9 - committed_steps(str(tmp_path / path.relative_to(tmp_path).parts[0]))[0],) * 2)
-    program = compiled(Program(build()))
+    program = lightly(Program(light()))
     program.load(tmp_path / "{step}")
     assert program.model.optimizer.iterations == 3 * STEPS
 
 
 def test_what_cannot_be_loaded_changes_nothing(tmp_path):
     """C5: there is nothing, it is damaged, it is of another model, or there is no optimizer in it."""
-    fit(compiled(Program(build())), ProgramCheckpoint(tmp_path / "{step}", save_weights_only=True))
-    program = compiled(Program(build(seed=7)))
+    fit(lightly(Program(light())), ProgramCheckpoint(tmp_path / "{step}", save_weights_only=True))
+    program = lightly(Program(light(seed=7)))
     before = program.model.get_weights()
     refused = [
         (tmp_path / "{epoch}-{step}", r"contains no checkpoint with a name of the template '\{epoch\}-\{step\}'"),

@@ -15,7 +15,13 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, NotCompiledError, Program
 from tests.support.cases import cases
 from tests.support.killed_fits import check_goes_on, keep, killers
-from tests.support.programs import CLASSES, EXAMPLES, Diary, Halves, build, compiled, examples
+from tests.support.programs import CLASSES, EXAMPLES, Diary, Halves, build, compiled, examples, light, lightly
+
+
+@pytest.fixture(scope="module")
+def data():
+    return examples()
+
 
 COMBINATIONS = {
     "plain": {},
@@ -32,11 +38,16 @@ COMBINATIONS = {
 }
 
 
+OF_A_WHOLE_MODEL = ("plain", "split", "freq")
+"""Those with batch statistics, a regularizer and an optimizer with slots."""
+
+
 @pytest.mark.parametrize("name", cases(list(COMBINATIONS), "freq", "weights"))
 def test_history_and_calls_are_those_of_keras(data, name):
     """K2, K5: the same numbers, bit for bit, and the same calls in the same order."""
     arguments = {"verbose": 0, "shuffle": False, **COMBINATIONS[name]}
-    theirs, ours = compiled(build()), compiled(Program(build()))
+    make, compiling = (build, compiled) if name in OF_A_WHOLE_MODEL else (light, lightly)
+    theirs, ours = compiling(make()), compiling(Program(make()))
     diaries = Diary(), Diary()
     expected = theirs.fit(*data, callbacks=[diaries[0]], **arguments)
     history = ours.fit(*data, callbacks=[diaries[1]], **arguments)
@@ -52,7 +63,7 @@ def test_history_and_calls_are_those_of_keras(data, name):
 def test_executions_of_several_steps_use_every_batch(data, steps_per_execution):
     """K2: the last execution of an epoch is shorter."""
     settings = {"steps_per_execution": steps_per_execution}
-    theirs, ours = compiled(build(), **settings), compiled(Program(build()), **settings)
+    theirs, ours = lightly(light(), **settings), lightly(Program(light()), **settings)
     diaries = Diary(), Diary()
     arguments = {"verbose": 0, "shuffle": False, "epochs": 2, "batch_size": 7}
     assert ours.fit(*data, callbacks=[diaries[1]], **arguments).history == (
@@ -62,7 +73,7 @@ def test_executions_of_several_steps_use_every_batch(data, steps_per_execution):
 
 
 def test_a_second_call_goes_on(data):
-    theirs, ours = compiled(build()), compiled(Program(build()))
+    theirs, ours = lightly(light()), lightly(Program(light()))
     for _ in range(2):
         expected = theirs.fit(*data, shuffle=False, epochs=2, verbose=0).history
         assert ours.fit(*data, shuffle=False, epochs=2, verbose=0).history == expected
@@ -76,15 +87,16 @@ def test_a_callback_may_stop_in_the_middle_of_an_epoch(data):
             self.model.stop_training = batch == 1
 
     arguments = {"shuffle": False, "epochs": 3, "verbose": 0, "batch_size": 10, "validation_split": 0.2}
-    theirs, ours, diaries = compiled(build()), compiled(Program(build())), (Diary(), Diary())
+    theirs, ours, diaries = lightly(light()), lightly(Program(light())), (Diary(), Diary())
     expected = theirs.fit(*data, callbacks=[Stopper(), diaries[0]], **arguments)
     assert ours.fit(*data, callbacks=[Stopper(), diaries[1]], **arguments).history == expected.history
     assert diaries[1].calls == diaries[0].calls
 
 
+@pytest.mark.full
 def test_a_dataset_is_taken_as_it_is(data):
-    """K4"""
-    theirs, ours = compiled(build()), compiled(Program(build()))
+    """K4: see also "dataset that ends in an epoch" of `test_program_combinations.py`, which is always tried."""
+    theirs, ours = lightly(light()), lightly(Program(light()))
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
     expected = theirs.fit(dataset, epochs=2, validation_data=dataset.take(2), verbose=0).history
     assert ours.fit(dataset, epochs=2, validation_data=dataset.take(2), verbose=0).history == expected
@@ -92,17 +104,17 @@ def test_a_dataset_is_taken_as_it_is(data):
 
 def test_what_is_not_compiled_is_refused(data):
     with pytest.raises(NotCompiledError, match=r"fit\(\) needs an optimizer and a loss; call compile\(\) first"):
-        Program(build()).fit(*data)
+        Program(light()).fit(*data)
 
 
 def test_targets_beside_a_dataset_are_refused(data):
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
     with pytest.raises(ArgumentError, match=r"y: the batches of a .*Dataset already contain it; leave out y"):
-        compiled(Program(build())).fit(dataset, data[1])
+        lightly(Program(light())).fit(dataset, data[1])
 
 
 def both(**settings):
-    return compiled(build(), **settings), compiled(Program(build()), **settings)
+    return lightly(light(), **settings), lightly(Program(light()), **settings)
 
 
 def test_single_batches(data):
@@ -123,7 +135,7 @@ def test_single_batches(data):
 
 
 def test_what_is_computed_is_kerass(data):
-    theirs, ours = both()
+    theirs, ours = lightly(build()), lightly(Program(build()))
     x, y = data
     theirs.train_on_batch(x, y)
     ours.train_on_batch(x, y)
@@ -144,8 +156,9 @@ def test_sequences_are_read_in_epochs(data):
     assert ours.fit(Halves(data), epochs=3, shuffle=False, verbose=0).history == expected.history
 
 
+@pytest.mark.full
 def test_generators_are_read_once(data):
-    """K4"""
+    """K4: see also "generator that ends" of `test_program_combinations.py`, which is always tried."""
     theirs, ours = both()
 
     def batches():
@@ -156,7 +169,8 @@ def test_generators_are_read_once(data):
     assert ours.fit(batches(), **arguments).history == theirs.fit(batches(), **arguments).history
 
 
-def test_inputs_by_name(data):
+@pytest.mark.parametrize("listed", cases([False, True], True))
+def test_inputs_by_name(data, listed):
     """K4: dicts and lists of arrays."""
 
     def two():
@@ -167,12 +181,12 @@ def test_inputs_by_name(data):
         return keras.Model([a, b], outputs)
 
     x, y = data
-    for structure in ({"a": x[:, :2], "b": x[:, 2:]}, [x[:, :2], x[:, 2:]]):
-        owners = two(), Program(two())
-        for owner in owners:
-            compiled(owner, loss_weights=[1.0, 0.3])
-        found = [owner.fit(structure, [y, y], shuffle=False, epochs=2, verbose=0).history for owner in owners]
-        assert found[0] == found[1]
+    structure = [x[:, :2], x[:, 2:]] if listed else {"a": x[:, :2], "b": x[:, 2:]}
+    owners = two(), Program(two())
+    for owner in owners:
+        lightly(owner, loss_weights=[1.0, 0.3])
+    found = [owner.fit(structure, [y, y], shuffle=False, epochs=2, verbose=0).history for owner in owners]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
@@ -201,11 +215,11 @@ def test_a_shuffled_epoch_has_each_example_once(shuffle):
 
 def test_what_was_compiled_can_be_compiled_again(data):
     """K1: the same training from what `get_compile_config` says."""
-    first = Program(build())
+    first = Program(light())
     first.compile(
         keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
     )
-    second = Program(build())
+    second = Program(light())
     second.compile_from_config(first.get_compile_config())
     assert second.fit(*data, shuffle=False, verbose=0).history == first.fit(*data, shuffle=False, verbose=0).history
 
@@ -239,7 +253,7 @@ def test_without_a_run_directory_signals_are_the_callers(data, interrupts):
         def on_epoch_end(self, epoch, logs=None):
             os.kill(os.getpid(), signal.SIGINT)
 
-    program = compiled(Program(build()))
+    program = lightly(Program(light()))
     with pytest.raises(KeyboardInterrupt):
         program.fit(*data, callbacks=[Interrupted()], epochs=3, verbose=0)
     assert program.fit(*data, verbose=0).epoch == [0]
@@ -247,7 +261,7 @@ def test_without_a_run_directory_signals_are_the_callers(data, interrupts):
 
 def test_fit_runs_the_loop_of_experiments(data, tmp_path):
     """K6: there is one loop; with a run directory it leaves what an experiment leaves."""
-    program = compiled(Program(build(), str(tmp_path / "run")))
+    program = lightly(Program(light(), str(tmp_path / "run")))
     history = program.fit(*data, epochs=2, batch_size=10, validation_split=0.2, verbose=0)
     assert {path.name for path in Path(tmp_path, "run").glob("*.manifest.json")} == {
         "ckpt-4.manifest.json",
@@ -262,7 +276,7 @@ def test_a_first_epoch_beside_a_run_directory_is_refused(data, tmp_path):
     with pytest.raises(
         ArgumentError, match=r"initial_epoch=1: training continues at the checkpoint in .*; leave it out"
     ):
-        compiled(Program(build(), str(tmp_path))).fit(*data, initial_epoch=1)
+        lightly(Program(light(), str(tmp_path))).fit(*data, initial_epoch=1)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +284,7 @@ def test_a_first_epoch_beside_a_run_directory_is_refused(data, tmp_path):
 )
 def test_progress_is_shown_as_asked(data, capsys, verbose, expected):
     """K7: `auto` is a line for each epoch where nobody looks at a terminal."""
-    compiled(Program(build())).fit(*data, batch_size=8, verbose=verbose)
+    lightly(Program(light())).fit(*data, batch_size=8, verbose=verbose)
     shown = capsys.readouterr().out
     assert (expected in shown) if expected else not shown
 
@@ -287,15 +301,15 @@ def test_progress_is_shown_as_asked(data, capsys, verbose, expected):
 )
 def test_arguments_that_mean_nothing_are_refused(data, arguments, message):
     with pytest.raises(ArgumentError, match=message):
-        compiled(Program(build())).fit(*data, **arguments)
+        lightly(Program(light())).fit(*data, **arguments)
 
 
 def test_data_that_does_not_fit_together_is_refused(data):
     with pytest.raises(DataError, match=r"need the same number of rows, at least one; their shapes: \(50, 6\), \(3,\)"):
-        compiled(Program(build())).fit(data[0], data[1][:3])
+        lightly(Program(light())).fit(data[0], data[1][:3])
 
 
 def test_data_without_an_end_needs_to_be_told_how_long_an_epoch_is(data):
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8).repeat()
     with pytest.raises(ArgumentError, match="the data has no end; give steps_per_epoch, the number of batches"):
-        compiled(Program(build())).fit(dataset)
+        lightly(Program(light())).fit(dataset)

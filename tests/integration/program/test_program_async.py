@@ -5,70 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import numpy as np
 import pytest
 
-from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.program import BusyError, Program
-from tests.support.cases import cases
-from tests.support.programs import build, compiled, examples
-
-SECONDS = 120
-"""After which a wait in another thread means that nobody will ever answer."""
-
-
-class AfterEpochs(keras.callbacks.Callback):
-    """Calls a function after each epoch, in the thread that trains."""
-
-    def __init__(self, function):
-        super().__init__()
-        self._function = function
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._function(epoch)
-
-
-def arguments(**others):
-    return {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0, **others}
-
-
-@pytest.mark.parametrize("keeps", cases([False, True], False))
-def test_two_programs_train_in_one_loop_that_goes_on_meanwhile(tmp_path, keeps):
-    """K2: each epoch of both waits for the other's and for the loop, so neither could have the thread to itself."""
-    x, y = examples()
-    expected = [compiled(Program(build(seed))).fit(x, y, **arguments()).history for seed in (1, 2)]
-    together = threading.Barrier(2)
-
-    async def both():
-        loop, ticks = asyncio.get_running_loop(), []
-
-        async def tick():
-            ticks.append(None)
-
-        def after(epoch):
-            together.wait(SECONDS)
-            asyncio.run_coroutine_threadsafe(tick(), loop).result(SECONDS)
-
-        runs = [str(tmp_path / name) if keeps else None for name in ("first", "second")]
-        programs = [compiled(Program(build(seed), run)) for seed, run in zip((1, 2), runs, strict=True)]
-        fits = [each.fit_async(x, y, callbacks=[AfterEpochs(after)], **arguments()) for each in programs]
-        histories = await asyncio.gather(*fits)
-        results = await asyncio.gather(*(each.evaluate_async(x, y, verbose=0) for each in programs))
-        outputs = await asyncio.gather(*(each.predict_async(x, verbose=0) for each in programs))
-        return programs, len(ticks), [each.history for each in histories], results, outputs
-
-    programs, ticks, histories, results, outputs = asyncio.run(both())
-    assert histories == expected
-    assert ticks == 2 * 3
-    assert results == [each.evaluate(x, y, verbose=0) for each in programs]
-    for found, program in zip(outputs, programs, strict=True):
-        np.testing.assert_array_equal(found, program.predict(x, verbose=0))
+from tests.support.async_fits import SECONDS, AfterEpochs, arguments, cancelled
+from tests.support.programs import examples, light, lightly
 
 
 def test_calls_of_one_program_wait_for_each_other():
     x, y = examples()
-    once, twice = compiled(Program(build())), compiled(Program(build()))
+    once, twice = lightly(light()), lightly(Program(light()))
     expected = [once.fit(x, y, **arguments()).history for _ in range(2)]
 
     async def both():
@@ -86,54 +33,15 @@ def test_a_strategy_is_that_of_the_model():
     found = []
     for is_async in (False, True):
         with strategy.scope():
-            program = compiled(Program(build()))
+            program = lightly(Program(light()))
         call = program.fit_async(x, y, **arguments()) if is_async else None
         found.append((asyncio.run(call) if is_async else program.fit(x, y, **arguments())).history)
     assert found[0] == found[1]
 
 
-def cancelled(program, *, epochs, after):
-    """Trains until epoch `after` ends, then cancels; returns once the task has ended."""
-    x, y = examples()
-
-    async def run():
-        loop, reached = asyncio.get_running_loop(), asyncio.Event()
-
-        def epoch_ended(epoch):
-            if epoch == after:
-                loop.call_soon_threadsafe(reached.set)
-
-        task = asyncio.ensure_future(
-            program.fit_async(x, y, callbacks=[AfterEpochs(epoch_ended)], **arguments(epochs=epochs, shuffle=True))
-        )
-        await reached.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
-
-
-def test_who_is_cancelled_has_stopped(tmp_path):
-    """K2, K6: the thread trains no more, the run directory has the step, and the same call goes on from there."""
-    x, y = examples()
-    program = compiled(Program(build(), str(tmp_path / "run")))
-    cancelled(program, epochs=100_000, after=1)
-    stopped = program.model.optimizer.iterations.numpy()
-    assert 2 * 7 <= stopped < 100_000
-    assert committed_steps(str(tmp_path / "run"))[-1] == stopped
-    epochs = int(stopped) // 7 + 2
-    again = compiled(Program(build(), str(tmp_path / "run")))
-    history = again.fit(x, y, **arguments(epochs=epochs, shuffle=True))
-    whole = compiled(Program(build(), str(tmp_path / "whole")))
-    assert history.history == whole.fit(x, y, **arguments(epochs=epochs, shuffle=True)).history
-    found, expected = again.model.get_weights(), whole.model.get_weights()
-    assert all((a == b).all() for a, b in zip(found, expected, strict=True))
-
-
 def test_without_a_run_directory_a_cancelled_program_can_be_used_again():
     """K2"""
-    program = compiled(Program(build()))
+    program = lightly(Program(light()))
     cancelled(program, epochs=100_000, after=0)
     before = program.model.optimizer.iterations.numpy()
     assert program.fit(*examples(), **arguments()).epoch == [0, 1, 2]
@@ -142,7 +50,7 @@ def test_without_a_run_directory_a_cancelled_program_can_be_used_again():
 
 def test_what_is_cancelled_before_its_turn_never_runs():
     x, y = examples()
-    program, heard = compiled(Program(build())), []
+    program, heard = lightly(Program(light())), []
 
     async def run():
         going, waiting = threading.Event(), []
@@ -166,7 +74,7 @@ def test_what_is_cancelled_before_its_turn_never_runs():
 
 def test_another_thread_is_refused():
     x, y = examples()
-    program = compiled(Program(build()))
+    program = lightly(Program(light()))
 
     async def run():
         begun, going = asyncio.Event(), threading.Event()
@@ -190,6 +98,6 @@ def test_another_thread_is_refused():
 
 @pytest.mark.full
 def test_errors_come_to_who_awaits():
-    program = compiled(Program(build()))
+    program = lightly(Program(light()))
     with pytest.raises(ZeroDivisionError):
         asyncio.run(program.fit_async(*examples(), callbacks=[AfterEpochs(lambda epoch: 1 / 0)], **arguments()))

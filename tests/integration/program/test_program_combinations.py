@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import numpy as np
 import pytest
 
-from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
 from tests.support.cases import cases
-from tests.support.programs import CLASSES, EXAMPLES, FEATURES, Diary, Halves, build, compiled, examples
+from tests.support.programs import (
+    CLASSES,
+    EXAMPLES,
+    FEATURES,
+    Diary,
+    Halves,
+    build,
+    examples,
+    generated,
+    light,
+    lightly,
+    with_own_steps,
+)
 
 X, Y = examples()
 WEIGHTS = np.linspace(0.1, 2, EXAMPLES).astype(np.float32)
@@ -28,13 +38,6 @@ def dataset(*arrays):
     return tf.data.Dataset.from_tensor_slices(arrays or (X, Y)).batch(8)
 
 
-def generated(count, *arrays):
-    """Yields batches of ten, over and over."""
-    for number in range(count):
-        rows = slice(number * 10 % EXAMPLES, number * 10 % EXAMPLES + 10)
-        yield tuple(array[rows] for array in arrays or (X, Y))
-
-
 def two(named=False):
     """Two inputs, and two outputs, in a list or by name."""
     keras.utils.set_random_seed(1)
@@ -44,46 +47,12 @@ def two(named=False):
     return keras.Model({"a": a, "b": b}, outputs if named else list(outputs.values()))
 
 
-class OwnSteps(keras.Model):
-    """Has steps of its own, which return a metric and another number."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense, self.mean = keras.layers.Dense(CLASSES), keras.metrics.Mean("mean")
-
-    @property
-    def metrics(self):
-        return [self.mean]
-
-    def call(self, x, training=None):
-        return self.dense(x)
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x), from_logits=True))
-        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-        self.mean.update_state(loss)
-        return {"mean": self.mean.result(), "last": loss * 2}
-
-    def test_step(self, data):
-        self.mean.update_state(tf.reduce_mean(self(data[0])))
-        return {"mean": self.mean.result()}
-
-
 class OwnResults(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
         return 2 * super().compute_loss(x, y, y_pred, sample_weight)
 
     def compute_metrics(self, x, y, y_pred, sample_weight):
         return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": tf.reduce_max(y_pred)}
-
-
-def with_own_steps():
-    keras.utils.set_random_seed(1)
-    model = OwnSteps()
-    model(X[:2])
-    return model
 
 
 def with_own_results():
@@ -129,20 +98,20 @@ COMBINATIONS = {
     "weights of a validation": (lambda: arrays(sample_weight=WEIGHTS, validation_data=(X[40:], Y[40:], WEIGHTS[40:])),),
     "weighted metrics": (
         lambda: arrays(sample_weight=WEIGHTS, validation_split=0.2),
-        build,
+        light,
         lambda: {"weighted_metrics": ["accuracy"]},
     ),
     "classes as one-hot": (
         lambda: arrays(y=np.eye(CLASSES, dtype=np.float32)[Y], class_weight=CLASS_WEIGHTS),
-        build,
+        light,
         lambda: {"loss": keras.losses.CategoricalCrossentropy(from_logits=True)},
     ),
     "first epoch and frequency": (lambda: arrays(initial_epoch=1, epochs=5, validation_split=0.2, validation_freq=3),),
     "batches of a validation": (lambda: arrays(batch_size=16, validation_split=0.4, validation_batch_size=3),),
     "doubles": (lambda: arrays(x=X.astype(np.float64), y=Y.astype(np.int64)),),
     "tensors": (lambda: arrays(x=tf.constant(X), y=tf.constant(Y)),),
-    "eager": (lambda: arrays(validation_split=0.2), build, lambda: {"run_eagerly": True}),
-    "a decaying rate": (lambda: arrays(epochs=3), build, decaying),
+    "eager": (lambda: arrays(validation_split=0.2), light, lambda: {"run_eagerly": True}),
+    "a decaying rate": (lambda: arrays(epochs=3), light, decaying),
     "recurrent": (lambda: arrays(batch_size=16), recurrent),
     "outputs in a list": (
         lambda: arrays(x=BY_NAME, y=[Y, Y], validation_split=0.2),
@@ -177,7 +146,7 @@ COMBINATIONS = {
     ),
     "dataset and several steps at once": (
         lambda: {"x": dataset(), "validation_data": dataset(), "epochs": 2},
-        build,
+        light,
         lambda: {"steps_per_execution": 3},
     ),
     "dataset that ends in an epoch": (
@@ -187,7 +156,7 @@ COMBINATIONS = {
     "generator with weights": (lambda: {"x": generated(12, X, Y, WEIGHTS), "steps_per_epoch": 3, "epochs": 4},),
     "generator that ends": (
         lambda: {"x": generated(7), "steps_per_epoch": 3, "epochs": 4},
-        build,
+        light,
         lambda: {"steps_per_execution": 2},
     ),
     "generator of one epoch": (lambda: {"x": generated(7)},),
@@ -205,7 +174,6 @@ QUICK = (
     "more steps",
     "dataset that ends in an epoch",
     "generator that ends",
-    "sequence in part",
 )
 
 
@@ -213,10 +181,10 @@ QUICK = (
 def test_what_comes_of_arguments_is_what_keras_makes_of_them(name):
     """K2, K3, K4, K5: each number of the history to the last bit, and each call with what it is told."""
     arguments, *others = COMBINATIONS[name]
-    make, settings = (*others, *(build, dict)[len(others) :])
+    make, settings = (*others, *(light, dict)[len(others) :])
     found = []
     for owner in (lambda model: model, Program):
-        program, diary = compiled(owner(make()), **settings()), Diary()
+        program, diary = lightly(owner(make()), **settings()), Diary()
         given = arguments()
         given = {"shuffle": False, **given} if "y" in given else given
         history = program.fit(callbacks=[diary], verbose=0, **given)
@@ -229,23 +197,6 @@ def test_what_comes_of_arguments_is_what_keras_makes_of_them(name):
         np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-8)  # the graphs around the steps differ
 
 
-def test_several_replicas_are_told_of_as_one():
-    """K2, K5: with validations; a number that each replica has for itself is the mean of them, Keras's their sum."""
-    # Without collectives: those of two strategies over the same devices would confuse each other.
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
-    found = []
-    for owner in (lambda model: model, Program):
-        with strategy.scope():
-            program = compiled(owner(with_own_steps()))
-        given = arrays(batch_size=10, validation_split=0.2, shuffle=False)
-        found.append(program.fit(verbose=0, **given).history)
-    theirs, ours = found
-    assert ours.keys() == theirs.keys()
-    for name, values in theirs.items():
-        scale = 2 if name == "last" else 1
-        assert [value * scale for value in ours[name]] == pytest.approx(values, rel=1e-5)
-
-
 def test_there_are_as_many_as_promised():
     """K2: distinct ones, with those of `test_program.py`."""
     assert len(COMBINATIONS) >= 20
@@ -254,54 +205,15 @@ def test_there_are_as_many_as_promised():
 def test_who_runs_out_of_data_is_told(caplog):
     """K2: as by Keras, and how much there should have been; nothing of an epoch that was to take all there is."""
     with caplog.at_level(logging.WARNING):
-        compiled(Program(build())).fit(generated(7), steps_per_epoch=3, epochs=4, verbose=0)
+        lightly(Program(light())).fit(generated(7), steps_per_epoch=3, epochs=4, verbose=0)
         assert (
             "the input ran out of data at step 7 of 12, in epoch 3 of 4, and training ends; give steps" in caplog.text
         )
         caplog.clear()
-        compiled(Program(build())).fit(generated(7), verbose=0)
+        lightly(Program(light())).fit(generated(7), verbose=0)
         assert "ran out" not in caplog.text
-        compiled(Program(build())).fit(generated(7), epochs=2, verbose=0)
+        lightly(Program(light())).fit(generated(7), epochs=2, verbose=0)
         assert "ran out of data at step 7, in epoch 1 of 2, and training ends; give steps_per_epoch" in caplog.text
-
-
-def test_data_of_unknown_size_is_read_once_where_that_is_enough(tmp_path):
-    """K2, K4: as by Keras; only several epochs of training have their batches counted first."""
-    passes = []
-
-    def batches():
-        passes.append(len(passes))
-        yield from generated(7)
-
-    spec = tuple(tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in next(generated(1)))
-    unknown = tf.data.Dataset.from_generator(batches, output_signature=spec)
-    found = []
-    for owner in (build(), Program(build()), Program(build(), str(tmp_path / "run"))):
-        program = compiled(owner)
-        history = program.fit(unknown, validation_data=unknown, verbose=0).history
-        found.append((history, program.evaluate(unknown, verbose=0), program.predict(unknown, verbose=0).shape))
-        assert len(passes) == 4, owner
-        passes.clear()
-    assert found[1] == found[2] == found[0]
-    program = compiled(Program(build()))
-    program.fit(unknown, epochs=3, verbose=0)
-    assert program.model.optimizer.iterations.numpy() == 21
-    assert len(passes) == 4
-
-
-@pytest.mark.parametrize("validated", cases([True, False], True))
-def test_a_run_whose_data_has_ended_is_done(tmp_path, validated):
-    """K2, K6: the same call again trains nothing and says the same."""
-    found = []
-    for _ in range(2):
-        program = compiled(Program(build(), str(tmp_path / "run")))
-        validation = {"validation_data": dataset().take(1)} if validated else {}
-        history = program.fit(dataset(), steps_per_epoch=3, epochs=4, verbose=0, **validation)
-        rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-        kept = [{k: v for k, v in json.loads(row).items() if k != "time"} for row in rows if '"time",' not in row]
-        found.append((history.history, history.epoch, committed_steps(str(tmp_path / "run")), kept))
-    assert found[0] == found[1]
-    assert found[0][1:3] == ([0, 1, 2], (3, 6, 7))
 
 
 def test_a_batch_that_never_came_is_no_update():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from official_trainer.lazy import keras, tf
 from official_trainer.program import (
@@ -22,16 +22,21 @@ from official_trainer.program import (
 from official_trainer.tasks import metrics
 from tests.support.cases import cases
 from tests.support.killed_fits import check_goes_on, keep, killers
-from tests.support.toy import strategy_of
+from tests.support.rewards import (
+    ESTIMATORS,
+    EXAMPLES,
+    FEATURES,
+    assert_alike,
+    build,
+    closeness,
+    examples,
+    is_right,
+    rewarded,
+    under_a_strategy,
+    weights_of,
+)
 
-EXAMPLES, FEATURES, CLASSES = 50, 6, 3
 NOT_A_REWARD = "a reward is a function of (y_true, y_pred) that returns a number for each example"
-
-
-def examples():
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
-    return x, (x[:, :1] > 0).astype(np.float32) + x[:, 1:2]
 
 
 @pytest.fixture(scope="module")
@@ -39,44 +44,11 @@ def data():
     return examples()
 
 
-def build(units=1, seed=1):
-    keras.utils.set_random_seed(seed)
-    inputs = keras.Input([FEATURES])
-    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(inputs)
-    return keras.Model(inputs, keras.layers.Dense(units, name="out")(hidden))
-
-
 def two_outputs(as_dict=False):
     keras.utils.set_random_seed(1)
     inputs = keras.Input([FEATURES])
     outputs = [keras.layers.Dense(1, name=name)(inputs) for name in ("left", "right")]
     return keras.Model(inputs, dict(zip(("left", "right"), outputs, strict=True)) if as_dict else outputs)
-
-
-@keras.saving.register_keras_serializable("tests")
-def closeness(y_true, y_pred):
-    return -tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
-
-
-@keras.saving.register_keras_serializable("tests")
-def is_right(y_true, y_pred):
-    chosen = y_pred if np.ndim(y_pred) == 0 else np.argmax(y_pred)
-    return 1.0 if chosen == y_true else 0.0
-
-
-def rewarded(model=None, model_dir=None, **settings):
-    program = Program(build() if model is None else model, model_dir)
-    program.compile(**{"optimizer": "sgd", "reward": closeness, **settings})
-    return program
-
-
-def weights_of(program):
-    return program.model.get_weights()
-
-
-def assert_alike(found, expected, rtol=1e-5):
-    for value, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(value, other, rtol=rtol, atol=1e-6)
 
 
 # What is maximised.
@@ -168,9 +140,10 @@ def test_rewards_of_several_outputs(data, name, as_dict):
     assert_alike(weights_of(program), weights_of(by_loss))
 
 
-@pytest.mark.parametrize("reward", [{"right": closeness}, [None, closeness]])
-def test_an_output_may_have_a_loss_and_another_a_reward(data, reward):
+@pytest.mark.parametrize("listed", cases([False, True], True))
+def test_an_output_may_have_a_loss_and_another_a_reward(data, listed):
     """K1"""
+    reward = [None, closeness] if listed else {"right": closeness}
     x, y = data
     program = rewarded(two_outputs(), reward=reward, loss={"left": "mae"})
     found = program.evaluate(x, [y, y], verbose=0, return_dict=True)
@@ -235,16 +208,7 @@ def test_outputs_that_only_a_batch_tells(data):
         rewarded(Own(), reward={"output_3": closeness}).fit(x, [y, y], verbose=0)
 
 
-def test_compiling_again_with_the_same_optimizer_changes_what_is_trained(data):
-    """K1"""
-    optimizer = keras.optimizers.SGD(0.1)
-    program = rewarded(optimizer=optimizer)
-    program.fit(*data, verbose=0)
-    program.compile(optimizer, loss="mse")
-    assert list(program.fit(*data, verbose=0).history) == ["loss"]
-    assert program.evaluate(*data, verbose=0) > 0
-
-
+@pytest.mark.full
 def test_steps_that_are_not_traced(data):
     """K1"""
     found, expected = rewarded(run_eagerly=True), rewarded()
@@ -252,30 +216,6 @@ def test_steps_that_are_not_traced(data):
     assert found.fit(*data, **arguments).history["reward"] == pytest.approx(
         expected.fit(*data, **arguments).history["reward"], rel=1e-5
     )
-
-
-def under_a_strategy(units=1, rate=0.01, **settings):
-    with strategy_of("mirrored2").scope():
-        return rewarded(build(units), optimizer=keras.optimizers.SGD(rate), **settings)
-
-
-def test_replicas_share_a_reward(data):
-    """K1: two replicas train as one does."""
-    arguments = {"batch_size": 10, "shuffle": False, "verbose": 0, "epochs": 2}
-    expected, found = rewarded(), under_a_strategy()
-    numbers = [program.fit(*data, **arguments).history for program in (expected, found)]
-    assert_alike(weights_of(found), weights_of(expected))
-    assert numbers[1]["reward"] == pytest.approx(numbers[0]["reward"], rel=1e-5)
-    assert numbers[1]["loss"] == pytest.approx(numbers[0]["loss"], rel=1e-5)
-
-
-@pytest.mark.full
-def test_replicas_draw_each_for_themselves(data):
-    """K1"""
-    program = under_a_strategy(2, 0.5, reward=PythonReward(is_right), reward_estimator=ScoreFunction())
-    y = (data[0][:, 0] > 0).astype(np.int32)
-    history = program.fit(data[0], y, batch_size=10, epochs=10, verbose=0).history
-    assert history["reward"][-1] > history["reward"][0] + 0.2
 
 
 def test_other_weights_are_not_tried_on_several_replicas():
@@ -640,33 +580,6 @@ def test_a_class_needs_another_one(data):
         rewarded(reward="accuracy", reward_estimator=ScoreFunction()).fit(*data, verbose=0)
 
 
-ESTIMATORS = {
-    "score": (ScoreFunction(samples=4), 0.02),
-    "evolution": (EvolutionStrategies(population=32, sigma=0.1), 0.02),
-}
-
-
-@pytest.mark.parametrize("name", cases(list(ESTIMATORS), "score"))
-def test_digits_are_learned_from_being_told_right_or_wrong(name):
-    """K1: a reward of Python, 1 for the right class; chance is 0.1."""
-    estimator, rate = ESTIMATORS[name]
-    x, y = load_digits(return_X_y=True)
-    x, y = (x / 16).astype(np.float32), y.astype(np.int32)
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input([64])
-    program = Program(keras.Model(inputs, keras.layers.Dense(10)(inputs)))
-    program.compile(
-        keras.optimizers.Adam(rate),
-        reward=PythonReward(is_right),
-        reward_estimator=estimator,
-        metrics=["accuracy"],
-    )
-    assert program.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] < 0.2
-    history = program.fit(x, y, batch_size=64, epochs=3, validation_split=0.2, verbose=0).history
-    assert history["val_accuracy"][-1] > 0.4
-    assert history["val_reward"][-1] == pytest.approx(history["val_accuracy"][-1])
-
-
 class Judge:
     """Counts how many of its calls are under way at once."""
 
@@ -706,20 +619,27 @@ def _none(y_true, y_pred):
     return None
 
 
+FAILING = {
+    "stops": (_failing, "reward '_failing' has failed: "),
+    "words": (
+        _waiting,
+        "reward '_waiting' has failed: RewardError: it returned 'good' for an example; it must return a number",
+    ),
+    "none": (PythonReward(_none), "reward '_none' has failed: RewardError: it returned None for an example"),
+    "divides": (PythonReward(lambda t, p: 1 / 0), "reward '<lambda>' has failed: ZeroDivisionError: division by zero"),
+}
+
+
 @pytest.mark.parametrize(
-    ("reward", "message"),
-    [
-        (_failing, "reward '_failing' has failed: "),
-        (
-            _waiting,
-            "reward '_waiting' has failed: RewardError: it returned 'good' for an example; it must return a number",
-        ),
-        (PythonReward(_none), "reward '_none' has failed: RewardError: it returned None for an example"),
-        (PythonReward(lambda t, p: 1 / 0), "reward '<lambda>' has failed: ZeroDivisionError: division by zero"),
-    ],
+    ("name", "method"),
+    cases(
+        list(itertools.product(FAILING, ["fit", "train_on_batch", "evaluate", "eager fit"])),
+        *(("stops", "fit"), ("words", "train_on_batch"), ("none", "evaluate"), ("divides", "eager fit")),
+        ("stops", "evaluate"),
+    ),
 )
-@pytest.mark.parametrize("method", cases(["fit", "train_on_batch", "evaluate", "eager fit"], "fit"))
-def test_a_reward_that_fails_says_so(data, reward, message, method):
+def test_a_reward_that_fails_says_so(data, name, method):
+    reward, message = FAILING[name]
     eager, _, method = method.rpartition(" ")
     program = rewarded(build(2), reward=reward, reward_estimator=ScoreFunction(), run_eagerly=bool(eager))
     arguments = {} if "batch" in method else {"verbose": 0}
@@ -751,19 +671,25 @@ class Falling(keras.callbacks.Callback):
         self.model.layers[-1].bias.assign([float(epoch)])
 
 
-def fall(callback, rate=0.0):
-    """Returns what a fit gives whose rewards fall from the first epoch on."""
-    program = rewarded(optimizer=keras.optimizers.SGD(rate))
+@pytest.fixture(scope="module")
+def fall():
+    """Returns a function that returns what a fit gives whose rewards fall from the first epoch on."""
+    program = rewarded(optimizer=keras.optimizers.SGD(0.0))
     x = examples()[0]
     arguments = {"validation_data": (x, 0 * x[:, :1]), "epochs": 5, "verbose": 0}
-    return program.fit(x, 0 * x[:, :1], callbacks=[Falling(), callback], **arguments)
+
+    def fit(callback, rate=0.0):
+        program.model.optimizer.learning_rate.assign(rate)
+        return program.fit(x, 0 * x[:, :1], callbacks=[Falling(), callback], **arguments)
+
+    return fit
 
 
 STOPPERS = {"auto": ("val_reward", "auto", 3), "min": ("val_reward", "min", 5), "loss": ("val_loss", "auto", 3)}
 
 
 @pytest.mark.parametrize("name", cases(list(STOPPERS), "auto", "min"))
-def test_early_stopping_maximises_rewards(name):
+def test_early_stopping_maximises_rewards(fall, name):
     """K1: an attribute `mode` that is "min" stays; EarlyStopping does not keep its argument."""
     monitor, mode, epochs = STOPPERS[name]
     callback = keras.callbacks.EarlyStopping(monitor, patience=2, min_delta=0.01, mode=mode)
@@ -776,7 +702,7 @@ def test_early_stopping_maximises_rewards(name):
 
 
 @pytest.mark.parametrize("mode", cases(["auto", "min"], "auto"))
-def test_checkpoints_keep_the_largest_reward(tmp_path, mode):
+def test_checkpoints_keep_the_largest_reward(fall, tmp_path, mode):
     """K1"""
     pattern = str(tmp_path / "{epoch}.h5")
     callback = keras.callbacks.ModelCheckpoint(pattern, monitor="val_reward", save_best_only=True, mode=mode)
@@ -786,7 +712,7 @@ def test_checkpoints_keep_the_largest_reward(tmp_path, mode):
     assert found == ([1] if mode == "auto" else [1, 2, 3, 4, 5])
 
 
-def test_a_checkpoint_keeps_the_threshold_it_was_given(tmp_path):
+def test_a_checkpoint_keeps_the_threshold_it_was_given(fall, tmp_path):
     """K1"""
     settings = {"monitor": "val_reward", "save_best_only": True, "initial_value_threshold": 100.0}
     fall(keras.callbacks.ModelCheckpoint(str(tmp_path / "x.h5"), **settings))
@@ -794,14 +720,14 @@ def test_a_checkpoint_keeps_the_threshold_it_was_given(tmp_path):
 
 
 @pytest.mark.parametrize("mode", cases(["auto", "min"], "auto"))
-def test_a_rate_is_reduced_when_rewards_stop_rising(mode):
+def test_a_rate_is_reduced_when_rewards_stop_rising(fall, mode):
     """K1"""
     callback = keras.callbacks.ReduceLROnPlateau("val_reward", factor=0.5, patience=1, mode=mode)
     rate = fall(callback, rate=1e-9).history["lr"][-1]
     assert rate == pytest.approx(1e-9 / 8 if mode == "auto" else 1e-9)
 
 
-def test_a_callback_that_is_changed_is_named(caplog):
+def test_a_callback_that_is_changed_is_named(fall, caplog):
     """K1: EarlyStopping does not keep `mode`, so both a guess and "min" are changed, with a warning."""
     callback = keras.callbacks.EarlyStopping("val_reward", patience=2, mode="min")
     assert len(fall(callback).epoch) == 3
