@@ -117,7 +117,7 @@ def family(found):
 
 def _bindings_are_kept(run):
     """The first checkpoint has them at the latest."""
-    kept = (run / "operative_config.train_and_eval").read_text()
+    kept = (run / "operative_config.train_and_eval.gin").read_text()
     assert "width.units = 9" in kept
     checksum = hashlib.sha256(kept.encode()).hexdigest()
     assert json.loads((run / "run.json").read_text())["gin"]["operative_config_sha256"] == checksum
