@@ -130,10 +130,12 @@ class Strike:
     Attributes:
       by: the signal.
       leaves: the newest checkpoint (or how many shards there are) afterwards; None if it may be any.
+      gains: whether that has to be more than before, and less than at the end.
     """
 
     by: int = signal.SIGKILL
     leaves: int | None = None
+    gains: bool = False
 
     def first(self, run: Path, unbroken: Unbroken) -> Callable[[], None] | None:
         """Returns what the process calls before anything else."""
@@ -214,6 +216,7 @@ class Broken:
 
     def is_struck(self, strike):
         """Starts the run and strikes; returns whether it was struck before its end."""
+        before = self._directory.newest()
         child, completed = self._start(strike)
         if completed.code == 0:
             return False
@@ -226,6 +229,9 @@ class Broken:
         if strike.by == signal.SIGTERM:
             self._directory.check_stopped()
         assert strike.leaves in (None, newest)
+        if strike.gains:
+            end = self._case.directory(self._unbroken.model_dir, self._unbroken.model_dir).newest()
+            assert before < newest < end
         self._case.still_there(self._run)
         return True
 
@@ -269,6 +275,7 @@ def check(shared, case, strikes: Sequence[Strike], folder, sets=(), tally=None):
     broken = next(trials)
     for strike in strikes:
         while not broken.is_struck(strike):
+            assert not strike.gains, "it went on to its end"
             broken.check_end()
             broken = next(trials)
     broken.finish()

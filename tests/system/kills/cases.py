@@ -208,6 +208,10 @@ CONFIGURED = fits.fit("fit-settings", fits.with_settings)
 # Where they are struck.
 
 
+def _in_a_shard(**options):
+    return [Write(0.05, **options), Write(0.33, gains=True, **options), Write(0.33, gains=True, **options)]
+
+
 def _stops(*steps):
     return [Step(step, by=SIGTERM, leaves=step) for step in steps]
 
@@ -285,7 +289,7 @@ BEFORE_WRITES = table(
     *(
         Strikes(
             predictions(strategy, format),
-            [Write(part) for part in (0.05, 0.33, 0.33)],
+            _in_a_shard(),
             is_quick=(strategy, format) in (("off", "jsonl"), ("mirrored", "tfrecord")),
         )
         for strategy in PREDICTED
@@ -338,7 +342,7 @@ STOPS = table(
     *(
         Strikes(
             predictions(strategy, format),
-            [Write(part, by=SIGTERM) for part in (0.05, 0.33, 0.33)],
+            _in_a_shard(by=SIGTERM),
             is_quick=strategy == "off",
         )
         for strategy, format in (("off", "jsonl"), ("mirrored", "npy"))

@@ -1,5 +1,7 @@
 """What all processes of one pytest share: the unbroken run of each case."""
 
+import time
+
 import pytest
 
 from tests.support.chaos.contract import Shared
@@ -15,6 +17,7 @@ def shared(tmp_path_factory, worker_id):
 @pytest.fixture
 def tally(record_property):
     """Counts what happens; `tests/support/chaos/summary.py` prints it at the end."""
-    tally = Tally()
+    tally, start = Tally(), time.monotonic()
     yield tally
+    tally.seconds = time.monotonic() - start
     record_property("chaos", vars(tally) | {"phases": dict(tally.phases)})
