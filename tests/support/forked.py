@@ -4,6 +4,7 @@ The server imports TensorFlow but never starts its runtime, because a process th
 """
 
 import dataclasses
+import functools
 import multiprocessing
 import os
 import sys
@@ -26,13 +27,13 @@ class Completed:
     err: str
 
 
-class Command:
-    """`official-trainer ARGV…` in a child process, with its output in files of `folder`; `first` is called before."""
+class Child:
+    """A process that calls `target` in `cwd`, with its output in files of `folder`; `first` is called before."""
 
-    def __init__(self, argv, *, cwd, folder, env=None, first=None):
+    def __init__(self, target, *, cwd, folder, env=None, first=None):
         self._out, self._err = Path(folder) / "out.txt", Path(folder) / "err.txt"
-        target = (list(argv), str(cwd), str(self._out), str(self._err), dict(env or {}), first)
-        self.process = _context.Process(target=_main, args=target, daemon=True)
+        arguments = (target, str(cwd), str(self._out), str(self._err), dict(env or {}), first)
+        self.process = _context.Process(target=_main, args=arguments, daemon=True)
         self.process.start()
 
     @property
@@ -51,12 +52,25 @@ class Command:
         return Completed(self.process.exitcode, self.out, self.err)
 
 
+class Command(Child):
+    """`official-trainer ARGV…` in a child process."""
+
+    def __init__(self, argv, **options):
+        super().__init__(functools.partial(_run, list(argv)), **options)
+
+
 def run_command(argv, *, cwd, folder):
     """Runs a command to its end."""
     return Command(argv, cwd=cwd, folder=folder).wait()
 
 
-def _main(argv, cwd, out, err, env, first):
+def _run(argv):
+    from official_trainer import cli
+
+    return cli.main(argv)
+
+
+def _main(target, cwd, out, err, env, first):
     os.environ.update(env)
     for stream, path in ((1, out), (2, err)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -65,11 +79,9 @@ def _main(argv, cwd, out, err, env, first):
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     os.chdir(cwd)
     sys.path.insert(0, cwd)
-    from official_trainer import cli
-
     if first is not None:
         first()
-    code = cli.main(argv)
+    code = target() or 0
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

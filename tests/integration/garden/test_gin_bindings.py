@@ -3,13 +3,10 @@
 import hashlib
 import json
 import logging
-import os
 import re
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import gin
@@ -640,22 +637,6 @@ def test_an_unknown_name_ends_a_command_with_exit_code_2(workspace, model_dir):
     assert "error: --gin_params: widht: gin has no function of this name" in done.err
     assert "did you mean 'width'?" in done.err
     assert not Path(model_dir, "run.json").exists()
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_run_that_is_ended_from_outside_leaves_what_it_used(number, code, workspace, model_dir):
-    """T17, N5: preempted or killed; the first checkpoint has it at the latest."""
-    started = command(workspace, model_dir, "--gin_params=width.units=9", "trainer.train_steps=1000000")
-    deadline = time.monotonic() + 120
-    while not committed_steps(model_dir) or record(model_dir)["gin"] is None:  # told of after the checkpoint
-        assert time.monotonic() < deadline
-        assert started.process.is_alive(), started.wait()
-        time.sleep(0.01)
-    os.kill(started.process.pid, number)
-    assert started.wait().code == code
-    assert "width.units = 9" in text(model_dir, "operative_config.train_and_eval")
-    checksum = hashlib.sha256(text(model_dir, "operative_config.train_and_eval").encode()).hexdigest()
-    assert record(model_dir)["gin"]["operative_config_sha256"] == checksum
 
 
 @pytest.mark.full

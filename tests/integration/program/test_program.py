@@ -14,7 +14,6 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, NotCompiledError, Program
 from tests.support.cases import cases
-from tests.support.killed_fits import check_goes_on, keep, killers
 from tests.support.programs import CLASSES, EXAMPLES, Diary, Halves, build, compiled, examples, light, lightly
 
 
@@ -222,20 +221,6 @@ def test_what_was_compiled_can_be_compiled_again(data):
     second = Program(light())
     second.compile_from_config(first.get_compile_config())
     assert second.fit(*data, shuffle=False, verbose=0).history == first.fit(*data, shuffle=False, verbose=0).history
-
-
-def _fit_and_die(model_dir, killed_at):
-    program = compiled(Program(build(), model_dir))
-    history = program.fit(
-        *examples(), batch_size=8, epochs=4, validation_split=0.2, callbacks=killers(killed_at), verbose=0
-    )
-    keep(model_dir, [history.history, history.epoch], program.model)
-
-
-@pytest.mark.parametrize("killed_at", cases([7, 13], 7))
-def test_a_killed_fit_goes_on_as_if_nothing_had_been(tmp_path, killed_at):
-    """K6: shuffled, in the middle of an epoch: the same weights, bit for bit, and the whole history."""
-    check_goes_on(_fit_and_die, tmp_path, killed_at=killed_at)
 
 
 @pytest.fixture

@@ -21,9 +21,7 @@ from official_trainer.program import (
 )
 from official_trainer.tasks import metrics
 from tests.support.cases import cases
-from tests.support.killed_fits import check_goes_on, keep, killers
 from tests.support.rewards import (
-    ESTIMATORS,
     EXAMPLES,
     FEATURES,
     assert_alike,
@@ -735,22 +733,3 @@ def test_a_callback_that_is_changed_is_named(fall, caplog):
     caplog.clear()
     fall(keras.callbacks.EarlyStopping("val_reward", patience=2, mode="max"))
     assert "takes higher values" not in caplog.text
-
-
-# What survives.
-
-
-def _fit_and_die(model_dir, name, killed_at):
-    x, _ = examples()
-    settings = {"reward": PythonReward(is_right), "reward_estimator": ESTIMATORS[name][0], "optimizer": "adam"}
-    program = rewarded(build(2), model_dir, **settings)
-    history = program.fit(
-        x, (x[:, 0] > 0).astype(np.int32), batch_size=8, epochs=3, callbacks=killers(killed_at), verbose=0
-    )
-    keep(model_dir, [history.history, history.epoch], program.model)
-
-
-@pytest.mark.parametrize("name", cases(list(ESTIMATORS), "score"))
-def test_a_killed_fit_draws_what_it_would_have_drawn(tmp_path, name):
-    """K1, K6: in the middle of an epoch: the same weights, bit for bit, and the whole history."""
-    check_goes_on(_fit_and_die, tmp_path, name, killed_at=10)

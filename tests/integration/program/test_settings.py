@@ -13,7 +13,6 @@ from official_trainer.config.optimization import EMAConfig, LrConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
-from tests.support.killed_fits import check_goes_on, keep, killers
 from tests.support.programs import CLASSES, FEATURES, examples, lightly
 
 X, Y = (array[:48] for array in examples())
@@ -176,24 +175,6 @@ def test_a_time_limit_ends_fit_with_all_saved(tmp_path):
         fit(limited)
     history = fit(program(str(tmp_path)))
     assert len(history["loss"]) == 3
-
-
-SETTINGS = {
-    "trainer": TrainerConfig(gradient_accumulation_steps=2, optimizer_config=EMA, checkpoint_interval=2),
-    "runtime": RuntimeConfig(distribution_strategy="mirrored", num_logical_cpus=2, mixed_precision_dtype="float16"),
-}
-
-
-def _fit_and_die(model_dir, killed_at):
-    owner = program(model_dir, **SETTINGS)
-    history = fit(owner, shuffle=True, callbacks=killers(killed_at))
-    keep(model_dir, [history, owner.evaluate(X, Y, verbose=0)], owner.model)
-
-
-@pytest.mark.full
-def test_a_killed_fit_with_all_of_it_goes_on_as_if_nothing_had_been(tmp_path):
-    """K6: micro-batches, averages, loss scale and two replicas come back bit for bit."""
-    check_goes_on(_fit_and_die, tmp_path, killed_at=5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Predictions of whole runs: a row for each example, in order; kills and stops anywhere; what is refused."""
+"""Predictions of whole runs: a row for each example, in order; what is refused. Kills: system/kills/."""
 
 import dataclasses
 import functools

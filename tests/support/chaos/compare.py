@@ -97,7 +97,8 @@ def _best(broken, unbroken):
     for model_dir in (broken, unbroken):
         folder = model_dir / "best"
         steps = committed_steps(str(folder))
-        best = {"steps": steps, "info": json.loads((folder / "info.json").read_text())}
+        info = folder / "info.json"
+        best = {"steps": steps, "info": json.loads(info.read_text()) if info.exists() else None}
         for step in steps:
             best |= {"record": read(str(folder), step).extra, **bits(folder / f"ckpt-{step}")}
         found.append(best)

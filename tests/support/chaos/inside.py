@@ -1,16 +1,56 @@
-"""What is done to a child process before it runs its command: stop it at a step, kill it at a write, make it forget.
+"""What is done to a child process before it does its work: strike it at a step, a callback or a write; make it forget.
 
-Imports no TensorFlow at the top; each function is named in `Command(first=…)`, alone or in a `functools.partial`.
+Imports no TensorFlow at the top; each function is named in `Child(first=…)`, alone or in a `functools.partial`.
 """
 
 import os
 import signal
 import sys
 
+struck_callback = None
+"""Hook, number and signal that `strike_at_callback` was told."""
 
-def stop_after_step(step):
-    """SIGTERM during the step that makes it `step` steps; the experiment looks."""
-    os.environ["CHAOS_STOP_AFTER_STEP"] = str(step)
+
+def strike_at_callback(hook, number, by):
+    """A signal when Keras calls `hook` for the time `number`; a fit that is struck passes on `strikers()`."""
+    global struck_callback
+    struck_callback = hook, number, by
+
+
+def strikers():
+    """Returns the callbacks that strike; none if nothing is struck there."""
+    from official_trainer.lazy import keras
+
+    if struck_callback is None:
+        return []
+    hook, number, by = struck_callback
+    heard = 0
+
+    def strike(*arguments, **keywords):
+        nonlocal heard
+        heard += 1
+        if heard == number:
+            os.kill(os.getpid(), by)
+
+    return [type("Striker", (keras.callbacks.Callback,), {hook: strike})()]
+
+
+def strike_at_step(step, by):
+    """A signal as the first window of steps ends that reaches `step`."""
+    from official_trainer.engine.trainer import Trainer
+
+    run_steps = Trainer.run_steps
+    is_struck = False
+
+    def run_and_strike(self, *arguments, **keywords):
+        nonlocal is_struck
+        ran = run_steps(self, *arguments, **keywords)
+        if not is_struck and int(self.global_step) >= step:
+            is_struck = True
+            os.kill(os.getpid(), by)
+        return ran
+
+    Trainer.run_steps = run_and_strike
 
 
 def kill_at_write(number, folder, counter=None, by=signal.SIGKILL):

@@ -5,6 +5,32 @@ compared), `phases` counted.
 """
 
 import collections
+import dataclasses
+
+
+@dataclasses.dataclass
+class Tally:
+    """What happened; sums of these make the table at the end.
+
+    Attributes:
+      trials: runs that were compared.
+      kills: processes killed.
+      mismatches: runs that were not like the unbroken one.
+      found_out: runs with something left out on purpose, which were not.
+      lost_checkpoints: starts that did not continue at the newest checkpoint.
+      peak_bytes: the largest run directory.
+      seconds: time that all this took.
+      phases: kills by what the process did.
+    """
+
+    trials: int = 0
+    kills: int = 0
+    mismatches: int = 0
+    found_out: int = 0
+    lost_checkpoints: int = 0
+    peak_bytes: int = 0
+    seconds: float = 0.0
+    phases: dict[str, int] = dataclasses.field(default_factory=collections.Counter)
 
 
 def print_summary(reporter):

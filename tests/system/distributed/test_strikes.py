@@ -8,8 +8,8 @@ import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.cases import cases
-from tests.support.chaos.campaign import Tally
 from tests.support.chaos.compare import differences
+from tests.support.chaos.summary import Tally
 from tests.support.distributed.coordinated import LONG, Run
 from tests.support.distributed.workers import cluster, phase_of
 

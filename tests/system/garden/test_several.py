@@ -22,15 +22,13 @@ from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support import runs
-from tests.support.chaos.at_writes import check_kills
-from tests.support.forked import Command, run_command
+from tests.support.forked import run_command
 from tests.support.garden.configs import assert_same
 
 WORKSPACE = ROOT / "tests" / "support" / "garden" / "workspace"
 NAMES = ("two_heads", "mine/doubling", "points_on_sets", "points_alone")
 EMA = "trainer.optimizer_config.ema={average_decay: 0.9, trainable_weights_only: true}"
 JOINT, QUIET = "trainer.trainer_type=joint", "trainer.export.at_end=false"
-MIRRORED = "runtime={distribution_strategy: mirrored, num_logical_cpus: 2}"
 
 
 def resolved(name, **layers):
@@ -421,29 +419,3 @@ def test_an_installed_release_may_have_them_too(tmp_path, monkeypatch):
     metrics = run.run(name, found, mode="train_and_eval", model_dir=str(tmp_path / "run"), quiet=True)
     assert "sums/error" in metrics
     index.experiment.cache_clear()
-
-
-# Kills, by the command line.
-
-
-def train(folder, name, *sets, first=None):
-    output = folder / f"{name}.output"
-    output.mkdir(exist_ok=True)
-    argv = [
-        "train",
-        "--experiment=two_heads",
-        f"--model_dir={folder / name}",
-        *(f"--set={word}" for word in (EMA, *sets)),
-    ]
-    return Command(argv, cwd=WORKSPACE, folder=output, first=first)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("sets", "kills"),
-    [((), 2), ((JOINT,), 4), ((MIRRORED,), 4), ((JOINT, MIRRORED), 4)],
-    ids=["interleaved", "joint", "interleaved-mirrored", "joint-mirrored"],
-)
-def test_killed_runs_end_as_unbroken_ones(sets, kills, tmp_path):
-    """T21, N1: SIGKILL before writes all over the run; every variable, row, point, best checkpoint and export."""
-    check_kills(train, tmp_path, sets, kills)

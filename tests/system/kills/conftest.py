@@ -1,17 +1,23 @@
-"""The workspace of the killed runs, shared by all processes of one pytest."""
+"""What all processes of one pytest share: the unbroken run of each case."""
+
+import time
 
 import pytest
 
-from tests.support.chaos.runs import Workspace
+from tests.support.chaos.contract import Shared
+from tests.support.chaos.summary import Tally
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory, worker_id):
+def shared(tmp_path_factory, worker_id):
     base = tmp_path_factory.getbasetemp()
-    return Workspace((base if worker_id == "master" else base.parent) / "chaos")
+    return Shared((base if worker_id == "master" else base.parent) / "kills")
 
 
 @pytest.fixture
-def tallied(record_property):
-    """Adds a `Tally` to the table at the end; `tests/support/chaos/summary.py` prints it."""
-    return lambda tally: record_property("chaos", vars(tally) | {"phases": dict(tally.phases)})
+def tally(record_property):
+    """Counts what happens; `tests/support/chaos/summary.py` prints it at the end."""
+    tally, start = Tally(), time.monotonic()
+    yield tally
+    tally.seconds = time.monotonic() - start
+    record_property("chaos", vars(tally) | {"phases": dict(tally.phases)})

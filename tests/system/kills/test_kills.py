@@ -1,44 +1,55 @@
-"""SIGKILL at random: the same command again ends with the same bits. Each campaign is another variant of the run."""
+"""Killed anywhere and started again, all ends with what an unbroken run ends with. One test for each kind of strike."""
+
+import itertools
+import random
 
 import pytest
 
 from tests.support.cases import cases
-from tests.support.chaos.campaign import Campaign, EndlessCampaign
-
-CAMPAIGNS = 48
+from tests.support.chaos.contract import Broken, Write, check
+from tests.system.kills.cases import AT_INSTANTS, AT_MOMENTS, BEFORE_WRITES, DIGITS, ENDLESS, STOPS
 
 
 @pytest.fixture
-def strike(request, workspace, tallied):
+def check_strikes(request, shared, tally, tmp_path):
+    """Strikes a case, and has it compared; says how to do it once more."""
     seed = request.config.getoption("--chaos-seed")
 
-    def strike(strikes_at, number, kills):
-        campaign = Campaign(workspace, number, seed=seed, strikes_at=strikes_at)
-        problem = campaign.run(kills)
-        tallied(campaign.tally)
-        again = f"pytest '{request.node.nodeid}' -m '' --chaos-seed={seed} -n 0"
-        story = "\n".join(campaign.story)
-        assert not problem, f"{problem}\n\nseed {seed}, campaign {number}; once more: {again}\n{story}"
+    def check_strikes(strikes):
+        print(f"once more: pytest '{request.node.nodeid}' -m '' --chaos-seed={seed} -n 0")
+        check(shared, strikes.case, strikes.drawn(seed), tmp_path, strikes.sets, tally)
 
-    return strike
+    return check_strikes
 
 
-@pytest.mark.parametrize(("number", "kills"), cases([(0, 2), *((number, 5) for number in range(CAMPAIGNS))], (0, 2)))
-def test_kills_at_any_instant(strike, number, kills):
+@pytest.mark.parametrize("strikes", BEFORE_WRITES)
+def test_killed_before_a_write(strikes, check_strikes):
+    """N1, N3, C2, K6, T21, N18: just before any change on disk, where time alone hardly ever strikes."""
+    check_strikes(strikes)
+
+
+@pytest.mark.parametrize("strikes", AT_INSTANTS)
+def test_killed_at_any_instant(strikes, check_strikes):
     """N1, N3: uniform over the time of an unbroken run: start-up, restore, trace, train, save, evaluate, export."""
-    strike("instants", number, kills)
+    check_strikes(strikes)
 
 
-@pytest.mark.parametrize(("number", "kills"), cases([(0, 1), *((number, 3) for number in range(CAMPAIGNS))], (0, 1)))
-def test_kills_between_any_two_writes(strike, number, kills):
-    """N1, N3: just before any change that the run makes in its directory, where time alone hardly ever strikes."""
-    strike("writes", number, kills)
+@pytest.mark.parametrize("strikes", AT_MOMENTS)
+def test_killed_at_a_moment(strikes, check_strikes):
+    """N1, N5, N15, K1, K6, T17: after a step, or in a callback of Keras."""
+    check_strikes(strikes)
+
+
+@pytest.mark.parametrize("strikes", STOPS)
+def test_stopped_by_sigterm(strikes, check_strikes):
+    """N1, N5, N15, N18, T17: after a step, which is saved, also at every edge of an epoch; or before a write."""
+    check_strikes(strikes)
 
 
 @pytest.mark.parametrize("kills", cases([2, 150], 2))
-def test_a_directory_does_not_fill_up(workspace, tallied, request, kills):
+def test_a_directory_does_not_fill_up(kills, shared, tally, tmp_path, request):
     """N3: one run, killed again and again between two writes, holds no more files than one that never was."""
-    campaign = EndlessCampaign(workspace, seed=request.config.getoption("--chaos-seed"))
-    problem = campaign.run(kills)
-    tallied(campaign.tally)
-    assert not problem, "\n".join([problem, *campaign.story])
+    chance = random.Random(f"{request.config.getoption('--chaos-seed')}/endless")
+    broken = Broken(shared, ENDLESS, tmp_path / "endless", tally=tally, unbroken=shared.unbroken(DIGITS))
+    for _ in itertools.repeat(None, kills):
+        assert broken.is_struck(Write(chance.random()))

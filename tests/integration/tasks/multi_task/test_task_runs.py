@@ -1,4 +1,4 @@
-"""Whole runs of several tasks: everything that a run of one task has, kills and restarts included."""
+"""Whole runs of several tasks: everything that a run of one task has, restarts included."""
 
 import json
 import os
@@ -20,7 +20,6 @@ from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support import several, toy
-from tests.support.chaos.at_writes import check_kills
 from tests.support.forked import Command
 from tests.support.runs import differences, values
 
@@ -142,7 +141,7 @@ def test_what_a_changed_setting_of_several_tasks_means(path, kind):
     assert kind_of(path) == kind
 
 
-# Kills, by the command line.
+# Several processes.
 
 SETS = [
     "trainer.train_steps=30", "trainer.steps_per_loop=7", "trainer.summary_interval=5", "trainer.checkpoint_interval=6",
@@ -151,30 +150,12 @@ SETS = [
 JOINT, MIRRORED = "trainer.trainer_type=joint", "runtime={distribution_strategy: mirrored, num_logical_cpus: 2}"
 
 
-def train(folder, name, *sets, first=None):
+def train(folder, name, *sets):
     output = folder / f"{name}.output"
     output.mkdir(exist_ok=True)
     words = [f"--set={word}" for word in (*SETS, *sets)]
     argv = ["train", "--experiment=digits_tasks", f"--model_dir={folder / name}", *words]
-    return Command(argv, cwd=ROOT, folder=output, first=first)
-
-
-@pytest.mark.parametrize(
-    ("sets", "kills"),
-    [
-        ((), 2),
-        pytest.param((JOINT,), 8, marks=pytest.mark.full),
-        pytest.param((MIRRORED,), 8, marks=pytest.mark.full),
-        pytest.param((JOINT, MIRRORED), 8, marks=pytest.mark.full),
-    ],
-    ids=["interleaved", "joint", "interleaved-mirrored", "joint-mirrored"],
-)
-def test_killed_runs_end_as_unbroken_ones(sets, kills, tmp_path):
-    """T21, N1: SIGKILL before writes all over the run; every variable, row, point, best checkpoint and export."""
-    check_kills(train, tmp_path, sets, kills)
-
-
-# Several processes.
+    return Command(argv, cwd=ROOT, folder=output)
 
 
 def launch(model_dir, *words):

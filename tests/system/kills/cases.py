@@ -1,0 +1,350 @@
+"""What is killed, and where: every case of the contract with its strikes."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import random
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from official_trainer.runs.predictions.manifest import MANIFEST
+from tests import ROOT
+from tests.support.chaos.contract import RUN, Callback, Case, Instant, Step, Strike, Write
+from tests.support.chaos.runs import SOURCES, STEPS_PER_LOOP, STRATEGIES, Variant, digits
+from tests.support.forked import Command, trained_digits
+from tests.support.garden import data
+from tests.support.garden.families import FAMILIES
+from tests.support.predictions import contents
+from tests.system.kills import fits
+
+SIGTERM = signal.SIGTERM
+
+
+def command(name, *words, cwd=None, made=None, verb="train", place="model_dir", **options):
+    """Returns a command as a case, in `cwd` or in the folder that is `made`, which stands for `{}` in its words."""
+
+    def start(shared, folder, *sets, first=None):
+        folder_made = shared.made(*made) if made else ROOT
+        argv = [verb, f"--{place}={folder}/{RUN}", *(word.format(folder_made) for word in words)]
+        return Command([*argv, *(f"--set={word}" for word in sets)], cwd=cwd or folder_made, folder=folder, first=first)
+
+    return Case(name, start, **options)
+
+
+def assigned(*words):
+    return [f"--set={word}" for word in words]
+
+
+# The digits run.
+
+NO_EXPORTS = ("trainer.export.at_end=false", "trainer.export.best=false")
+DIGITS = digits(Variant())
+DIGITS_WITHOUT_EXPORTS = digits(Variant(), *NO_EXPORTS, name="without-exports")
+ENDLESS = digits(
+    Variant(),
+    "trainer.train_steps=100000",
+    "trainer.checkpoint_interval=1",
+    "trainer.validation_interval=100000",
+    name="endless",
+)
+STEP_BY_STEP = "trainer.steps_per_loop=1"
+
+EDGES = (1, 21, 22, 23, 43, 47)
+"""After the first step; before, at and after the first epoch's end; before the second's; before the last step."""
+
+BATCHES = {"arrays": 20, "records": 16, "stream": 16}  # an epoch of 352 ends inside a batch of 20, at one of 16
+
+
+def trained_digits_case(strategy, source):
+    """Training alone, where epochs end inside of batches and between them."""
+    return digits(
+        Variant(strategy, source),
+        *NO_EXPORTS,
+        f"task.train_data.global_batch_size={BATCHES[source]}",
+        mode="train",
+        name="edges",
+    )
+
+
+LONGER = command(
+    "digits_cnn",
+    "--experiment=digits_cnn",
+    *assigned("trainer.train_steps=120", "trainer.checkpoint_interval=20", "trainer.steps_per_loop=20"),
+    *assigned("trainer.export.at_end=false"),
+)
+
+# Several tasks.
+
+JOINT, MIRRORED = "trainer.trainer_type=joint", "runtime={distribution_strategy: mirrored, num_logical_cpus: 2}"
+SEVERAL = {
+    "digits_tasks": (
+        ROOT, "trainer.train_steps=30", "trainer.steps_per_loop=7", "trainer.summary_interval=5",
+        "trainer.checkpoint_interval=6", "trainer.validation_interval=16",
+        "trainer.optimizer_config.ema={average_decay: 0.9}",
+    ),
+    "two_heads": (
+        ROOT / "tests" / "support" / "garden" / "workspace",
+        "trainer.optimizer_config.ema={average_decay: 0.9, trainable_weights_only: true}",
+    ),
+}  # fmt: skip
+WAYS = {"interleaved": (), "joint": (JOINT,), "interleaved-mirrored": (MIRRORED,), "joint-mirrored": (JOINT, MIRRORED)}
+
+
+def several(experiment, way):
+    cwd, *sets = SEVERAL[experiment]
+    words = [f"--experiment={experiment}", *assigned(*sets, *WAYS[way])]
+    return command(f"{experiment}-{way}", *(word.replace("{", "{{").replace("}", "}}") for word in words), cwd=cwd)
+
+
+# Model Garden's families: augmentation, shuffled files, dropout, stochastic depth and samplers.
+
+
+def family(found):
+    def write(folder):
+        data.write(folder / "tiny_data")
+
+    words = [f"--experiment={found.experiment}", f"--config_file={found.overlay}"]
+    words += assigned("trainer.async_checkpoint=false", "trainer.export.at_end=false")
+    return command(found.name, *words, made=("garden", write))
+
+
+# What gin has bound.
+
+
+def _bindings_are_kept(run):
+    """The first checkpoint has them at the latest."""
+    kept = (run / "operative_config.train_and_eval.gin").read_text()
+    assert "width.units = 9" in kept
+    checksum = hashlib.sha256(kept.encode()).hexdigest()
+    assert json.loads((run / "run.json").read_text())["gin"]["operative_config_sha256"] == checksum
+
+
+GIN = command(
+    "gin",
+    "--experiment=bound",
+    "--gin_params=width.units=9",
+    *assigned("trainer.export.at_end=false", "trainer.async_checkpoint=false"),
+    cwd=ROOT / "tests" / "support" / "chaos" / "workspace",
+    still_there=_bindings_are_kept,
+)
+
+# Predictions.
+
+PREDICTED = {
+    "off": ["task.validation_data.global_batch_size=33"],
+    "mirrored": ["task.validation_data.global_batch_size=34", "runtime.num_logical_cpus=2",
+                 "runtime.distribution_strategy=mirrored"],
+}  # fmt: skip
+
+
+class Shards:
+    """Shards that are there stay, and the same command continues after them."""
+
+    def __init__(self, run, unbroken):
+        self._run = run
+
+    def newest(self):
+        """Returns how many shards the manifest names."""
+        manifest = self._run / MANIFEST
+        return len(json.loads(manifest.read_text())["shards"]) if manifest.exists() else 0
+
+    def says(self, shards):
+        return f"continuing after {50 * shards} rows in {shards} shards"
+
+    def num_bytes(self):
+        return sum(path.stat().st_size for path in self._run.iterdir())
+
+    def phase(self, process):
+        return "predict"
+
+    def check(self, before, process):
+        assert self.newest() >= before
+
+    def check_stopped(self):
+        pass
+
+
+def _differences_of_files(broken, unbroken):
+    ours, theirs = contents(broken), contents(unbroken)
+    assert len(theirs) == 9
+    return (
+        {"files": sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))}
+        if ours != theirs
+        else {}
+    )
+
+
+def predictions(strategy, format):
+    def make(folder):
+        trained_digits(folder)
+
+    name = f"predictions-{strategy}-{format}"
+    words = ["--model_dir={}/run", f"--format={format}", "--shard_size=50", *PREDICTED[strategy]]
+    case = command(name, *words, verb="predict", place="output", cwd=ROOT, made=("trained", make), directory=Shards)
+
+    def ended(shared, folder):
+        """Once more: all is there."""
+        expected = contents(folder / RUN)
+        completed = case.start(shared, folder).wait()
+        assert (completed.code, "all predictions are there already" in completed.err) == (0, True)
+        assert contents(folder / RUN) == expected
+
+    return dataclasses.replace(case, compare=_differences_of_files, ended=ended)
+
+
+# Calls of `Program.fit`.
+
+PLAIN = fits.fit("fit-plain", fits.plain)
+FIT = fits.fit("fit-callbacks", fits.with_callbacks, named=2 + 3)  # the best two; the newest two and the one of step 9
+SCORED = fits.fit("fit-score", fits.rewarded, "score")
+EVOLVED = fits.fit("fit-evolution", fits.rewarded, "evolution")
+CONFIGURED = fits.fit("fit-settings", fits.with_settings)
+
+
+# Where they are struck.
+
+
+def _in_a_shard(**options):
+    return [Write(0.05, **options), Write(0.33, gains=True, **options), Write(0.33, gains=True, **options)]
+
+
+def _stops(*steps):
+    return [Step(step, by=SIGTERM, leaves=step) for step in steps]
+
+
+@dataclasses.dataclass(frozen=True)
+class Strikes:
+    """What is done to a case.
+
+    Attributes:
+      case: what is struck.
+      at: one strike for each start; a class and a number are so many strikes by chance.
+      sets: settings that the unbroken run does not have.
+      name: which of them, where a case has several.
+      is_quick: whether it runs every time.
+    """
+
+    case: Case
+    at: Sequence[Strike] | tuple[type, int]
+    sets: tuple[str, ...] = ()
+    name: str = ""
+    is_quick: bool = False
+
+    def drawn(self, seed):
+        """Returns the strikes."""
+        if not isinstance(self.at[0], type):
+            return self.at
+        kind, number = self.at
+        chance = random.Random(f"{seed}/{self.case}/{self.name}/{kind.__name__}")
+        return [kind(chance.random()) for _ in range(number)]
+
+
+def table(*all_strikes: Any):
+    """Returns the parameters of a test."""
+    marks = {True: (), False: pytest.mark.full}
+    return [
+        pytest.param(each, id="-".join(filter(None, (each.case.name, each.name))), marks=marks[each.is_quick])
+        for each in all_strikes
+    ]
+
+
+CAMPAIGNS = [
+    functools.partial(
+        Strikes,
+        digits(Variant.number(number)),
+        sets=(f"trainer.steps_per_loop={STEPS_PER_LOOP[number % 3]}",),
+        name=str(number),
+    )
+    for number in range(48)
+]
+"""The variants of the digits run in turn."""
+
+BEFORE_WRITES = table(
+    Strikes(DIGITS, (Write, 1), sets=(STEP_BY_STEP,), is_quick=True),
+    *(campaign(at=(Write, 3)) for campaign in CAMPAIGNS),
+    *(
+        Strikes(
+            several(experiment, way),
+            [Write(part) for part in ((0.15, 0.4) if is_quick else (0.075, 0.13, 0.2, 0.25))],
+            sets=("trainer.steps_per_loop=3",),
+            is_quick=is_quick,
+        )
+        for experiment in SEVERAL
+        for way in WAYS
+        for is_quick in [(experiment, way) == ("digits_tasks", "interleaved")]
+    ),
+    *(
+        Strikes(
+            FIT,
+            [Write(part), Write(random.Random(part).random() / 3)],
+            name=f"{part}",
+            is_quick=part == 0.45,
+        )
+        for part in (0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 0.99)
+    ),
+    *(
+        Strikes(
+            predictions(strategy, format),
+            _in_a_shard(),
+            is_quick=(strategy, format) in (("off", "jsonl"), ("mirrored", "tfrecord")),
+        )
+        for strategy in PREDICTED
+        for format in ("tfrecord", "jsonl", "npy")
+    ),
+)
+
+AT_INSTANTS = table(
+    Strikes(DIGITS, (Instant, 2), sets=(STEP_BY_STEP,), is_quick=True),
+    *(campaign(at=(Instant, 5)) for campaign in CAMPAIGNS),
+)
+
+MOMENTS = {
+    "in an epoch": Callback("on_train_batch_end", 8),
+    "between epochs": Callback("on_epoch_end", 2),
+    "as an epoch begins": Callback("on_epoch_begin", 3),
+    "in a validation": Callback("on_test_batch_begin", 3),
+    "after a validation": Callback("on_test_end", 2),
+    "before the first step": Callback("on_train_begin", 1),
+    "at the end": Callback("on_train_end", 1),
+}
+
+AT_MOMENTS = table(
+    *(Strikes(FIT, [at], name=moment, is_quick=moment == "in an epoch") for moment, at in MOMENTS.items()),
+    Strikes(PLAIN, [Callback("on_train_batch_end", 7)], name="7", is_quick=True),
+    Strikes(PLAIN, [Callback("on_train_batch_end", 13)], name="13"),
+    Strikes(SCORED, [Callback("on_train_batch_end", 10)], is_quick=True),
+    Strikes(EVOLVED, [Callback("on_train_batch_end", 10)]),
+    Strikes(CONFIGURED, [Callback("on_train_batch_end", 5)]),
+    *(
+        Strikes(family(found), [Step(6, leaves=4)], sets=("trainer.steps_per_loop=2",), is_quick=found.is_quick)
+        for found in FAMILIES.values()
+    ),
+    Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",), is_quick=True),
+    Strikes(GIN, [Step(30, leaves=20)], is_quick=True),
+)
+
+STOPS = table(
+    Strikes(
+        trained_digits_case("off", "stream"), _stops(*EDGES[::2]), sets=(STEP_BY_STEP,), name="some", is_quick=True
+    ),
+    *(
+        Strikes(trained_digits_case(strategy, source), _stops(*EDGES), sets=(STEP_BY_STEP,))
+        for strategy in STRATEGIES
+        for source in SOURCES
+    ),
+    Strikes(DIGITS_WITHOUT_EXPORTS, _stops(18), sets=(STEP_BY_STEP,), is_quick=True),
+    Strikes(LONGER, _stops(30, 70), sets=("trainer.steps_per_loop=10",)),
+    Strikes(GIN, _stops(30), is_quick=True),
+    *(
+        Strikes(
+            predictions(strategy, format),
+            _in_a_shard(by=SIGTERM),
+            is_quick=strategy == "off",
+        )
+        for strategy, format in (("off", "jsonl"), ("mirrored", "npy"))
+    ),
+)

@@ -1,0 +1,144 @@
+"""Calls of `Program.fit` that are killed: each works in `folder/run`, and writes down what it returned.
+
+TensorFlow is imported in the child alone.
+"""
+
+import functools
+import json
+from pathlib import Path
+
+from tests.support.chaos import compare
+from tests.support.chaos.contract import RUN, Case
+from tests.support.chaos.inside import strikers
+from tests.support.chaos.run_directory import RunDirectory
+from tests.support.forked import Child
+from tests.support.runs import bits
+
+
+class FitDirectory(RunDirectory):
+    """As any run directory; nothing is printed."""
+
+    def says(self, step):
+        return ""
+
+
+def fit(name, function, *arguments, named=0):
+    """Returns `function(folder, *arguments)` as a case; callbacks leave `named` checkpoints."""
+
+    def start(shared, folder, first=None):
+        return Child(functools.partial(function, str(folder), *arguments), cwd=folder, folder=folder, first=first)
+
+    return Case(name, start, compare=functools.partial(_differences, named), directory=FitDirectory)
+
+
+def _differences(named, broken, unbroken):
+    import numpy as np
+
+    found = compare.differences(broken, unbroken)
+    if (broken / "result.json").read_text() != (unbroken / "result.json").read_text():
+        found["result"] = [(folder / "result.json").read_text() for folder in (broken, unbroken)]
+    ours, theirs = (np.load(folder / "weights.npz") for folder in (broken, unbroken))
+    if weights := [name for name in theirs.files if ours[name].tobytes() != theirs[name].tobytes()]:
+        found["weights"] = weights
+    ours, theirs = _named(broken), _named(unbroken)
+    assert len(theirs) == named
+    if ours != theirs:
+        found["named"] = [sorted(ours), sorted(theirs)]
+    return found
+
+
+def _named(run):
+    """Returns the bits of every checkpoint that a callback made, by its path."""
+    return {str(path.relative_to(run)): bits(path.with_suffix("")) for path in run.glob("*/*/ckpt-*.index")}
+
+
+def _keep(folder, result, model):
+    import numpy as np
+
+    Path(folder, RUN, "result.json").write_text(json.dumps(result, default=float))  # a learning rate is NumPy's
+    np.savez(Path(folder, RUN, "weights.npz"), *model.get_weights())
+
+
+def plain(folder):
+    """Shuffled, with a validation."""
+    from official_trainer.program import Program
+    from tests.support.programs import build, compiled, examples
+
+    program = compiled(Program(build(), f"{folder}/{RUN}"))
+    settings = {"batch_size": 8, "epochs": 4, "validation_split": 0.2, "verbose": 0}
+    history = program.fit(*examples(), callbacks=strikers(), **settings)
+    _keep(folder, [history.history, history.epoch], program.model)
+
+
+def with_callbacks(folder):
+    """Dropout, executions of two steps, a rate that falls, and checkpoints of callbacks."""
+    from official_trainer.lazy import keras
+    from official_trainer.program import Program, ProgramCheckpoint
+    from tests.support.programs import examples
+
+    keras.utils.set_random_seed(1)
+    keras.backend.experimental.enable_tf_random_generator()
+    pixels = keras.Input([6])
+    hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(8, activation="tanh")(pixels))
+    outputs = keras.layers.Dense(3)(keras.layers.BatchNormalization()(hidden))
+    program = Program(keras.Model(pixels, outputs), f"{folder}/{RUN}", seed=2)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    program.compile("adam", loss, metrics=["accuracy"], steps_per_execution=2)
+    callbacks = [
+        keras.callbacks.ReduceLROnPlateau(monitor="val_accuracy", patience=1, factor=0.5),
+        ProgramCheckpoint(f"{folder}/{RUN}/best/{{epoch:02d}}-{{val_loss:.4f}}", monitor="val_loss", max_to_keep=2),
+        ProgramCheckpoint(f"{folder}/{RUN}/newest/{{step:04d}}", save_freq=3, max_to_keep=2, keep_every_n_steps=9),
+        *strikers(),
+    ]
+    settings = {"batch_size": 8, "epochs": 4, "validation_split": 0.2, "verbose": 0}
+    history = program.fit(*examples(), callbacks=callbacks, **settings)
+    _keep(folder, [history.history, history.epoch, int(program.model.optimizer.iterations)], program.model)
+
+
+def rewarded(folder, estimator):
+    """A reward of Python, estimated by what is drawn."""
+    import numpy as np
+
+    from official_trainer.lazy import keras
+    from official_trainer.program import EvolutionStrategies, Program, PythonReward, ScoreFunction
+    from tests.support.programs import examples
+
+    @keras.saving.register_keras_serializable("tests")
+    def is_right(y_true, y_pred):
+        chosen = y_pred if np.ndim(y_pred) == 0 else np.argmax(y_pred)
+        return 1.0 if chosen == y_true else 0.0
+
+    estimators = {"score": ScoreFunction(samples=4), "evolution": EvolutionStrategies(population=32, sigma=0.1)}
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([6])
+    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(inputs)
+    program = Program(keras.Model(inputs, keras.layers.Dense(2, name="out")(hidden)), f"{folder}/{RUN}")
+    program.compile("adam", reward=PythonReward(is_right), reward_estimator=estimators[estimator])
+    x, _ = examples()
+    labels = (x[:, 0] > 0).astype(np.int32)
+    history = program.fit(x, labels, batch_size=8, epochs=3, callbacks=strikers(), verbose=0)
+    _keep(folder, [history.history, history.epoch], program.model)
+
+
+def with_settings(folder):
+    """Micro-batches, averages, a loss scale and two replicas."""
+    from official_trainer.config import OptimizationConfig, RuntimeConfig, TrainerConfig
+    from official_trainer.config.optimization import EMAConfig
+    from official_trainer.lazy import keras
+    from official_trainer.program import Program
+    from tests.support.programs import CLASSES, FEATURES, compiled, examples
+
+    def build():
+        keras.utils.set_random_seed(1)
+        pixels = keras.Input([FEATURES], name="pixels")
+        hidden = keras.layers.Dense(8, "tanh", kernel_regularizer="l2")(pixels)
+        return keras.Model(pixels, keras.layers.Dense(CLASSES, dtype="float32")(hidden))
+
+    averaged = OptimizationConfig(ema=EMAConfig(average_decay=0.9))
+    trainer = TrainerConfig(gradient_accumulation_steps=2, optimizer_config=averaged, checkpoint_interval=2)
+    two = RuntimeConfig(distribution_strategy="mirrored", num_logical_cpus=2, mixed_precision_dtype="float16")
+    program = compiled(Program(build, f"{folder}/{RUN}", trainer=trainer, runtime=two))
+    x, y = (array[:48] for array in examples())
+    settings = {"batch_size": 12, "epochs": 3, "validation_split": 0.25, "verbose": 0}
+    history = program.fit(x, y, callbacks=strikers(), **settings)
+    _keep(folder, [history.history, program.evaluate(x, y, verbose=0)], program.model)
