@@ -10,7 +10,7 @@ import pytest
 from tests import ROOT
 from tests.support.distributed.clusters import LocalCluster
 
-EXPERIMENT = ROOT / "chaos" / "workspace" / "experiments" / "held.py"
+EXPERIMENT = ROOT / "tests" / "support" / "chaos" / "workspace" / "experiments" / "held.py"
 LIMITS = ("runtime.stall_floor_seconds=8", "runtime.stall_startup_seconds=60", "runtime.collective_timeout_seconds=10")
 
 

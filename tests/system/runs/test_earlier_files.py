@@ -61,7 +61,7 @@ def workspace(tmp_path):
     (folder / "jobs").rename(folder / "launches")
     (folder / "experiments").mkdir()
     shutil.copy(ROOT / "experiments" / "digits.py", folder / "experiments")
-    shutil.copy(ROOT / "tests" / "chaos" / "experiment.py", folder / "experiments" / "chaos.py")
+    shutil.copy(ROOT / "tests" / "support" / "chaos" / "experiment.py", folder / "experiments" / "chaos.py")
     return folder
 
 
