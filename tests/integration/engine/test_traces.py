@@ -12,6 +12,7 @@ from official_trainer.engine.traces import RetraceError, Traces, signature_of
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.loops import Disk, FakeJournal, FakeStore, Observer
 
 
@@ -48,13 +49,21 @@ def test_a_signature_is_that_of_what_an_iterator_yields():
     assert signature_of(iter(distributed)) == "(2 replicas of float32[2,6], 2 replicas of int32[2])"
 
 
-@pytest.mark.parametrize("options", [{}, {"train_tf_while_loop": False}, {"enable_xla": True}], ids=str)
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-def test_steps_are_traced_once(strategy, options):
+LOOPS = {"windows": {}, "steps": {"train_tf_while_loop": False}, "compiled": {"enable_xla": True}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "loop"),
+    cases(
+        [*(("off", loop) for loop in LOOPS), ("mirrored2", "windows"), ("mirrored2", "steps")],
+        ("off", "steps"),
+        ("off", "compiled"),
+        ("mirrored2", "windows"),
+    ),
+)
+def test_steps_are_traced_once(strategy, loop):
     """G12: whatever the number of replicas, windows and epochs is."""
-    if strategy == "mirrored2" and options.get("enable_xla"):
-        pytest.skip("XLA compiles no collectives on a CPU")
-    trainer = toy.build(toy.experiment(**options), strategy=strategy)
+    trainer = toy.build(toy.experiment(**LOOPS[loop]), strategy=strategy)
     for num_steps in (1, 7, 30):
         trainer.train(num_steps)
     trainer.train_iterator.begin_next_epoch()

@@ -71,9 +71,8 @@ def read(dataset, count=None):
     cases(
         [(source, *sizes) for source in SOURCES for sizes in [*zip(JOBS, [8, 12, 60], strict=True), ((2, 2), 60)]],
         ("arrays", (2, 2), 60),
-        ("records", (2, 4), 8),
         ("cached records", (4, 4), 60),
-        ("tfds", (3, 3), 12),
+        ("tfds", (2, 4), 8),
     ),
 )
 def test_evaluation_reads_each_example_once_over_all_pipelines(build, source, job, batch):
@@ -154,7 +153,7 @@ def test_training_data_of_several_pipelines_says_that_it_has_no_end(trained, sou
     assert {pipeline.cardinality for pipeline in pipelines} == {tf.data.INFINITE_CARDINALITY}
 
 
-@pytest.mark.parametrize("source", cases(SOURCES, "arrays", "records"))
+@pytest.mark.parametrize("source", cases(SOURCES, "records"))
 def test_a_share_that_is_smaller_than_its_part_of_a_batch(trained, source):
     """N1: a batch then holds examples more than once, but every batch is whole."""
     for pipeline in trained(source, (4, 4), LARGE_BATCH):
