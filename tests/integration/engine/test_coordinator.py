@@ -291,8 +291,7 @@ def tasks(tmp_path_factory):
             for num_workers in (1, 2, 3)
             for start in (0, 5)
         ],
-        ("arrays", 2, 5),
-        ("arrays", 3, 0),
+        ("arrays", 3, 5),
         ("starting", 1, 0),
         ("starting", 3, 5),
         ("plain", 2, 0),

@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine.loop_saving import Saving
 from official_trainer.engine.loop_windows import LoopWindows
-from official_trainer.engine.recovery import Recovery
+from official_trainer.engine.recovery import NonFiniteError, Recovery
 from official_trainer.stopping import PreemptedError
 from tests.support.cases import cases
 from tests.support.engine_recovery import (
@@ -34,6 +34,21 @@ def stream(monkeypatch):
 def test_the_batch_that_fails_is_found_in_one_of_two_replicas(model_dir):
     """T12, G8: exit code 4, with the report that a single device would leave."""
     assert_batch_is_found(model_dir, "mirrored")
+
+
+def test_skipping_goes_on_past_the_data_of_the_lost_steps(model_dir):
+    """T12: `skip`, Model Garden's way: none of the batches since the checkpoint is seen again."""
+    do(model_dir, "trainer.recovery_max_trials=1")
+    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert BAD_STEP - 30 <= lost <= 10
+
+
+def test_the_same_data_again_fails_again_and_then_gives_up(model_dir):
+    """T12: `repeat` is for failures of the machine; a bad batch uses up the trials."""
+    with pytest.raises(NonFiniteError, match="did it"):
+        do(model_dir, "trainer.recovery_max_trials=2", "trainer.recovery_data=repeat")
+    manifest = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-30.manifest.json")).read())
+    assert manifest["extra"] == {}
 
 
 @pytest.mark.full
