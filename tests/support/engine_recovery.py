@@ -32,7 +32,6 @@ class Stream:
     bad_too: tuple[int, ...] = ()
     loud: tuple[int, ...] = ()
     without: tuple[int, ...] = ()
-    glitch_at: int | None = None
 
 
 def batches():
