@@ -16,6 +16,7 @@ from official_trainer.engine.coordinator import Shares, closure_lengths
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import InputContext
 from official_trainer.lock import lock_path
+from tests.support.cases import cases
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 100, 1000, 12_345])
@@ -271,20 +272,39 @@ def number_of(record):
     return tf.strings.to_number(record, tf.int64)
 
 
-@pytest.fixture(params=["arrays", "starting", "plain", "finite", "records", "cached"])
-def task(request, tmp_path):
-    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    with tf.io.TFRecordWriter(str(folder / "a.tfrecord")) as writer:
         for number in range(NUM_EXAMPLES):
             writer.write(str(number).encode())
-    records = {name: RecordsTask(str(tmp_path / "*.tfrecord"), name == "cached") for name in ("records", "cached")}
-    plain = {"arrays": ArraysTask(), "starting": StartingTask(), "plain": PlainTask(), "finite": FiniteTask()}
-    return (records | plain)[request.param]
+    records = {name: RecordsTask(str(folder / "*.tfrecord"), name == "cached") for name in ("records", "cached")}
+    return records | {"arrays": ArraysTask(), "starting": StartingTask(), "plain": PlainTask(), "finite": FiniteTask()}
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, 3])
-@pytest.mark.parametrize("start", [0, 5])
-def test_the_workers_streams_are_the_batches_of_one_device(task, num_workers, start):
+@pytest.mark.parametrize(
+    ("kind", "num_workers", "start"),
+    cases(
+        [
+            (kind, num_workers, start)
+            for kind in ("arrays", "starting", "plain", "finite", "records", "cached")
+            for num_workers in (1, 2, 3)
+            for start in (0, 5)
+        ],
+        ("arrays", 3, 5),
+        ("starting", 1, 0),
+        ("starting", 3, 5),
+        ("plain", 2, 0),
+        ("plain", 3, 5),
+        ("finite", 2, 5),
+        ("finite", 1, 0),
+        ("records", 2, 5),
+        ("cached", 2, 0),
+    ),
+)
+def test_the_workers_streams_are_the_batches_of_one_device(tasks, kind, num_workers, start):
     """T7: all workers together read what one device reads, whatever a pipeline knows of workers."""
+    task = tasks[kind]
     params = DataConfig(global_batch_size=BATCH, seed=3).replace(is_training=True)
     count = 12
     whole = iter(task.build_inputs(params, InputContext(seed=3)).repeat())

@@ -4,19 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer import config as configuration
 from official_trainer.actions.action import Action
 from official_trainer.actions.schedule import Schedule
-from official_trainer.config import schema
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.traces import RetraceError, Traces, signature_of
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
-from official_trainer.lazy import keras
-from official_trainer.runs import run
-from official_trainer.tasks import registry
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.loops import Disk, FakeJournal, FakeStore, Observer
 
 
@@ -53,13 +49,21 @@ def test_a_signature_is_that_of_what_an_iterator_yields():
     assert signature_of(iter(distributed)) == "(2 replicas of float32[2,6], 2 replicas of int32[2])"
 
 
-@pytest.mark.parametrize("options", [{}, {"train_tf_while_loop": False}, {"enable_xla": True}], ids=str)
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-def test_steps_are_traced_once(strategy, options):
+LOOPS = {"windows": {}, "steps": {"train_tf_while_loop": False}, "compiled": {"enable_xla": True}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "loop"),
+    cases(
+        [*(("off", loop) for loop in LOOPS), ("mirrored2", "windows"), ("mirrored2", "steps")],
+        ("off", "steps"),
+        ("off", "compiled"),
+        ("mirrored2", "windows"),
+    ),
+)
+def test_steps_are_traced_once(strategy, loop):
     """G12: whatever the number of replicas, windows and epochs is."""
-    if strategy == "mirrored2" and options.get("enable_xla"):
-        pytest.skip("XLA compiles no collectives on a CPU")
-    trainer = toy.build(toy.experiment(**options), strategy=strategy)
+    trainer = toy.build(toy.experiment(**LOOPS[loop]), strategy=strategy)
     for num_steps in (1, 7, 30):
         trainer.train(num_steps)
     trainer.train_iterator.begin_next_epoch()
@@ -105,18 +109,6 @@ def test_data_of_another_shape_traces_again_until_it_is_too_much(uses_while_loop
         assert f"\n  (float32[{size},6], int32[{size}])" in str(error.value)
     for fix in ("pad", "bucket", "drop_remainder", "task.train_data", "raise trainer.max_traces"):
         assert fix in str(error.value)
-
-
-def test_compiled_windows_of_another_shape_trace_again():
-    """G12: XLA compiles for fixed shapes, so a block of other batches is another program."""
-    trainer = toy.build(toy.experiment(enable_xla=True, steps_per_loop=4, max_traces=1))
-    for size in (4, 6):
-        trainer.train_dataset = batches(size)
-        if size == 4:
-            trainer.train(6)
-            continue
-        with pytest.raises(RetraceError, match=r"float32\[4,4,6\].*\n.*float32\[4,6,6\]"):
-            trainer.train(4)
 
 
 def test_an_evaluation_of_another_shape_traces_again():
@@ -200,39 +192,3 @@ def test_actions_are_told_of_traces():
     )
     Loop(parts).run()
     assert witness.told == [("train", 1, 1), ("eval", 1, 4)]
-
-
-class UnevenConfig(schema.TaskConfig):
-    """Config class of its own, so that it can have a Task of its own."""
-
-
-@registry.register_task_cls(UnevenConfig)
-class UnevenTask(toy.ToyTask):
-    """Sequences whose length differs from batch to batch."""
-
-    def build_model(self):
-        inputs = keras.Input((None,), name="sequence")
-        total = keras.layers.Lambda(lambda x: tf.reduce_sum(x, axis=1, keepdims=True))(inputs)
-        return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Reshape([1])(total)))
-
-    def build_inputs(self, params, input_context=None):
-        def batch(number):
-            length = number % 5 + 2 if params.is_training else 4
-            return tf.zeros([2, length]), tf.zeros([2], tf.int32)
-
-        return tf.data.Dataset.range(100).map(batch)
-
-
-@registry.register_config_factory("uneven")
-def uneven():
-    base = toy.experiment(steps_per_loop=1, max_traces=3, enable_xla=True)
-    data = schema.DataConfig(global_batch_size=2)
-    return base.replace(task=UnevenConfig(train_data=data, validation_data=data))
-
-
-def test_a_run_whose_batches_have_ever_new_shapes_ends_with_exit_code_3(model_dir):
-    """G12: sequences under XLA, as they come when nobody thinks of it."""
-    resolved = configuration.resolve(registry.get_config("uneven"), experiment="uneven", sets=())
-    with pytest.raises(RetraceError, match=r"float32\[1,2,2\](.*\n)*.*float32\[1,2,5\]") as error:
-        run.run("uneven", resolved, mode="train", model_dir=model_dir, quiet=True)
-    assert error.value.exit_code == ExitCode.DATA

@@ -1,5 +1,7 @@
 """How examples are shared out over input pipelines: that nothing is lost or seen twice, and what is said about it."""
 
+import dataclasses
+import functools
 import itertools
 from collections import Counter
 
@@ -10,6 +12,7 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.inputs.context import Sharing
+from tests.support.cases import cases
 from tests.support.record_files import contexts, parse, write
 
 EXAMPLES = 23
@@ -17,106 +20,168 @@ JOBS = [(2, 4), (3, 3), (4, 4)]
 """Pipelines and replicas; the data of a test lie in three files, so there are fewer, as many and more."""
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Three files with 9, 8 and 6 records, numbered 0 to 22 in order."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three files with 9, 8 and 6 records, numbered 0 to 22 in order; no test may change them."""
+    folder = tmp_path_factory.mktemp("records")
     first = 0
     for number, records in enumerate([9, 8, 6]):
-        write(tmp_path / f"part-{number}.tfrecord", range(first, first + records))
+        write(folder / f"part-{number}.tfrecord", range(first, first + records))
         first += records
-    return tmp_path
+    return folder
 
 
-@pytest.fixture(params=["arrays", "records", "cached records", "tfds"])
-def source(request, folder):
-    """Builds one pipeline's dataset of `id`s from a data section's settings, for each kind of source."""
+SOURCES = ["arrays", "records", "cached records", "tfds"]
 
-    def of_files(context, **settings):
-        params = DataConfig(input_path=f"{folder}/part-*", cache=request.param.startswith("cached"), **settings)
+
+@pytest.fixture(scope="module")
+def build(folder, data_dir):
+    """Builds one pipeline's dataset of `id`s from a kind of source, a context and a data section's settings."""
+
+    def of_files(context, *, cache=False, **settings):
+        params = DataConfig(input_path=f"{folder}/part-*", cache=cache, **settings)
         return inputs.from_tfrecords(params, context, parse_fn=parse).map(lambda batch: batch["id"])
 
     def of_arrays(context, **settings):
         return inputs.from_arrays({"id": np.arange(EXAMPLES)}, DataConfig(**settings), context).map(lambda b: b["id"])
 
     def of_tfds(context, **settings):
-        names = {"tfds_name": "tiny_numbers", "tfds_split": "train"} | {
-            "tfds_data_dir": request.getfixturevalue("data_dir")
-        }
+        names = {"tfds_name": "tiny_numbers", "tfds_split": "train", "tfds_data_dir": data_dir}
         return inputs.from_tfds(DataConfig(**names, **settings), context).map(lambda batch: batch["number"])
 
-    built = {"arrays": of_arrays, "tfds": of_tfds}.get(request.param, of_files)
-    built.has_global_order = request.param == "arrays"
-    return built
+    builders = {
+        "arrays": of_arrays,
+        "records": of_files,
+        "cached records": functools.partial(of_files, cache=True),
+        "tfds": of_tfds,
+    }
+
+    def build(source, context, **settings):
+        return builders[source](context, **settings)
+
+    return build
 
 
 def read(dataset, count=None):
     return [element.tolist() for element in itertools.islice(dataset.as_numpy_iterator(), count)]
 
 
-@pytest.mark.parametrize(("job", "batch"), [*zip(JOBS, [8, 12, 60], strict=True), ((2, 2), 60)])
-def test_evaluation_reads_each_example_once_over_all_pipelines(source, job, batch):
+@pytest.mark.parametrize(
+    ("source", "job", "batch"),
+    cases(
+        [(source, *sizes) for source in SOURCES for sizes in [*zip(JOBS, [8, 12, 60], strict=True), ((2, 2), 60)]],
+        ("arrays", (2, 2), 60),
+        ("cached records", (4, 4), 60),
+        ("tfds", (2, 4), 8),
+    ),
+)
+def test_evaluation_reads_each_example_once_over_all_pipelines(build, source, job, batch):
     """N17: for any number of pipelines and any batch size."""
-    shares = [read(source(context, global_batch_size=batch, is_training=False)) for context in contexts(job)]
+    shares = [read(build(source, context, global_batch_size=batch, is_training=False)) for context in contexts(job)]
     assert sorted(itertools.chain(*itertools.chain(*shares))) == list(range(EXAMPLES))
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_training_shares_an_epoch_out_without_loss_or_overlap(source, job):
+@dataclasses.dataclass
+class Pipeline:
+    """What one pipeline read."""
+
+    elements: list[list[int]]
+    cardinality: int
+    sizes: tuple[int, ...] | None
+    """How many examples each pipeline has, as this one says it."""
+
+    @property
+    def examples(self):
+        return list(itertools.chain(*self.elements))
+
+
+TRAINED_STEPS = 3
+
+
+LARGE_BATCH = 120
+"""Each of four pipelines has fewer examples than its part of this batch."""
+
+
+def batch_of(source):
+    """Returns the global batch of training; arrays are shared out by parts of batches, so it is a small one there."""
+    return 12 if source == "arrays" else LARGE_BATCH
+
+
+@pytest.fixture(scope="module")
+def trained(build):
+    """Reads the first steps of training in all pipelines of a job."""
+
+    @functools.cache
+    def read_all(source, job, batch):
+        pipelines = []
+        for context in contexts(job):
+            dataset = build(source, context, global_batch_size=batch, is_training=True)
+            elements = read(dataset, TRAINED_STEPS * job[1] // job[0])
+            pipelines.append(Pipeline(elements, int(dataset.cardinality()), context.sharing().examples))
+        return pipelines
+
+    return read_all
+
+
+QUICK = [("arrays", (4, 4)), ("records", (4, 4)), ("cached records", (2, 4)), ("tfds", (3, 3))]
+"""For each kind of source a job: pipelines that share single examples, several replicas in each, one file for each."""
+
+every_source_and_job = pytest.mark.parametrize(
+    ("source", "job"), cases([(source, job) for source in SOURCES for job in JOBS], *QUICK)
+)
+
+
+@every_source_and_job
+def test_training_shares_an_epoch_out_without_loss_or_overlap(trained, source, job):
     """N1, N17: what the pipelines read of the first epoch is the data, each example once."""
-    pipelines, replicas = job
-    batch = 60
-    shares, sizes = [], []
-    for context in contexts(job):
-        dataset = source(context, global_batch_size=batch, is_training=True)
-        shares.append(list(itertools.chain(*read(dataset, 2 * replicas // pipelines))))
-        sizes.append(context.sharing().examples)
-    if source.has_global_order:
-        each = batch // pipelines
+    pipelines = trained(source, job, batch_of(source))
+    shares = [pipeline.examples for pipeline in pipelines]
+    if source == "arrays":  # its order is that of all pipelines together
+        each = batch_of(source) // job[0]
         whole = [x for step in range(2) for share in shares for x in share[step * each : (step + 1) * each]]
         assert sorted(whole[:EXAMPLES]) == list(range(EXAMPLES))
         return
-    assert len(set(sizes)) == 1  # all pipelines say the same of each other
-    own = [share[:size] for share, size in zip(shares, sizes[0], strict=True)]
+    (sizes,) = {pipeline.sizes for pipeline in pipelines}  # all pipelines say the same of each other
+    own = [share[:size] for share, size in zip(shares, sizes, strict=True)]
     assert sorted(itertools.chain(*own)) == list(range(EXAMPLES))
 
 
-@pytest.mark.parametrize("job", [(4, 4)])
-def test_a_share_that_is_smaller_than_its_part_of_a_batch(source, job):
+@every_source_and_job
+def test_training_data_of_several_pipelines_says_that_it_has_no_end(trained, source, job):
+    """Workers of a cluster ask each other at every step whether all have a batch, unless the data says so."""
+    pipelines = trained(source, job, batch_of(source))
+    assert {pipeline.cardinality for pipeline in pipelines} == {tf.data.INFINITE_CARDINALITY}
+
+
+@pytest.mark.parametrize("source", cases(SOURCES, "records"))
+def test_a_share_that_is_smaller_than_its_part_of_a_batch(trained, source):
     """N1: a batch then holds examples more than once, but every batch is whole."""
-    for context in contexts(job):
-        elements = read(source(context, global_batch_size=120, is_training=True), 3)
-        assert [len(element) for element in elements] == [120 // job[1]] * 3
+    for pipeline in trained(source, (4, 4), LARGE_BATCH):
+        assert [len(element) for element in pipeline.elements] == [LARGE_BATCH // 4] * TRAINED_STEPS
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_by_example_every_epoch_is_whole_though_files_change_their_order(folder, cache):
+@pytest.mark.parametrize("source", cases(["records", "cached records"], "records"))
+def test_by_example_every_epoch_is_whole_though_files_change_their_order(trained, source):
     """N1: pipelines that all read all files agree on the order in which they come, in every epoch."""
     counts = []
-    for context in contexts((4, 4)):
-        params = DataConfig(input_path=f"{folder}/part-*", global_batch_size=4, is_training=True, cache=cache)
-        seen = list(itertools.chain(*read(inputs.from_tfrecords(params, context, parse_fn=parse).map(
-            lambda batch: batch["id"]), 24)))  # fmt: skip
-        share = 6 if context.input_pipeline_id < 3 else 5
-        counts.append([Counter(seen[epoch * share : (epoch + 1) * share]) for epoch in range(4)])
+    for pipeline, share in zip(trained(source, (4, 4), LARGE_BATCH), (6, 6, 6, 5), strict=True):
+        counts.append([Counter(pipeline.examples[epoch * share : (epoch + 1) * share]) for epoch in range(4)])
     for epoch in range(4):
         assert sum((of[epoch] for of in counts), Counter()) == Counter(range(EXAMPLES))
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_pipelines_with_nothing_to_evaluate(folder, cache):
+@pytest.mark.parametrize(
+    ("cache", "drop_remainder"),
+    cases([(cache, drop) for cache in (False, True) for drop in (False, True)], (False, True), (True, False)),
+)
+def test_pipelines_with_nothing_to_evaluate(tmp_path, cache, drop_remainder):
     """N17, B3: an empty share is an empty dataset, with `drop_remainder` too."""
-    write(folder / "few", [1, 2])
-    for drop_remainder in (False, True):
-        params = DataConfig(
-            input_path=f"{folder}/few",
-            global_batch_size=4,
-            is_training=False,
-            cache=cache,
-            drop_remainder=drop_remainder,
-        )
-        datasets = [inputs.from_tfrecords(params, context, parse_fn=parse) for context in contexts((4, 4))]
-        seen = [batch["id"].tolist() for dataset in datasets for batch in dataset.as_numpy_iterator()]
-        assert sorted(seen) == [[1], [2]]
+    write(tmp_path / "few", [1, 2])
+    params = DataConfig(
+        input_path=f"{tmp_path}/few", global_batch_size=3, is_training=False, cache=cache, drop_remainder=drop_remainder
+    )
+    datasets = [inputs.from_tfrecords(params, context, parse_fn=parse) for context in contexts((3, 3))]
+    assert [read(dataset.map(lambda batch: batch["id"])) for dataset in datasets] == [[[1]], [[2]], []]
 
 
 def test_drop_remainder_with_uneven_shares_fails_in_no_pipeline(folder):
@@ -132,29 +197,22 @@ def test_drop_remainder_with_uneven_shares_fails_in_no_pipeline(folder):
 @pytest.mark.parametrize(
     ("files", "job", "said"),
     [
-        (["empty", "part-0.tfrecord"], (2, 2), "no record for input pipeline 0 of 2: {folder}/empty; remove empty"),
-        (["two"], (4, 4), "no record for input pipeline 2, 3 of 4: {folder}/two; remove empty files, or use fewer"),
+        (["empty", "three"], (2, 2), "no record for input pipeline 0 of 2: {folder}/empty; remove empty"),
+        (["one"], (3, 3), "no record for input pipeline 1, 2 of 3: {folder}/one; remove empty files, or use fewer"),
     ],
 )
-def test_all_pipelines_refuse_training_data_of_which_one_has_nothing(folder, files, job, said):
+def test_all_pipelines_refuse_training_data_of_which_one_has_nothing(tmp_path, files, job, said):
     """N1: the others would wait for the one that ended."""
-    write(folder / "empty", [])
-    write(folder / "two", [1, 2])
+    write(tmp_path / "empty", [])
+    write(tmp_path / "one", [1])
+    write(tmp_path / "three", [1, 2, 3])
     for context in contexts(job):
         params = DataConfig(
-            input_path=tuple(f"{folder}/{name}" for name in files), global_batch_size=4, is_training=True
+            input_path=tuple(f"{tmp_path}/{name}" for name in files), global_batch_size=6, is_training=True
         )
         with pytest.raises(inputs.DataError) as caught:
             inputs.from_tfrecords(params, context, parse_fn=parse)
-        assert said.format(folder=folder) in str(caught.value)
-
-
-def test_training_data_of_several_pipelines_says_that_it_has_no_end(source):
-    """Workers of a cluster ask each other at every step whether all have a batch, unless the data says so."""
-    for context in contexts((2, 2)):
-        assert (
-            int(source(context, global_batch_size=60, is_training=True).cardinality()) == tf.data.INFINITE_CARDINALITY
-        )
+        assert said.format(folder=tmp_path) in str(caught.value)
 
 
 def sharing(job, pipeline=0, build=inputs.from_tfrecords, **settings):
@@ -168,24 +226,28 @@ def of_files(folder, job, **settings):
     return sharing(job, build=lambda p, c: inputs.from_tfrecords(p, c, parse_fn=parse), **settings)
 
 
-def test_shares_are_counted(folder, data_dir):
+@pytest.fixture(scope="module")
+def shared(folder):
+    """Builds a pipeline of the files in `folder` for each of several jobs, once; returns how they are shared out."""
+    return functools.cache(functools.partial(of_files, folder))
+
+
+def test_shares_are_counted(shared, data_dir):
     """N25: by files, by examples, by parts of a batch: what every pipeline reads."""
-    assert of_files(folder, (2, 2)) == Sharing(
-        by="files", pipelines=2, files=(2, 1), examples=(15, 8), size_bytes=(300, 160)
-    )
-    assert of_files(folder, (5, 5)) == Sharing(
+    assert shared((2, 2)) == Sharing(by="files", pipelines=2, files=(2, 1), examples=(15, 8), size_bytes=(300, 160))
+    assert shared((5, 5)) == Sharing(
         by="examples", pipelines=5, files=(3,) * 5, examples=(5, 5, 5, 4, 4), size_bytes=(460,) * 5
     )
-    assert of_files(folder, (2, 2), sharding=False).by == "nothing"
+    assert shared((2, 2), sharding=False).by == "nothing"
     split = {"tfds_name": "tiny_numbers", "tfds_split": "train", "tfds_data_dir": data_dir}
     assert sharing((2, 2), build=inputs.from_tfds, **split).examples == (16, 7)
     in_memory = sharing((2, 2), build=lambda p, c: inputs.from_arrays(np.arange(EXAMPLES), p, c))
     assert str(in_memory) == "training data for 2 input pipelines: each reads its part of every global batch"
 
 
-def test_what_is_said_of_shares(folder):
+def test_what_is_said_of_shares(shared):
     """N25: the plan in a line, and a warning where some examples come more often than others."""
-    two, three = of_files(folder, (2, 2)), of_files(folder, (3, 3))
+    two, three = shared((2, 2)), shared((3, 3))
     assert str(two) == (
         "training data for 2 input pipelines: each reads whole files (2 and 1 files, 15 and 8 examples)"
     )
@@ -193,10 +255,10 @@ def test_what_is_said_of_shares(folder):
     assert "input pipeline 1 reads 8 examples, and pipeline 0 reads 15" in warning and "1.9 times as often" in warning
     assert "Write the data in files of equal size, 2 or a multiple of that" in warning
     assert str(three).endswith("each reads whole files (1 file each, 9, 8 and 6 examples)")
-    (warning,) = of_files(folder, (2, 2), sharding=False).warnings()
+    (warning,) = shared((2, 2), sharding=False).warnings()
     assert "train_data.sharding is false: each of the 2 input pipelines reads all the data" in warning
     assert list(Sharing(by="files", pipelines=2, files=(4, 4), examples=(9, 8)).warnings()) == []
-    assert list(of_files(folder, (5, 5)).warnings()) == []
+    assert list(shared((5, 5)).warnings()) == []
 
 
 def test_large_and_remote_files_are_not_counted(folder, monkeypatch):

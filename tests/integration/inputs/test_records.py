@@ -1,3 +1,4 @@
+import functools
 import itertools
 import os
 
@@ -8,19 +9,32 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
+from official_trainer.inputs.files import find_files
+from tests.support.cases import cases
 from tests.support.record_files import contexts, parse, write
 
 RECORD_BYTES = 8 + 4 + 4 + 4  # length, checksum, an int32, checksum
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Four files with 7, 5, 0 and 11 records, numbered 0 to 22 in order."""
+def write_parts(folder):
+    """Writes four files with 7, 5, 0 and 11 records, numbered 0 to 22 in order."""
     first = 0
     for number, records in enumerate([7, 5, 0, 11]):
-        write(tmp_path / f"part-{number}.tfrecord", range(first, first + records))
+        write(folder / f"part-{number}.tfrecord", range(first, first + records))
         first += records
-    return tmp_path
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The four files; no test may change them."""
+    return write_parts(tmp_path_factory.mktemp("records"))
+
+
+@pytest.fixture
+def own_folder(tmp_path):
+    """The four files, for a test that changes them."""
+    return write_parts(tmp_path)
 
 
 def section(folder, batch=4, training=True, **settings):
@@ -36,43 +50,119 @@ def read(params, count, context=None, **settings):
 JOBS = [(1, 1), (1, 2), (2, 2), (3, 6), (8, 8)]
 
 
-@pytest.mark.parametrize("job", [(1, 1), (1, 2), (2, 2), (8, 8)])
-@pytest.mark.parametrize("cache", [False, True])
-def test_starts_at_any_step(folder, job, cache):
+def batch_of(job):
+    """Returns a batch that divides over the replicas of a job, and of which an epoch holds several if it can."""
+    return 4 if 4 % job[1] == 0 else 24
+
+
+TRAINED_STEPS = 16
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    """Reads the first steps of training in one pipeline of a job; returns its elements, and the examples it says."""
+
+    @functools.cache
+    def read_from_the_start(job, pipeline, cache):
+        context = contexts(job)[pipeline]
+        params = section(folder, batch=batch_of(job), cache=cache)
+        return read(params, TRAINED_STEPS * job[1] // job[0], context), context.examples_per_epoch
+
+    return read_from_the_start
+
+
+@pytest.fixture(scope="module")
+def evaluated(folder):
+    """Reads the evaluation data of one pipeline of a job; returns its elements as lists."""
+
+    @functools.cache
+    def read_whole(job, pipeline, **settings):
+        params = section(folder, batch=batch_of(job), training=False, **settings)
+        return [element.tolist() for element in read(params, None, contexts(job)[pipeline])]
+
+    return read_whole
+
+
+@pytest.mark.parametrize(
+    ("job", "pipeline", "cache", "start"),
+    cases(
+        [
+            (job, pipeline, cache, start)
+            for job in [(1, 1), (1, 2), (2, 2), (8, 8)]
+            for pipeline in sorted({0, job[0] - 1})
+            for cache in (False, True)
+            for start in (1, 7)
+        ],
+        ((1, 2), 0, True, 7),
+        ((2, 2), 1, False, 7),
+        ((8, 8), 7, False, 1),
+    ),
+)
+def test_starts_at_any_step(folder, trained, job, pipeline, cache, start):
     """N1: the order does not depend on where the run was restarted, in any epoch, for any pipeline."""
-    params = section(folder, batch=8, cache=cache)
-    for pipeline in {0, job[0] - 1}:
-        each = job[1] // job[0]
-        whole = read(params, 10 * each, contexts(job)[pipeline])
-        for start in (1, 7):
-            context = contexts(job, start_step=start)[pipeline]
-            np.testing.assert_array_equal(read(params, 3 * each, context), whole[start * each : (start + 3) * each])
-            assert context.promises("start_step")
+    each = job[1] // job[0]
+    whole, _ = trained(job, pipeline, cache)
+    context = contexts(job, start_step=start)[pipeline]
+    params = section(folder, batch=batch_of(job), cache=cache)
+    np.testing.assert_array_equal(read(params, 3 * each, context), whole[start * each : (start + 3) * each])
+    assert context.promises("start_step")
 
 
-@pytest.mark.parametrize("settings", [{}, {"cache": True}, {"shuffle": True}, {"drop_remainder": True}])
-@pytest.mark.parametrize("job", [(1, 1), (1, 2), (2, 2)])
-def test_evaluation_starts_at_any_step(folder, job, settings):
+@pytest.mark.parametrize(
+    ("job", "pipeline", "setting", "start"),
+    cases(
+        [
+            (job, pipeline, setting, start)
+            for job in [(1, 1), (1, 2), (2, 2)]
+            for pipeline in range(job[0])
+            for setting in ("none", "cache", "shuffle", "drop_remainder")
+            for start in (1, 4, 30)
+        ],
+        ((2, 2), 1, "none", 4),
+        ((1, 1), 0, "cache", 1),
+        ((1, 2), 0, "shuffle", 1),
+        ((1, 2), 0, "drop_remainder", 30),
+    ),
+)
+def test_evaluation_starts_at_any_step(folder, evaluated, job, pipeline, setting, start):
     """N18: predictions go on where they were broken off, also behind the last batch."""
-    params = section(folder, training=False, **settings)
-    for pipeline in range(job[0]):
-        each = job[1] // job[0]
-        whole = read(params, 99, contexts(job)[pipeline])
-        for start in (1, 4, 30):
-            context = contexts(job, start_step=start)[pipeline]
-            rest = [element.tolist() for element in read(params, 99, context)]
-            assert rest == [element.tolist() for element in whole[start * each :]]
-            assert context.promises("start_step")
+    settings = {} if setting == "none" else {setting: True}
+    each = job[1] // job[0]
+    context = contexts(job, start_step=start)[pipeline]
+    rest = read(section(folder, training=False, **settings), None, context)
+    assert [element.tolist() for element in rest] == evaluated(job, pipeline, **settings)[start * each :]
+    assert context.promises("start_step")
 
 
-@pytest.mark.parametrize("cache", [False, True])
-@pytest.mark.parametrize("job", [(1, 1), (1, 2), (2, 2), (3, 3)])
-def test_each_example_once_in_an_epoch(folder, job, cache):
+@pytest.mark.parametrize(
+    ("job", "cache"),
+    cases(
+        [(job, cache) for job in [(1, 1), (1, 2), (2, 2)] for cache in (False, True)],
+        ((1, 2), True),
+        ((2, 2), False),
+    ),
+)
+def test_each_example_once_in_an_epoch(trained, job, cache):
     """N1: a pipeline's epochs are whole, batches run across their edges, and pipelines share no record."""
-    write(folder / "part-2.tfrecord", [100, 101])
     shares = []
-    for context in contexts(job):
-        elements = np.concatenate(read(section(folder, batch=6, cache=cache), 90, context))
+    for pipeline in range(job[0]):
+        elements = np.concatenate(trained(job, pipeline, cache)[0])
+        share = len(set(elements))
+        order = elements[: 2 * share].reshape(2, share)
+        assert sorted(order[0]) == sorted(order[1]) == sorted(set(elements))
+        assert not np.array_equal(order[0], order[1])
+        shares += sorted(order[0])
+    assert sorted(shares) == list(range(23))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cache", [False, True])
+def test_each_example_once_in_an_epoch_of_as_many_pipelines_as_files(own_folder, cache):
+    """N1: as above; pipelines that have fewer records than there are in a batch too."""
+    write(own_folder / "part-2.tfrecord", [100, 101])
+    shares = []
+    for context in contexts((3, 3)):
+        elements = np.concatenate(read(section(own_folder, batch=6, cache=cache), 90, context))
         share = len(set(elements))
         order = elements[: 2 * share].reshape(2, share)
         assert sorted(order[0]) == sorted(order[1]) == sorted(set(elements))
@@ -81,15 +171,16 @@ def test_each_example_once_in_an_epoch(folder, job, cache):
     assert sorted(shares) == [*range(23), 100, 101]
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_order_depends_on_the_seed_alone(folder, cache):
+@pytest.mark.parametrize("cache", cases([False, True], False))
+def test_order_depends_on_the_seed_alone(folder, trained, cache):
+    """The data's own seed goes before that of the context; without either it is 0."""
+    job = (1, 2) if cache else (2, 2)  # what other tests have read
+    first = trained(job, 0, cache)[0][:12]
     params = section(folder, cache=cache)
-    first = read(params, 12)
+    other = contexts(job, seed=1)[0]
     tf.random.set_seed(123)
-    np.testing.assert_array_equal(read(params, 12), first)
-    np.testing.assert_array_equal(read(params, 12, inputs.InputContext(seed=0)), first)
-    assert not np.array_equal(read(params, 12, inputs.InputContext(seed=1)), first)
-    np.testing.assert_array_equal(read(params.replace(seed=0), 12, inputs.InputContext(seed=1)), first)
+    np.testing.assert_array_equal(read(params.replace(seed=0), 12, other), first)
+    assert not np.array_equal(read(params, 12, other), first)
 
 
 def test_files_change_their_order_too(folder):
@@ -100,24 +191,23 @@ def test_files_change_their_order_too(folder):
         assert {tuple(order[i : i + 5]) for i in range(19)} >= {(7, 8, 9, 10, 11)}
 
 
-def test_cycle_and_block_length(folder):
+def test_cycle_and_block_length(folder, evaluated):
     def in_order(**settings):
         return np.concatenate(read(section(folder, training=False, **settings), None)).tolist()
 
     assert in_order(cycle_length=1) == list(range(23))
     assert in_order(cycle_length=2, block_length=2)[:6] == [0, 1, 7, 8, 2, 3]
-    assert in_order() == in_order(cycle_length=4)
+    assert list(itertools.chain(*evaluated((1, 1), 0))) == in_order(cycle_length=4)
 
 
-@pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("cache", [False, True])
-def test_evaluation_counts_each_example_once(folder, job, cache):
+@pytest.mark.parametrize(
+    ("job", "cache"), cases([(job, cache) for job in JOBS for cache in (False, True)], ((2, 2), False))
+)
+def test_evaluation_counts_each_example_once(evaluated, job, cache):
     """N17: files, or single records where pipelines outnumber files, are divided without loss or overlap."""
-    seen = []
-    for context in contexts(job):
-        elements = read(section(folder, batch=24, training=False, cache=cache), None, context)
-        seen += [value for element in elements for value in element]
-    assert sorted(seen) == list(range(23))
+    settings = {"cache": True} if cache else {}
+    seen = itertools.chain(*(evaluated(job, pipeline, **settings) for pipeline in range(job[0])))
+    assert sorted(itertools.chain(*seen)) == list(range(23))
 
 
 def test_pipelines_without_sharding_read_everything(folder):
@@ -126,23 +216,21 @@ def test_pipelines_without_sharding_read_everything(folder):
     assert not np.array_equal(*seen)
 
 
-def test_drop_remainder_keeps_whole_steps_only(folder):
-    params = section(folder, training=False, drop_remainder=True)
-    for replicas in (1, 2, 4):
-        elements = read(params, None, inputs.InputContext(num_replicas_in_sync=replicas))
-        assert [len(element) for element in elements] == [4 // replicas] * (23 // 4 * replicas)
+@pytest.mark.parametrize("replicas", cases([1, 2, 4], 2))
+def test_drop_remainder_keeps_whole_steps_only(evaluated, replicas):
+    elements = evaluated((1, replicas), 0, drop_remainder=True)
+    assert [len(element) for element in elements] == [4 // replicas] * (23 // 4 * replicas)
 
 
-def test_examples_per_epoch(folder):
-    for job in [(1, 1), (2, 2), (8, 8)]:
-        context = contexts(job)[0]
-        inputs.from_tfrecords(section(folder, batch=8), context, parse_fn=parse)
-        assert context.examples_per_epoch == 23
+@pytest.mark.parametrize("job", [(1, 2), (2, 2), (8, 8)])
+def test_examples_per_epoch(trained, job):
+    """Those of all pipelines, in each of them."""
+    assert trained(job, job[0] - 1, job == (1, 2))[1] == 23
 
 
-def test_cache_reads_the_files_once(folder):
-    dataset = inputs.from_tfrecords(section(folder, cache=True), parse_fn=parse)
-    for file in folder.glob("part-*"):
+def test_cache_reads_the_files_once(own_folder):
+    dataset = inputs.from_tfrecords(section(own_folder, cache=True), parse_fn=parse)
+    for file in own_folder.glob("part-*"):
         file.unlink()
     seen = np.concatenate([element["id"] for element in itertools.islice(dataset.as_numpy_iterator(), 30)])
     assert set(seen) == set(range(23))
@@ -158,19 +246,20 @@ def test_windows_and_augmentation_are_exact(folder):
         )
         return list(itertools.islice(dataset.as_numpy_iterator(), 12 if window_steps is None else 12 // window_steps))
 
-    whole = build(0)
-    for window in build(4, window_steps=4)[:2]:
+    whole, windows = build(0), build(4, window_steps=4)
+    for window in windows[:2]:
         for ids, seeds in zip(*window, strict=True):
             want = next(element for element in whole if np.array_equal(element[1], seeds))
             np.testing.assert_array_equal(ids, want[0])
-    np.testing.assert_array_equal(build(4, window_steps=4)[0][1], [seeds for _, seeds in whole[4:8]])
+    np.testing.assert_array_equal(windows[0][1], [seeds for _, seeds in whole[4:8]])
 
 
 def test_patterns_in_all_their_forms(folder):
     paths = [f"{folder}/part-{number}.tfrecord" for number in (3, 0)]
     for path in (tuple(paths), ", ".join(paths), f"{folder}/part-[03].tfrecord", (paths[0], paths[0], paths[1])):
-        elements = read(section(folder, training=False, input_path=path, cycle_length=1), None)
-        assert np.concatenate(elements).tolist() == [*range(7), *range(12, 23)]
+        assert [file.path for file in find_files(path)] == sorted(paths)
+    elements = read(section(folder, training=False, input_path=", ".join(paths), cycle_length=1), None)
+    assert np.concatenate(elements).tolist() == [*range(7), *range(12, 23)]
 
 
 def problem(params, context=None, parse_fn=parse):
@@ -191,9 +280,9 @@ def test_no_path(folder):
     assert "input_path is empty; set it to a file" in problem(section(folder, input_path=""))
 
 
-def test_file_that_cannot_be_opened(folder):
-    (folder / "part-9.tfrecord").mkdir()
-    assert problem(section(folder)) == f"input_path: cannot read {folder}/part-9.tfrecord: Is a directory"
+def test_file_that_cannot_be_opened(own_folder):
+    (own_folder / "part-9.tfrecord").mkdir()
+    assert problem(section(own_folder)) == f"input_path: cannot read {own_folder}/part-9.tfrecord: Is a directory"
 
 
 def test_folder_that_cannot_be_listed(folder, monkeypatch):
@@ -224,11 +313,11 @@ def parse_example(record):
     return tf.io.parse_single_example(record, {"label": tf.io.FixedLenFeature([], tf.int64)})
 
 
-def test_record_that_the_task_cannot_parse(folder):
-    path = str(folder / "examples")
+def test_record_that_the_task_cannot_parse(own_folder):
+    path = str(own_folder / "examples")
     with tf.io.TFRecordWriter(path) as writer:
         writer.write(tf.train.Example().SerializeToString())
-    text = problem(section(folder, input_path=path), parse_fn=parse_example)
+    text = problem(section(own_folder, input_path=path), parse_fn=parse_example)
     assert text == (
         "parse_fn failed on a record: Feature: label (data type: int64) is required but could not be found."
     )
@@ -249,28 +338,45 @@ def drained_error(params, **settings):
     return caught.value
 
 
+DAMAGED_DATA = (4 * RECORD_BYTES + 13, 4 * RECORD_BYTES + 12)
+"""Where a byte is damaged, and the offset that names it."""
+
+
 @pytest.mark.parametrize(
-    ("byte", "offset"),
-    [(4 * RECORD_BYTES + 13, 4 * RECORD_BYTES + 12), (4 * RECORD_BYTES + 2, 4 * RECORD_BYTES)],
-    ids=["data", "length"],
+    ("byte", "offset"), [DAMAGED_DATA, (4 * RECORD_BYTES + 2, 4 * RECORD_BYTES)], ids=["data", "length"]
 )
-def test_damaged_record_is_named_by_file_and_offset(folder, byte, offset):
-    flip(folder / "part-3.tfrecord", byte)
-    params = section(folder)
+def test_damaged_record_is_named_by_file_and_offset(own_folder, byte, offset):
+    flip(own_folder / "part-3.tfrecord", byte)
+    path = section(own_folder).input_path
+    for files in (path, [path]):
+        explained = inputs.explain_data_error(tf.errors.DataLossError(None, None, "corrupted record"), files)
+        assert isinstance(explained, inputs.DataError)
+        assert str(explained).startswith(
+            f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}; all records before"
+        )
+
+
+def test_damage_that_training_comes_upon_is_explained(own_folder):
+    byte, offset = DAMAGED_DATA
+    flip(own_folder / "part-3.tfrecord", byte)
+    params = section(own_folder)
     explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
     assert isinstance(explained, inputs.DataError)
-    assert str(explained).startswith(
-        f"{folder}/part-3.tfrecord: corrupted record at offset {offset}; all records before"
-    )
-    for files in (params.input_path, [params.input_path]):
-        error = tf.errors.DataLossError(None, None, "corrupted record")
-        assert str(inputs.explain_data_error(error, files)) == str(explained)
+    assert f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}; all records before" in str(explained)
 
 
-def test_truncated_file(folder):
-    path = folder / "part-0.tfrecord"
+@pytest.mark.full
+def test_a_damaged_length_that_training_comes_upon_is_explained(own_folder):
+    flip(own_folder / "part-3.tfrecord", 4 * RECORD_BYTES + 2)
+    params = section(own_folder)
+    explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
+    assert f"{own_folder}/part-3.tfrecord: corrupted record at offset {4 * RECORD_BYTES}; all" in str(explained)
+
+
+def test_truncated_file(own_folder):
+    path = own_folder / "part-0.tfrecord"
     path.write_bytes(path.read_bytes()[: 2 * RECORD_BYTES + 14])
-    params = section(folder)
+    params = section(own_folder)
     explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
     assert f"{path}: truncated record at offset {2 * RECORD_BYTES}" in str(explained)
     context = inputs.InputContext()
@@ -281,16 +387,18 @@ def test_truncated_file(folder):
         inputs.from_tfrecords(params, inputs.InputContext(start_step=3), parse_fn=parse)
 
 
-def test_file_of_another_kind(folder):
-    (folder / "part-0.tfrecord").write_text("these are not records\n" * 9)
-    assert "part-0.tfrecord: corrupted record at offset 0; this may not be a TFRecord file" in problem(section(folder))
+def test_file_of_another_kind(own_folder):
+    (own_folder / "part-0.tfrecord").write_text("these are not records\n" * 9)
+    assert "part-0.tfrecord: corrupted record at offset 0; this may not be a TFRecord file" in problem(
+        section(own_folder)
+    )
 
 
-def test_file_that_vanishes(folder):
-    params = section(folder, cycle_length=1)
+def test_file_that_vanishes(own_folder):
+    params = section(own_folder, cycle_length=1)
     dataset = inputs.from_tfrecords(params, parse_fn=parse)
-    files = sorted(folder.glob("part-*"))
-    files[3].rename(folder / "moved")
+    files = sorted(own_folder.glob("part-*"))
+    files[3].rename(own_folder / "moved")
     with pytest.raises(tf.errors.NotFoundError) as caught:
         list(itertools.islice(dataset, 20))
     explained = inputs.explain_data_error(caught.value, [str(path) for path in files])

