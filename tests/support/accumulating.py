@@ -27,11 +27,20 @@ def losses(trainer, steps=6):
     return [float(trainer.train(1)["batch_loss"]) for _ in range(steps)]
 
 
-def assert_trains_alike(one, other):
-    left, right = losses(one), losses(other)
-    np.testing.assert_allclose(left, right, rtol=1e-6)
-    for a, b in zip(weights(one), weights(other), strict=True):
+def curve(trainer):
+    """Returns the losses of a few steps, then weights and slots, then the accuracy over three steps more."""
+    return losses(trainer), weights(trainer), float(trainer.train(3)["accuracy"])
+
+
+def assert_same_curve(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    for a, b in zip(found[1], expected[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert found[2:] == expected[2:]
+
+
+def assert_trains_alike(one, other):
+    assert_same_curve(curve(other), curve(one))
 
 
 class Custom(Plain):

@@ -36,7 +36,7 @@ SETTINGS = {
     "legacy loss scale": lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.legacy.Adam(0.1)),
 }
 
-QUICK_SETTINGS = ("schedule", "averages", "compiled", "loss scale")
+QUICK_SETTINGS = ("averages", "compiled", "loss scale")
 
 
 def a_model():

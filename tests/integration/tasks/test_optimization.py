@@ -25,7 +25,7 @@ def test_an_update_is_that_of_the_optimizer(name):
 
 @pytest.mark.parametrize("name", QUICK_SETTINGS)
 def test_settings_of_an_optimizer_count(name):
-    """T3, K2: schedules, averages, loss scales, XLA."""
+    """T3, K2: averages, loss scales, XLA."""
     check_setting(name)
 
 

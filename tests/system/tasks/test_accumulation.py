@@ -1,6 +1,9 @@
 """Gradient accumulation on several replicas and under XLA."""
 
+import pytest
+
 from tests.support.accumulating import Custom, assert_trains_alike, trainer_of
+from tests.support.cases import cases
 
 
 def test_micro_batches_under_xla():
@@ -11,3 +14,9 @@ def test_micro_batches_under_xla():
 def test_steps_of_ones_own_accumulate_on_replicas():
     """G14: any step that calls the optimizer once, `minimize` too."""
     assert_trains_alike(trainer_of(1, "mirrored2", Custom), trainer_of(4, "mirrored2", Custom))
+
+
+@pytest.mark.parametrize("count", cases([2, 3, 4], 3))
+def test_micro_batches_of_replicas_train_like_one_batch(count):
+    """G14: the same loss curve and metrics as whole batches on as many replicas."""
+    assert_trains_alike(trainer_of(1, "mirrored2"), trainer_of(count, "mirrored2"))

@@ -1,4 +1,4 @@
-"""Values from inside a traced step: under XLA, and on several replicas step by step."""
+"""Values from inside a traced step: step by step, under XLA and on several replicas."""
 
 import pytest
 
@@ -8,9 +8,11 @@ from tests.support.publishing import STEP_BY_STEP, check_publishing_changes_noth
 @pytest.mark.parametrize(
     ("strategy", "options"),
     [
+        ("off", STEP_BY_STEP),
         ("off", {"enable_xla": True}),
         ("off", {"enable_xla": True, **STEP_BY_STEP}),
         ("one_device", {"enable_xla": True}),
+        ("mirrored2", {}),
         ("mirrored2", STEP_BY_STEP),
     ],
 )
