@@ -3,8 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
+import numpy as np
 import tensorflow as tf
 
+from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import (
     DataConfig,
@@ -18,6 +20,7 @@ from official_trainer.config import (
 )
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
+from official_trainer.runs import run
 from official_trainer.tasks import random_streams, registry
 from official_trainer.tasks.multi_task.task import MultiTask
 from official_trainer.tasks.results import Mean, Results
@@ -90,6 +93,18 @@ class Several(MultiTask):
         }
 
 
+class NoDropout(Several):
+    """Without what replicas draw apart."""
+
+    def build_models(self):
+        x = keras.Input((6,), name="x")
+        trunk = keras.layers.Dense(8, "tanh", name="trunk", kernel_regularizer=keras.regularizers.l2(1e-3))(x)
+        return {
+            "points": keras.Model(x, keras.layers.Dense(3, name="classes")(trunk)),
+            "sums": keras.Model({"x": x}, keras.layers.Dense(1, name="sum")(trunk)),
+        }
+
+
 def routine(name, config, batch, **changes):
     data = {"train_data": DataConfig(global_batch_size=batch), "validation_data": DataConfig(global_batch_size=40)}
     return TaskRoutine(task_name=name, task_config=config(**data), **changes)
@@ -121,6 +136,37 @@ def build(config=None, strategy="off", task_cls=Several, **kwargs):
         return Trainer(config, task, model, optimizer, **kwargs)
 
 
+def values(trainer):
+    return {v.name: v.numpy() for v in trainer.model.variables}
+
+
+def assert_close(trainer, expected, rtol, atol):
+    """Compares weights with those of another trainer, as `values` gives them."""
+    for name, value in values(trainer).items():
+        np.testing.assert_allclose(value, expected[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+def check_windows_and_a_start_in_the_middle(joint, strategy, folder):
+    """Trains in two windows, and again from a checkpoint between them in other windows; every bit is the same."""
+    whole, rest = (build(experiment(joint=joint), strategy) for _ in range(2))
+    whole.train(11)
+    prefix = whole.checkpoint.write(str(folder / "ckpt"))
+    whole.train(12)
+    rest.checkpoint.read(prefix).assert_existing_objects_matched()
+    rest.train_iterator.reset()
+    for steps in (1, 4, 7):
+        rest.train(steps)
+    toy.assert_bitwise_equal(toy.weights(whole), toy.weights(rest))
+    assert len(whole.context.traces.take()) == 1
+
+
+def check_micro_batches(joint, expected):
+    """Trains ten steps of two micro-batches each; `expected` are the weights of as many whole batches."""
+    trainer = build(experiment(joint=joint, gradient_accumulation_steps=2), task_cls=NoDropout)
+    trainer.train(10)
+    assert_close(trainer, expected, rtol=1e-3, atol=1e-5)
+
+
 @registry.register_config_factory("several")
 def several():
     """Sixty steps with every kind of event."""
@@ -128,3 +174,11 @@ def several():
         steps_per_loop=7, summary_interval=5, checkpoint_interval=12, validation_interval=24,
         best_checkpoint_eval_metric="points|accuracy",
     )  # fmt: skip
+
+
+def do(model_dir, *sets, name="several", mode="train_and_eval", config=None):
+    """Runs an experiment in this process; returns what the run returns."""
+    keras.backend.clear_session()
+    config = config or registry.get_config(name)
+    resolved = configuration.resolve(config, experiment=name, sets=sets)
+    return run.run(name, resolved, mode=mode, model_dir=str(model_dir), quiet=True)

@@ -16,6 +16,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.tasks import random_streams
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.garden.toy import GardenTask, garden_config
 
 
@@ -29,7 +30,7 @@ def build(config, strategy="off"):
         return Trainer(config, task, model, optimizer)
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
 def test_gardens_config_and_task_train_and_evaluate(strategy):
     """T1: the constructor takes Model Garden's ExperimentConfig and Task; evaluation is exact all the same."""
     trainer = build(garden_config(), strategy)

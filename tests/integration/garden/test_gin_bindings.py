@@ -1,9 +1,9 @@
 """T17: gin. What may be bound and when, what a run keeps of it, and what is said of bindings that do nothing."""
 
 import hashlib
-import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,9 +22,8 @@ from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tasks import registry
-from tests import ROOT
 from tests.support import toy
-from tests.support.forked import Command, run_command
+from tests.support.garden.kept import record, text
 from tests.support.runs import values
 
 
@@ -108,12 +107,19 @@ def num_units(model_dir, step=20):
     return max(len(value) for value in found)
 
 
-def text(model_dir, name):
-    return Path(model_dir, f"{name}.gin").read_text()
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """A run of ten steps with four units."""
+    model_dir = tmp_path_factory.mktemp("gin") / "run"
+    do(model_dir, "toy_units.units = 4", sets=["trainer.train_steps=10"])
+    return model_dir
 
 
-def record(model_dir, name="run.json"):
-    return json.loads(Path(model_dir, name).read_text())
+@pytest.fixture
+def ten_steps(trained_once, model_dir):
+    """A directory with the run of ten steps."""
+    shutil.copytree(trained_once, model_dir)
+    return model_dir
 
 
 def bind(*params, files=()):
@@ -245,12 +251,11 @@ def test_check_binds_too(model_dir, caplog):
 # Going on with a run.
 
 
-def test_other_bindings_are_a_change_that_has_to_be_allowed(model_dir):
+def test_other_bindings_are_a_change_that_has_to_be_allowed(ten_steps):
     """T17, N9: named with both values, their place, and the way back."""
-    do(model_dir, "toy_units.units = 4", sets=["trainer.train_steps=10"])
-    before = text(model_dir, "config.train")
+    before = text(ten_steps, "config.train")
     with pytest.raises(ConfigChangeError) as caught:
-        do(model_dir, "toy_units.units = 4\ninner/toy_units.units = 4\ntoy_guarded.open = 'x'")
+        do(ten_steps, "toy_units.units = 4\ninner/toy_units.units = 4\ntoy_guarded.open = 'x'")
     said = str(caught.value)
     assert "May change which variables there are" in said
     assert (
@@ -259,33 +264,31 @@ def test_other_bindings_are_a_change_that_has_to_be_allowed(model_dir):
     )
     assert "gin tests.integration.garden.test_gin_bindings.toy_units.units:" not in said
     assert "leave out the binding of inner/tests.integration.garden.test_gin_bindings.toy_units.units" in said
-    assert text(model_dir, "config.train") == before, "a refused start changes nothing"
-    do(model_dir, "inner/toy_units.units = 4", allow_config_change=True)
-    assert committed_steps(model_dir) == (10, 20)
-    assert "inner/toy_units.units = 4" in text(model_dir, "config.train")
+    assert text(ten_steps, "config.train") == before, "a refused start changes nothing"
+    do(ten_steps, "inner/toy_units.units = 4", allow_config_change=True)
+    assert committed_steps(ten_steps) == (10, 20)
+    assert "inner/toy_units.units = 4" in text(ten_steps, "config.train")
 
 
-def test_leaving_the_bindings_out_is_refused_before_tensorflow(model_dir):
+def test_leaving_the_bindings_out_is_refused_before_tensorflow(ten_steps):
     """T17, N9: nothing has to be imported to see it."""
-    do(model_dir, "toy_units.units = 4", sets=["trainer.train_steps=10"])
     resolved = configuration.resolve(registry.get_config("toy_gin"), experiment="toy_gin")
     from official_trainer.runs.job import Job
 
-    job = Job(experiment="toy_gin", resolved=resolved, model_dir=model_dir, mode="train")
+    job = Job(experiment="toy_gin", resolved=resolved, model_dir=ten_steps, mode="train")
     with pytest.raises(ConfigChangeError) as caught:
         run.check_startable(job)
     assert "  gin tests.integration.garden.test_gin_bindings.toy_units.units: 4 -> not bound\n" in str(caught.value)
     assert "add --gin_params 'tests.integration.garden.test_gin_bindings.toy_units.units = 4'" in str(caught.value)
 
 
-def test_the_way_back_that_is_named_works(model_dir):
+def test_the_way_back_that_is_named_works(ten_steps):
     """T17, N9: pasted as it is, it goes on."""
-    do(model_dir, "toy_units.units = 4", sets=["trainer.train_steps=10"])
     with pytest.raises(ConfigChangeError) as caught:
-        do(model_dir, "toy_units.units = 5")
+        do(ten_steps, "toy_units.units = 5")
     back = re.search(r"--gin_params '(.*?)'", str(caught.value))[1]
-    do(model_dir, "toy_units.units = 5", back)
-    assert num_units(model_dir) == 4
+    do(ten_steps, "toy_units.units = 5", back)
+    assert num_units(ten_steps) == 4
 
 
 def test_a_run_that_goes_on_without_bindings_keeps_no_file_of_them(model_dir):
@@ -557,95 +560,3 @@ def test_processes_compare_their_bindings(model_dir, monkeypatch):
     monkeypatch.setattr(consistency, "check", lambda peers, facts: seen.append(facts()))
     do(model_dir, "inner/toy_units.units = 3", sets=["trainer.train_steps=10"])
     assert seen[0]["gin inner/tests.integration.garden.test_gin_bindings.toy_units.units"] == "3"
-
-
-WORKSPACE = {
-    "blocks.py": """
-import gin
-from official.nlp.modeling import layers
-
-@gin.configurable
-def width(units=6):
-    return units
-""",
-    "experiments/lazily.py": '''
-"""An experiment that imports what gin binds when its model is built."""
-from official_trainer import registry
-from official_trainer.config import schema
-from official_trainer.lazy import keras
-from tests.support import toy
-
-class LazyConfig(schema.TaskConfig):
-    """Config class of its own."""
-
-@registry.register_task_cls(LazyConfig)
-class LazyTask(toy.ToyTask):
-    """A feed-forward block of Model Garden."""
-    gin_modules = ("blocks",)
-
-    def build_model(self):
-        import blocks
-        inputs = keras.Input((6,), name="features")
-        x = keras.layers.Reshape((1, 6))(inputs)
-        x = blocks.layers.GatedFeedforward(inner_dim=blocks.width(), inner_activation="relu")(x)
-        return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
-
-@registry.register_config_factory("lazily")
-def lazily():
-    """Two hundred steps."""
-    base = toy.experiment(steps_per_loop=10, checkpoint_interval=20, validation_interval=40, summary_interval=20)
-    task = LazyConfig(
-        train_data=schema.DataConfig(global_batch_size=10), validation_data=schema.DataConfig(global_batch_size=10)
-    )
-    return base.replace(task=task, trainer=base.trainer.replace(train_steps=40))
-''',
-}
-
-
-@pytest.fixture
-def workspace(tmp_path):
-    for name, content in WORKSPACE.items():
-        path = tmp_path / "ws" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return tmp_path / "ws"
-
-
-def command(workspace, model_dir, *words):
-    argv = ["train", "lazily", f"--model_dir={model_dir}", "trainer.export.at_end=false", *words]
-    return Command(argv, cwd=workspace, folder=workspace.parent, env={"PYTHONPATH": str(ROOT)})
-
-
-def test_a_function_of_model_garden_that_is_imported_late(workspace, model_dir):
-    """T17: its module is imported before the flags are looked up; a whole run from the command line."""
-    (workspace / "model.gin").write_text("GatedFeedforward.use_gate = False\n")
-    done = command(workspace, model_dir, "--gin_file=model.gin", "--gin_params=width.units=17\nwidth.units=9").wait()
-    assert done.code == 0, done.err
-    shapes = {name: value.shape for name, value in values(model_dir, 40).items() if "OPTIMIZER" not in name}
-    assert (6, 9) in shapes.values()
-    assert sum(shape == (6, 9) for shape in shapes.values()) == 1, "without a gate there is one such kernel, not two"
-    operative = text(model_dir, "operative_config.train_and_eval")
-    assert "GatedFeedforward.use_gate = False" in operative
-    assert "width.units = 9" in operative
-    assert "had no effect" not in done.err
-
-
-def test_an_unknown_name_ends_a_command_with_exit_code_2(workspace, model_dir):
-    """T17, N7: nothing was built, and no run begun."""
-    done = command(workspace, model_dir, "--gin_params=widht.units=17").wait()
-    assert done.code == ExitCode.CONFIG
-    assert "error: --gin_params: widht: gin has no function of this name" in done.err
-    assert "did you mean 'width'?" in done.err
-    assert not Path(model_dir, "run.json").exists()
-
-
-@pytest.mark.full
-def test_every_process_of_a_launched_job_binds(workspace, model_dir):
-    """T17: the flags reach workers and the evaluator; each builds the same model."""
-    argv = ["launch", "local", "--workers=2", "--evaluator", "lazily", f"--model_dir={model_dir}"]
-    argv += ["trainer.export.at_end=false", "--gin_params=width.units=9\nGatedFeedforward.use_gate=False"]
-    done = run_command(argv, cwd=workspace, folder=workspace.parent)
-    assert done.code == 0, done.err + done.out
-    assert "width.units = 9" in text(model_dir, "operative_config.train")
-    assert "width.units = 9" in text(model_dir, "operative_config.continuous_eval")
-    assert (6, 9) in {value.shape for value in values(model_dir, 40).values()}

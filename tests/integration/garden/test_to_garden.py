@@ -10,7 +10,6 @@ import orbit
 import pytest
 import tensorflow as tf
 from official.core import base_trainer, train_lib, train_utils
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer import files
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
@@ -23,36 +22,16 @@ from official_trainer.runs import run_experiment as driver
 from official_trainer.runs.run_experiment import ArgumentError, run_experiment
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
-from tests.support.garden.toy import GardenTask, garden_config
-
-
-@pytest.fixture(autouse=True)
-def _untouched_process():
-    """Seeds and eager mode are the process's; other tests have their own."""
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
-def params_of(**trainer):
-    params = garden_config()
-    settings = {"train_steps": 20, "steps_per_loop": 5, "summary_interval": 5, "checkpoint_interval": 10}
-    params.override({"trainer": {**settings, "validation_interval": 10, **trainer}})
-    return params
-
-
-class Dropping(GardenTask):
-    """Model Garden's toy task with dropout, so that a step depends on more than weights and batch."""
-
-
-def call(model_dir, mode="train_and_eval", params=None, task=None, strategy=None, **options):
-    keras.backend.clear_session()
-    params = params or params_of()
-    return run_experiment(strategy, task or Dropping(params.task), mode, params, str(model_dir), **options)
-
-
-def weights_of(model):
-    return [variable.numpy() for variable in model.variables]
-
+from tests.support.cases import cases
+from tests.support.garden.driver import (
+    Dropping,
+    _untouched_process,  # noqa: F401
+    call,
+    logged_steps,
+    params_of,
+    trainer_of,
+    weights_of,
+)
 
 # What a caller sees.
 
@@ -81,13 +60,18 @@ def test_the_bridge_has_no_other_names():
 
 @pytest.mark.parametrize(
     ("mode", "run_post_eval", "has_results"),
-    [
-        ("train", False, False),
+    cases(
+        [
+            ("train", False, False),
+            ("train", True, True),
+            ("train_and_eval", False, False),
+            ("train_and_eval", True, True),
+            ("train_and_post_eval", False, True),
+        ],
         ("train", True, True),
         ("train_and_eval", False, False),
-        ("train_and_eval", True, True),
         ("train_and_post_eval", False, True),
-    ],
+    ),
 )
 def test_returns_the_model_and_the_last_evaluation_if_asked(tmp_path, mode, run_post_eval, has_results):
     """T10: as theirs, but that an evaluation of the last step is not made twice."""
@@ -116,48 +100,6 @@ def test_results_are_nested_and_off_the_device(tmp_path):
     assert logs["dev"] == {"batches": 3}
     assert isinstance(logs["accuracy"], np.generic)
     assert json.loads((tmp_path / "best_ckpt" / "info.json").read_text())["best_ckpt_global_step"] == 10
-
-
-def test_a_run_of_theirs_that_is_broken_off_computes_what_an_unbroken_one_does(tmp_path):
-    """N1: exact resume, for a Task and params of Model Garden; weights, slots, dropout, data."""
-    whole, _ = call(tmp_path / "whole")
-    broken = tmp_path / "broken"
-    with pytest.raises(RuntimeError, match=r"power failure"):
-        call(broken, train_actions=[_failing_at(15)])
-    assert committed_steps(str(broken)) == (10,)
-    continued, _ = call(broken)
-    toy.assert_bitwise_equal(weights_of(continued), weights_of(whole))
-
-
-def _failing_at(step):
-    def fail(output, seen=[0]):  # noqa: B006 - counts its calls
-        seen[0] += 5
-        if seen[0] == step:
-            raise RuntimeError("power failure")
-
-    return fail
-
-
-def test_evaluates_checkpoints_of_the_run(tmp_path):
-    """T10: eval the newest, continuous_eval each, with summaries and the best checkpoint."""
-    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
-    call(tmp_path, "train", params=params)
-    seen = []
-    _, logs = call(tmp_path, "eval", params=params, run_post_eval=True, eval_actions=[seen.append])
-    assert [float(each["accuracy"]) for each in seen] == [float(logs["accuracy"])]
-    assert logged_steps(tmp_path / "validation", "accuracy") == [20]
-    assert call(tmp_path, "eval", params=params, save_summary=False)[1] == {}
-    assert logged_steps(tmp_path / "validation", "accuracy") == [20]
-    assert not (tmp_path / "best_ckpt").exists()
-    _, logs = call(tmp_path, "continuous_eval", params=params, run_post_eval=True, eval_actions=[seen.append])
-    assert len(seen) == 3
-    assert logs["best_accuracy"] >= logs["accuracy"]
-    assert (tmp_path / "best_ckpt" / "info.json").exists()
-
-
-def logged_steps(directory, tag):
-    events = EventAccumulator(str(directory)).Reload()
-    return [event.step for event in events.Tensors(tag)] if tag in events.Tags()["tensors"] else []
 
 
 # Arguments.
@@ -199,7 +141,7 @@ def test_train_actions_need_summaries_that_fit_their_loops(tmp_path):
 
 def test_no_summaries_if_none_are_wanted(tmp_path):
     """T18: save_summary=False writes no TensorBoard files; the rows are there all the same."""
-    call(tmp_path, save_summary=False)
+    call(tmp_path, "train", save_summary=False)
     assert not list(tmp_path.rglob("events.out*"))
     assert [row["step"] for row in read_rows(str(tmp_path / "metrics.jsonl")) if row["split"] == "train"] == [
         5,
@@ -224,12 +166,6 @@ def test_summary_managers_of_the_caller_write_in_place_of_ours(tmp_path):
     assert logged_steps(tmp_path / "mine_too", "validation_loss") == [10, 20]
     assert logged_steps(tmp_path / "run" / "train", "training_loss") == []
     assert not (tmp_path / "run" / "validation").exists()
-
-
-def trainer_of(cls, params, **options):
-    task = Dropping(params.task)
-    optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
-    return cls(params, task, task.build_model(), optimizer, **options)
 
 
 def test_a_trainer_of_the_caller_is_used_and_left_as_it_was(tmp_path):
@@ -279,23 +215,9 @@ def test_async_checkpointing_is_as_the_argument_says(tmp_path, is_async, monkeyp
     assert asked[0].async_checkpoint == is_async
 
 
-def test_what_the_caller_writes_into_the_run_directory_stays(tmp_path):
-    """Their train.py writes params.yaml before each call."""
-    params = params_of()
-    for _ in range(2):
-        train_utils.serialize_config(params, str(tmp_path))
-        theirs = (tmp_path / "params.yaml").read_bytes()
-        call(tmp_path, params=params)
-        assert (tmp_path / "params.yaml").read_bytes() == theirs
-    assert not (tmp_path / "params.1.yaml").exists()
-    assert committed_steps(str(tmp_path)) == (10, 20)
-
-
-def test_a_strategy_of_the_caller(tmp_path, capsys):
-    """T1: the model is built under it, and steps run on its replicas."""
-    params = params_of()
-    _, logs = call(tmp_path, params=params, strategy=toy.strategy_of("mirrored2"), run_post_eval=True)
-    assert "accuracy" in logs
+def test_the_model_is_built_under_a_strategy_of_the_caller(tmp_path, capsys):
+    """T1: and steps run on its replicas."""
+    call(tmp_path, "train", params=params_of(train_steps=5), strategy=toy.strategy_of("mirrored2"))
     assert "on 2 replicas (CPU), starting" in capsys.readouterr().out
 
 
@@ -346,7 +268,6 @@ def test_a_trainer_that_this_loop_cannot_run_is_refused(tmp_path):
 
 def test_a_strategy_of_several_processes_is_refused(tmp_path, monkeypatch):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    call(tmp_path / "alone", strategy=strategy)
     spec = tf.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec)
     monkeypatch.setattr(type(strategy), "cluster_resolver", property(lambda self: resolver))
@@ -388,45 +309,6 @@ def test_a_loss_that_is_not_finite_is_the_error_that_theirs_raises(tmp_path):
 # Runs that change drivers.
 
 
-def their_run(model_dir, params):
-    keras.backend.clear_session()
-    trainer = trainer_of(base_trainer.Trainer, params)
-    strategy = tf.distribute.get_strategy()
-    train_lib.run_experiment(strategy, trainer.task, "train", params, str(model_dir), trainer=trainer)
-    return trainer
-
-
-def test_a_run_begun_by_their_driver_goes_on_in_ours(tmp_path):
-    """N4: step, weights and slots of the checkpoint that TensorFlow's pointer names."""
-    params = params_of(train_steps=10)
-    theirs = toy.weights(their_run(tmp_path, params))
-    ours = trainer_of(Trainer, params)
-    call(tmp_path, "train", params=params, trainer=ours)
-    assert int(ours.global_step.numpy()) == 10
-    toy.assert_bitwise_equal(toy.weights(ours), theirs)
-    assert committed_steps(str(tmp_path)) == (5, 10)
-    call(tmp_path, "train", params=params_of(train_steps=30))
-    assert committed_steps(str(tmp_path)) == (5, 10, 20, 30)
-    rows = read_rows(str(tmp_path / "metrics.jsonl"))
-    assert [row["step"] for row in rows if row["split"] == "train"] == [15, 20, 25, 30]
-
-
-def test_a_run_begun_here_goes_on_under_their_driver_and_comes_back(tmp_path):
-    """N4: their CheckpointManager finds ours by the pointer; ours finds theirs again."""
-    call(tmp_path, "train", params=params_of(train_steps=10))
-    first = tf.train.load_checkpoint(str(tmp_path / "ckpt-10"))
-    params = params_of(train_steps=20)
-    theirs = their_run(tmp_path, params)
-    assert int(theirs.global_step.numpy()) == 20
-    assert int(theirs.optimizer.iterations.numpy()) == 20, "they went on from the slots of step 10"
-    assert first.get_tensor("optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE") == 10
-    values = toy.weights(theirs)
-    ours = trainer_of(Trainer, params)
-    call(tmp_path, "train", params=params, trainer=ours)
-    toy.assert_bitwise_equal(toy.weights(ours), values)
-    assert not (tmp_path / "quarantine").exists()
-
-
 def test_checkpoints_that_do_not_say_their_step_are_refused(tmp_path):
     """N4: as everywhere, because it is unknown what they are."""
     checkpoint = tf.train.Checkpoint(model=toy.ToyTask(None).build_model())
@@ -456,20 +338,6 @@ def test_our_task_and_trainer_in_their_driver(tmp_path):
     assert committed_steps(str(tmp_path / "best_ckpt")) == (best.step,)
 
 
-def test_our_best_checkpoint_in_their_trainer(tmp_path):
-    """T11: their Trainer asks it as it asks its own."""
-    from official_trainer.checkpoints.best import BestCheckpoint
-
-    keras.backend.clear_session()
-    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
-    best = BestCheckpoint(str(tmp_path / "best_ckpt"), metric="accuracy", comp="higher")
-    trainer = trainer_of(base_trainer.Trainer, params, checkpoint_exporter=best)
-    trainer.train(tf.constant(5))
-    logs = trainer.evaluate(tf.constant(-1))
-    assert logs["best_accuracy"] == best.value
-    assert best.steps == (5,)
-
-
 def test_a_pruned_model_has_its_steps_counted(tmp_path, monkeypatch):
     """`task.pruning` adds their action, as their driver does."""
     from official.core import actions
@@ -490,12 +358,3 @@ def test_a_pruned_model_has_its_steps_counted(tmp_path, monkeypatch):
     assert made[0][0] == str(tmp_path)
     assert made[0][1] is model
     assert made[0][3] == 4
-
-
-def test_averages_that_their_optimizer_holds_are_not_lost_silently(tmp_path):
-    """N4: their EMA wrapper names the optimizer's variables in another way."""
-    params = params_of(train_steps=10)
-    params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.5}}}})
-    their_run(tmp_path, params)
-    with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
-        call(tmp_path, "train", params=params)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_trainer.tasks import keyed_draws, random_streams
 from official_trainer.tasks.random_streams import RandomStreams
 from tests.support import toy
+from tests.support.draws import category, noise, shuffled
 
 BOX = np.array([[[0.0, 0.0, 1.0, 1.0]]], np.float32)
 
@@ -20,18 +21,6 @@ def crop(index):
 
 def crop_some(index):
     return tf.cond(index % 2 == 0, lambda: crop(index), lambda: tf.zeros([3], tf.int32))
-
-
-def shuffled(index):
-    return tf.random.shuffle(tf.range(8)) + tf.random.uniform([], maxval=100, dtype=tf.int32)
-
-
-def noise(index):
-    return tf.random.normal([3]) + tf.random.uniform([3]) + tf.random.truncated_normal([3])
-
-
-def category(index):
-    return tf.random.categorical(tf.math.log([[0.25, 0.25, 0.5]]), 20)
 
 
 def drawn_in_a_loop(index):
@@ -142,20 +131,6 @@ def test_draws_in_a_loop_of_the_step_are_left_alone():
 
     total, each = step()
     assert len(set(each.numpy())) == 4 and total.shape == [2]
-
-
-def test_compiled_steps_draw_what_their_number_says():
-    """N1: under XLA too, which draws in its own way."""
-    streams = RandomStreams(toy.ToyTask(None).build_model(), seed=4)
-    place = tf.Variable(0, dtype=tf.int64)
-    drawn = []
-    for number in (3, 4, 3):
-        place.assign(number)
-        step = streams.around(lambda: (noise(0), shuffled(0), category(0)), "train", place)
-        drawn.append([value.numpy() for value in tf.function(step, jit_compile=True)()])
-    for first, other, again in zip(*drawn, strict=True):
-        np.testing.assert_array_equal(first, again)
-        assert not np.array_equal(first, other)
 
 
 def test_outside_of_a_step_nothing_changes():

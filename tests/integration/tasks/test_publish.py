@@ -1,42 +1,19 @@
 """Values from inside a traced step: what comes out, and that nothing else changes."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer.config.optimization import EMAConfig
 from official_trainer.lazy import keras
 from official_trainer.tasks import publish
 from official_trainer.tasks.publish import PublishError
 from official_trainer.tracking import Histogram, Image
 from tests.support import toy
-from tests.support.toy import FEATURES, ToyTask, assert_bitwise_equal, build, experiment, weights
-
-STEP_BY_STEP = {"train_tf_while_loop": False}
-EAGER = {"train_tf_while_loop": False, "train_tf_function": False}
-
-
-class PublishingTask(ToyTask):
-    """Publishes of each kind, from the step and from inside the model."""
-
-    def build_model(self):
-        inputs = keras.Input((6,), name="features")
-        hidden = Publishing()(keras.layers.Dense(8, "tanh")(inputs))
-        hidden = keras.layers.Dropout(0.3)(hidden)
-        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(hidden))
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        features, labels = inputs
-        publish.scalar("mean_label", tf.reduce_mean(tf.cast(labels, tf.float32)))
-        publish.histogram("features", features)
-        publish.image("pictures", tf.reshape(features, [-1, 2, 3, 1]))
-        return super().train_step(inputs, model, optimizer, metrics)
-
-
-class Publishing(keras.layers.Layer):
-    def call(self, inputs):
-        publish.histogram("hidden", inputs)
-        return inputs
+from tests.support.cases import cases
+from tests.support.published import EAGER, PublishingTask, check_publishing_changes_nothing
+from tests.support.toy import FEATURES, ToyTask, build, experiment
 
 
 class DeterministicTask(PublishingTask):
@@ -47,37 +24,13 @@ class DeterministicTask(PublishingTask):
         return keras.Model(inputs, keras.layers.Dense(3, name="logits", kernel_initializer="ones")(inputs))
 
 
-def everything(trainer):
-    """Returns all that steps change: weights, slots, averages, metrics, the step."""
-    metrics = [v for metric in [*trainer.train_metrics, trainer.train_loss] for v in metric.variables]
-    return [*weights(trainer), *[v.numpy() for v in [*metrics, *trainer.context.average.values, trainer.global_step]]]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "options"),
-    [
-        ("off", {}),
-        ("off", STEP_BY_STEP),
-        ("off", EAGER),
-        ("off", {"enable_xla": True}),
-        ("off", {"enable_xla": True, **STEP_BY_STEP}),
-        ("one_device", {"enable_xla": True}),
-        ("mirrored2", {}),
-        ("mirrored2", STEP_BY_STEP),
-    ],
-)
-def test_a_run_that_publishes_is_the_same_bit_by_bit(strategy, options):
+@pytest.mark.parametrize("options", [{}, EAGER])
+def test_a_run_that_publishes_is_the_same_bit_by_bit(options):
     """B7: weights, slots, averages, metrics and the step count, with dropout, however steps are run."""
-    config = experiment(ema=EMAConfig(average_decay=0.9), **options)
-    plain, publishing = (build(config, task_cls=PublishingTask, strategy=strategy) for _ in range(2))
-    plain.run_steps(9)
-    for num_steps, is_wanted in ((1, True), (3, False), (1, True), (1, True), (3, False)):
-        assert publishing.run_steps(num_steps, publish=is_wanted) == num_steps
-        assert (publishing.windows.published is not None) == is_wanted
-    assert_bitwise_equal(everything(plain), everything(publishing))
+    check_publishing_changes_nothing("off", options)
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "mirrored2"))
 def test_what_is_published_comes_out_as_numpy(strategy):
     """B7: scalars are averaged over replicas, histograms put together, images those of the first."""
     trainer = build(task_cls=PublishingTask, strategy=strategy)
@@ -192,8 +145,13 @@ def in_a_loop(features):
 NESTED = r"publish.histogram\('inner', …\) is called inside a tf.function, tf.cond or loop .* publish it outside"
 
 
-@pytest.mark.parametrize("place", [in_a_function, in_a_condition, in_a_loop])
-@pytest.mark.parametrize("is_wanted", [False, True])
+@pytest.mark.parametrize(
+    ("place", "is_wanted"),
+    cases(
+        [*itertools.product([in_a_function, in_a_condition, in_a_loop], [False, True])],
+        (in_a_function, False), (in_a_condition, True), (in_a_loop, False),
+    ),
+)  # fmt: skip
 def test_what_cannot_leave_is_refused_at_the_first_step(place, is_wanted):
     """B7: whether or not somebody wants it then."""
     with pytest.raises(PublishError, match=NESTED):

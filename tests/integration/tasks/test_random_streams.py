@@ -4,45 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import schema
 from official_trainer.lazy import keras
 from official_trainer.tasks import publish, random_streams
 from official_trainer.tasks.random_streams import RandomStreamError
 from tests.support import toy
-from tests.support.toy import ToyTask, assert_bitwise_equal, build, experiment, weights
-
-
-class SeededTask(ToyTask):
-    """Dropout by name, and seeds made public."""
-
-    def build_model(self):
-        inputs = keras.Input((6,), name="features")
-        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(NamedDropout()(inputs)))
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        for name in ("augment", "noise"):
-            publish.histogram(name, random_streams.seed(name))
-        return super().train_step(inputs, model, optimizer, metrics)
-
-    def validation_step(self, inputs, model, metrics=None):
-        logs = super().validation_step(inputs, model, metrics)
-        return {**logs, "seed": random_streams.seed("augment")}
-
-    def aggregate_logs(self, state, step_logs):
-        return [*(state or []), *(tuple(seed.numpy()) for seed in step_logs["seed"])]
-
-    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
-        self.seeds = aggregated_logs
-        return {}
-
-
-class NamedDropout(keras.layers.Layer):
-    def call(self, inputs, training=None):
-        if not training:
-            return inputs
-        shape = tf.shape(inputs)
-        return inputs * tf.cast(tf.random.stateless_uniform(shape, random_streams.seed("dropout")) < 0.7, tf.float32)
+from tests.support.cases import cases
+from tests.support.seeded import NamedDropout, SeededTask, check_two_parts_draw_what_one_does
+from tests.support.toy import ToyTask, build, experiment
 
 
 def seeds(trainer, steps):
@@ -62,12 +31,18 @@ def seeded(seed, **options):
     return build(config.replace(runtime=schema.RuntimeConfig(seed=seed)), task_cls=SeededTask, **options)
 
 
-def test_a_seed_depends_on_seed_step_replica_and_name_alone():
+@pytest.fixture(scope="module")
+def of_one():
+    """The seeds of six steps on one device."""
+    return seeds(seeded(0), 6)
+
+
+def test_a_seed_depends_on_seed_step_replica_and_name_alone(of_one):
     """B11: it differs where one of them does, and is the same in another process's place."""
     two = seeds(seeded(0, strategy="mirrored2"), 4)
     assert len(two) == 4 * 2 * 2
     assert len(set(two.values())) == len(two)
-    one = seeds(seeded(0), 4)
+    one = {key: pair for key, pair in of_one.items() if key[0] < 4}
     assert one == {key: pair for key, pair in two.items() if key[1] == 0}
     assert not set(one.values()) & set(seeds(seeded(1), 4).values())
     later = seeded(0)
@@ -76,43 +51,19 @@ def test_a_seed_depends_on_seed_step_replica_and_name_alone():
     assert pair == one[2, 0, "noise"]
 
 
-def test_what_is_drawn_is_not_alike():
+def test_what_is_drawn_is_not_alike(of_one):
     """B11: from seeds that are next to each other in every respect."""
-    drawn = [tf.random.stateless_normal([500], seed).numpy() for seed in seeds(seeded(0), 6).values()]
+    drawn = [tf.random.stateless_normal([500], seed).numpy() for seed in of_one.values()]
     between = np.corrcoef(drawn)[np.triu_indices(len(drawn), 1)]
     assert np.abs(between).max() < 0.2  # four and a half standard deviations
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-@pytest.mark.parametrize("enable_xla", [False, True])
-def test_a_run_in_two_parts_draws_what_one_in_one_does(strategy, enable_xla, model_dir):
+def test_a_run_in_two_parts_draws_what_one_in_one_does(model_dir):
     """B11, N1: dropout by name, weights and slots bit by bit after a restore into another trainer."""
-    if enable_xla and strategy == "mirrored2":
-        pytest.skip("XLA over CPU replicas is refused")
-    whole, first, second = (
-        build(experiment(enable_xla=enable_xla), task_cls=SeededTask, strategy=strategy) for _ in range(3)
-    )
-    whole.run_steps(9)
-    first.run_steps(5)
-    first.checkpoint_state.before_save()
-    CheckpointStore(model_dir, first.checkpoint, max_to_keep=1).save(5)
-    second.checkpoint_state.after_restore(CheckpointStore(model_dir, second.checkpoint, max_to_keep=1).restore())
-    second.run_steps(4)
-    assert_bitwise_equal(weights(whole), weights(second))
-    plain = build(experiment(enable_xla=enable_xla), task_cls=Undropped, strategy=strategy)
-    plain.run_steps(9)
-    assert not np.array_equal(weights(whole)[0], weights(plain)[0])
+    check_two_parts_draw_what_one_does("off", False, model_dir)
 
 
-class Undropped(SeededTask):
-    """The same without dropout: the test above would fail if nothing were dropped."""
-
-    def build_model(self):
-        inputs = keras.Input((6,), name="features")
-        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(inputs))
-
-
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "mirrored2"))
 def test_evaluations_have_seeds_of_their_own(strategy):
     """B11: one for each batch of each replica, the same in every evaluation, none of training's."""
     trainer = seeded(0, strategy=strategy)

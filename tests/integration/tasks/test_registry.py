@@ -77,9 +77,9 @@ def _as_it_was(monkeypatch):
 
 def workspace(root, **files):
     """Writes a workspace; the names are those of modules below `experiments/`."""
-    (ROOT / "experiments").mkdir(parents=True, exist_ok=True)
+    (root / "experiments").mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        path = ROOT / "experiments" / f"{name}.py"
+        path = root / "experiments" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
     return root
@@ -113,7 +113,7 @@ def test_the_nearest_workspace_upwards(tmp_path, monkeypatch):
     inner = root / "a" / "b"
     inner.mkdir(parents=True)
     assert registry.find_workspace(inner) == root
-    assert registry.find_workspace(ROOT / "experiments") == root
+    assert registry.find_workspace(root / "experiments") == root
     assert registry.find_workspace(str(root)) == root
     monkeypatch.chdir(inner)
     assert registry.find_workspace() == root
@@ -136,7 +136,7 @@ def test_the_index_is_read_from_the_source_without_importing(tmp_path):
     index = registry.experiments(root)
     assert list(index) == ["boom", "digits", "one", "other", "text", "vision/cnn"]
     found = index["digits"]
-    assert (found.module, found.path, found.line) == ("experiments.digits", ROOT / "experiments/digits.py", 23)
+    assert (found.module, found.path, found.line) == ("experiments.digits", root / "experiments/digits.py", 23)
     assert found.summary == "Handwritten digits."
     assert index["vision/cnn"].module == "experiments.vision.cnn"
     assert index["text"].module == "experiments.text"

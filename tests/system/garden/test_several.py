@@ -1,4 +1,4 @@
-"""Experiments that users register with Model Garden's `exp_factory`: several tasks, several sets, one task."""
+"""Runs of experiments that users register with Model Garden's `exp_factory`: several tasks, several sets, one task."""
 
 import json
 import sys
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from official.core import exp_factory
-from official.modeling import hyperparams
 from official.modeling.multitask import train_lib
 
 from official_trainer import config as configuration
@@ -15,153 +14,15 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.garden import index, to_garden
-from official_trainer.garden.sections import differences
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
-from tests import ROOT
 from tests.support import runs
 from tests.support.forked import run_command
-from tests.support.garden.configs import assert_same
+from tests.support.garden.two_heads import EMA, JOINT, NAMES, QUIET, WORKSPACE, do, module, resolved
 
-WORKSPACE = ROOT / "tests" / "support" / "garden" / "workspace"
-NAMES = ("two_heads", "mine/doubling", "points_on_sets", "points_alone")
-EMA = "trainer.optimizer_config.ema={average_decay: 0.9, trainable_weights_only: true}"
-JOINT, QUIET = "trainer.trainer_type=joint", "trainer.export.at_end=false"
-
-
-def resolved(name, **layers):
-    return configuration.resolve(registry.get_config(name, WORKSPACE), experiment=name, **layers)
-
-
-def do(model_dir, *sets, name="two_heads", mode="train_and_eval"):
-    keras.backend.clear_session()
-    return run.run(name, resolved(name, sets=sets), mode=mode, model_dir=str(model_dir), quiet=True)
-
-
-def module():
-    """The workspace's module, as the newest `resolved` has imported it."""
-    return sys.modules["experiments.two_heads"]
-
-
-# Configurations.
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_read_and_written_as_model_garden_does(name, tmp_path):
-    """T21, T14, T20: its values are theirs; our params.yaml is one to them, and to us again."""
-    ours, live_config = resolved(name), exp_factory.get_exp_config(name)
-    assert_same(ours, live_config)
-    params = tmp_path / "params.yaml"
-    params.write_text(configuration.dump(ours, origins=True, shared=True))
-    assert resolved(name, config_files=[str(params)]).config == ours.config
-    assert_same(ours, hyperparams.override_params_dict(live_config, str(params), is_strict=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("two_heads", "trainer.trainer_type=joint,trainer.train_steps=7"),
-        ("two_heads", "trainer.task_sampler.type=uniform"),
-        ("two_heads", "trainer.task_sampler.type=annealing,trainer.task_sampler.annealing.steps_per_epoch=3"),
-        ("two_heads", "trainer.task_sampler.proportional.alpha=0.5,task.model.hidden=9"),
-        ("two_heads", "{task: {task_routines: [{task_weight: 3.0}, {eval_steps: 1, task_config: {name: total}}]}}"),
-        ("two_heads", "{task: {model: {heads: [{units: 4}, {task_name: total}]}}, runtime: {num_gpus: 0}}"),
-        ("mine/doubling", "task.init_checkpoint=/a/b,task.model.dropout=0.5"),
-        ("points_on_sets", "{eval_tasks: [{eval_steps: 1}, {task_config: {shift: 2.0}, task_name: far}]}"),
-        ("points_on_sets", "task.shift=1.5,task.train_data.global_batch_size=4"),
-    ],
-)
-def test_overrides_mean_what_they_mean_there(name, text):
-    """T21, T20: the same words of a command line give the same configuration."""
-    ours, live_config = resolved(name, params_overrides=[text]), exp_factory.get_exp_config(name)
-    assert_same(ours, hyperparams.override_params_dict(live_config, text, is_strict=True))
-
-
-def test_one_item_of_a_list_is_set_by_its_number():
-    """T20: which Model Garden's flags cannot; the list keeps its other values."""
-    sets = ["task.task_routines.0.task_weight=3", "task.task_routines[-1].task_config.train_data.global_batch_size=4"]
-    first, last = resolved("two_heads", sets=sets).config.task.task_routines
-    assert (first.task_weight, first.task_config.train_data.global_batch_size) == (3.0, 10)
-    assert (last.task_weight, last.task_config.train_data.global_batch_size) == (0.5, 4)
-
-
-@pytest.mark.parametrize(
-    ("name", "sets", "said"),
-    [
-        ("two_heads", ["task.task_routines.0.task_wieght=3"], r"wieght: unknown field of TaskRoutine; .*'task_weight'"),
-        ("two_heads", ["task.task_routines.2.task_weight=3"], r"routines.2: there is no such item; allowed: 0 to 1"),
-        ("two_heads", ["task.model.hiden=3"], r"task.model.hiden: unknown field of TwoHeadsConfig; did you.*'hidden'"),
-        ("two_heads", ["task.model.heads.0.unit=3"], r"heads\[0\].unit: unknown field of HeadConfig; did you.*'units'"),
-        ("two_heads", ["trainer.trainer_type=jiont"], r"trainer_type: .*: interleaving, joint; did you.*'joint'"),
-        ("two_heads", ["trainer.task_sampler.type=unifrm"], r"task_sampler.type: .*uniform, prop.*did you.*'uniform'"),
-        ("two_heads", ["trainer.task_sampler.type=null"], r"task_sampler.type: is not set, and trainer_type=inter"),
-        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {total_steps: 5}}"],
-         r"annealing.total_steps: must be more than steps_per_epoch=5"),
-        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: 0}}"],
-         r"annealing.steps_per_epoch: must be at least 1, got 0"),
-        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: null}}"],
-         r"annealing.steps_per_epoch: must be at least 1, got null"),
-        ("two_heads", ["trainer.task_sampler.proportional.alpha=null"], r"proportional.alpha: is null; set a value"),
-        ("two_heads", ["trainer.task_sampler.proportional=null"], r"task_sampler.proportional: is null; set a value"),
-        ("two_heads", ["trainer.task_sampler=null"], r"trainer.task_sampler: a section cannot be null"),
-        ("two_heads", ["task.task_routines=null"], r"task.task_routines: is null; set a value"),
-        ("two_heads", ["task.task_routines.1=null"], r"task.task_routines\[1\]: is null; set a value"),
-        ("points_on_sets", ["eval_tasks=null"], r"eval_tasks: is null; set a value"),
-        ("two_heads", ["task.task_routines.0.task_weight=-1"], r"\[0\].task_weight: must be greater than 0, got -1.0"),
-        ("two_heads", ["task.task_routines.1.task_weight=null"], r"\[1\].task_weight: must be .* 0, got null"),
-        ("two_heads", ["task.task_routines.1.task_config.name=null"], r"\[1\].task_name: is not set; name the task"),
-        ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; add the section"),
-        ("two_heads", ["task.task_routines.1.task_name=points"], r"\[1\].task_name: 'points' is the name of task_r"),
-        ("two_heads", ["task.task_routines.1.task_name='a|b'"], r"\[1\].task_name: 'a\|b' contains '\|' or '/'"),
-        ("two_heads", ["task.task_routines.0.eval_steps=0"], r"\[0\].eval_steps: must be -1 \(all data\) or at"),
-        ("two_heads", ["task.task_routines=[]"], r"task.task_routines: names no task; add at least one TaskRoutine"),
-        ("two_heads", ["task.task_routines.0.task_config.train_data.enable_tf_data_service=true"],
-         r"\[0\].task_config.train_data.enable_tf_data_service: batches of several tasks do not come from a tf.data"),
-        ("two_heads", ["runtime={distribution_strategy: tpu, tpu: local}"], r"trainer_type: interleaving has batches"),
-        ("points_on_sets", ["eval_tasks.1.task_name=as_trained"], r"eval_tasks\[1\].task_name: 'as_trained' is the n"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(name, sets, said):
-    """T21, N8: by our rules for several tasks, in their sections."""
-    with pytest.raises(ConfigError, match=said):
-        resolved(name, sets=sets)
-
-
-def test_a_sampler_that_joint_training_does_not_read_is_warned_of():
-    """T21, T20: there it goes unsaid."""
-    found = resolved("two_heads", sets=[JOINT, "trainer.task_sampler.type=uniform"])
-    assert [w.message for w in found.warnings] == ["--set: trainer.task_sampler: has no effect with trainer_type=joint"]
-    assert resolved("two_heads", sets=[JOINT]).warnings == ()
-    assert resolved("two_heads", sets=[JOINT, "trainer.task_sampler.type=proportional"]).warnings == ()
-
-
-def test_equal_experiments_are_of_one_class_and_one_that_changes_is_read_anew(monkeypatch):
-    """T14: nothing of a workspace is kept, whose files change."""
-    assert type(resolved("two_heads").config) is type(resolved("two_heads").config)
-    monkeypatch.setitem(exp_factory._REGISTERED_CONFIGS, "two_heads", module().points_alone)
-    assert resolved("two_heads").config.task.shift == 0.0
-
-
-def test_what_is_no_experiment_is_refused(tmp_path):
-    """T14: a factory that returns a section, or one that another module has registered."""
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "wrong.py").write_text(
-        "from official.core import config_definitions, exp_factory\n"
-        "@exp_factory.register_config_factory('no_experiment')\n"
-        "def no_experiment():\n    return config_definitions.TaskConfig()\n"
-        "if False:\n"
-        "    @exp_factory.register_config_factory('two_heads')\n"
-        "    def two_heads(): ...\n"
-    )
-    resolved("two_heads")
-    with pytest.raises(
-        ConfigError, match=r"factory of experiment 'no_experiment' must return an Exp.*got a TaskConfig"
-    ):
-        registry.get_config("no_experiment", tmp_path)
-    with pytest.raises(ConfigError, match="does not register 'two_heads'; check whether the factory is inside an 'if'"):
-        registry.get_config("two_heads", tmp_path)
+# The command line.
 
 
 def test_the_command_line_knows_them(tmp_path):
@@ -184,13 +45,6 @@ def test_the_command_line_knows_them(tmp_path):
         "SavedModel with points, sums",
     ):
         assert said in done.out, done.out
-
-
-def test_what_differs_is_said_of_named_sets_too():
-    """T20: Model Garden's driver for these has no recovery either."""
-    said = list(differences(resolved("points_on_sets").config))
-    assert any("no recovery" in line for line in said)
-    assert not any("no recovery" in line for line in differences(resolved("points_alone").config))
 
 
 # Runs.

@@ -2,8 +2,10 @@
 
 import collections
 import functools
+import itertools
 import math
 import re
+import types
 
 import numpy as np
 import pytest
@@ -22,19 +24,8 @@ from official_trainer.tasks.metrics import MetricDirectionError
 from official_trainer.tasks.multi_task.task import MultiTask, Part, SubTasksError, parts_of
 from official_trainer.tasks.random_streams import find_generators
 from tests.support import several, toy
-from tests.support.several import POINTS, SUMS_ROUTINE, Several
-
-
-class NoDropout(Several):
-    """Without what replicas draw apart."""
-
-    def build_models(self):
-        x = keras.Input((6,), name="x")
-        trunk = keras.layers.Dense(8, "tanh", name="trunk", kernel_regularizer=keras.regularizers.l2(1e-3))(x)
-        return {
-            "points": keras.Model(x, keras.layers.Dense(3, name="classes")(trunk)),
-            "sums": keras.Model({"x": x}, keras.layers.Dense(1, name="sum")(trunk)),
-        }
+from tests.support.cases import cases
+from tests.support.several import POINTS, SUMS_ROUTINE, NoDropout, Several
 
 
 def batches(name, trainer, count, start=0):
@@ -43,10 +34,6 @@ def batches(name, trainer, count, start=0):
     context = inputs.InputContext(start_step=start)
     dataset = task.build_inputs(task.task_config.train_data.replace(is_training=True), context)
     return list(dataset.repeat().skip(0 if context.promises("start_step") else start).take(count))
-
-
-def values(trainer):
-    return {v.name: v.numpy() for v in trainer.model.variables}
 
 
 def loss_of(trainer, name, batch):
@@ -64,11 +51,28 @@ def loss_of(trainer, name, batch):
 # What a step computes.
 
 
-def test_a_joint_step_is_one_update_by_the_weighted_sum():
+@pytest.fixture(scope="module")
+def trained():
+    """Trainers after twenty steps by whether they train jointly, which tests only read, and what they said before."""
+
+    @functools.cache
+    def of(joint):
+        trainer = several.build(several.experiment(joint=joint, ema=EMAConfig(average_decay=0.9)), task_cls=NoDropout)
+        logs = trainer.train(1)
+        trainer.train(8)
+        num_examples = trainer.examples_of(5)
+        trainer.train(1)
+        after_ten = several.values(trainer)
+        trainer.train(10)
+        return types.SimpleNamespace(trainer=trainer, first_logs=logs, num_examples=num_examples, after_ten=after_ten)
+
+    return of
+
+
+def test_a_joint_step_is_one_update_by_the_weighted_sum(trained):
     """T21: the numbers of a loop written by hand, whose data is each task's own."""
-    trainer = several.build(several.experiment(joint=True), task_cls=NoDropout)
+    trainer = trained(joint=True).trainer
     by_hand = several.build(several.experiment(joint=True), task_cls=NoDropout)
-    trainer.train(20)
     model, optimizer = by_hand.model, keras.optimizers.legacy.Adam(0.01)
     for points, sums in zip(batches("points", by_hand, 20), batches("sums", by_hand, 20), strict=True):
         with tf.GradientTape() as tape:
@@ -76,15 +80,13 @@ def test_a_joint_step_is_one_update_by_the_weighted_sum():
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     assert int(trainer.optimizer.iterations) == int(trainer.global_step) == 20
-    for name, value in values(trainer).items():
-        np.testing.assert_allclose(value, values(by_hand)[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    several.assert_close(trainer, several.values(by_hand), rtol=1e-4, atol=1e-5)
 
 
-def test_interleaved_steps_are_the_tasks_own():
+def test_interleaved_steps_are_the_tasks_own(trained):
     """T21: each task's next batch, in the order of the sampler; the other head is not touched, nor its slots."""
-    trainer = several.build(several.experiment(), task_cls=NoDropout)
+    trainer = trained(joint=False).trainer
     by_hand = several.build(several.experiment(), task_cls=NoDropout)
-    trainer.train(20)
     optimizer = keras.optimizers.legacy.Adam(0.01)
     order = by_hand.task._sampler.choose(tf.range(20, dtype=tf.int64), 0).numpy()
     assert {0, 1} == set(order)
@@ -95,82 +97,27 @@ def test_interleaved_steps_are_the_tasks_own():
         with tf.GradientTape() as tape:
             loss = loss_of(by_hand, name, next(streams[name]))
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-    for name, value in values(trainer).items():
-        np.testing.assert_allclose(value, values(by_hand)[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    several.assert_close(trainer, several.values(by_hand), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("joint", [True, False])
-def test_two_replicas_compute_what_one_does(joint):
-    """T21: mirrored over two devices gives the weights and the results of one, within rounding."""
-    ours = [several.build(several.experiment(joint=joint), s, NoDropout) for s in ("off", "mirrored2")]
-    for trainer in ours:
-        trainer.train(30)
-    one, two = (values(trainer) for trainer in ours)
-    for name, value in one.items():
-        np.testing.assert_allclose(two[name], value, rtol=2e-3, atol=2e-4, err_msg=name)
-    one, two = (trainer.evaluate(-1) for trainer in ours)
-    for name in ("points", "sums"):
-        for metric, value in one[name].items():
-            np.testing.assert_allclose(float(two[name][metric]), float(value), rtol=2e-3, err_msg=f"{name} {metric}")
-
-
-@pytest.mark.parametrize("joint", [True, False])
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-def test_weights_do_not_depend_on_windows_or_on_a_start_in_the_middle(joint, strategy, tmp_path):
+def test_weights_do_not_depend_on_windows_or_on_a_start_in_the_middle(tmp_path):
     """T21, N1: cut into other windows, and continued from a checkpoint by another process's objects, bit for bit."""
-    whole, cut, rest = (several.build(several.experiment(joint=joint), strategy) for _ in range(3))
-    whole.train(23)
-    for steps in (1, 4, 6):
-        cut.train(steps)
-    rest.checkpoint.read(cut.checkpoint.write(str(tmp_path / "ckpt"))).assert_existing_objects_matched()
-    rest.train_iterator.reset()
-    rest.train(12)
-    toy.assert_bitwise_equal(toy.weights(whole), toy.weights(rest))
-    assert len(whole.context.traces.take()) == 1
+    several.check_windows_and_a_start_in_the_middle(joint=True, strategy="off", folder=tmp_path)
 
 
-def test_steps_of_all_kinds_agree():
-    """T21: traced or not, in one loop or step by step; a step whose values somebody wants is the same step."""
-
-    def trained(publish=False, **options):
-        trainer = several.build(several.experiment(ema=EMAConfig(average_decay=0.9), **options))
-        for _ in range(6 if publish else 0):
-            trainer.run_steps(1, publish=True)
-            assert any(name.startswith("gradients/") for name in trainer.windows.published)
-        trainer.train(0 if publish else 6)
-        return toy.weights(trainer) + [v.numpy() for v in trainer.context.average.values]
-
-    expected = trained()
-    toy.assert_bitwise_equal(trained(publish=True), expected)
-    toy.assert_bitwise_equal(trained(train_tf_while_loop=False), expected)
-    eager = trained(train_tf_while_loop=False, train_tf_function=False)
-    for left, right in zip(eager, expected, strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
+def test_interleaved_batches_after_a_start_in_the_middle_are_the_same():
+    """T21, N1: each task's data goes on where the steps before have left it."""
+    trainer = several.build()
+    whole = [tf.nest.flatten(batch) for batch in itertools.islice(trainer.train_iterator.batches(0), 23)]
+    rest = [tf.nest.flatten(batch) for batch in itertools.islice(trainer.train_iterator.batches(11), 12)]
+    for expected, found in zip(whole[11:], rest, strict=True):
+        toy.assert_bitwise_equal(found, expected)
+    assert any(a.numpy().tobytes() != b.numpy().tobytes() for a, b in zip(whole[0], rest[0], strict=True))
 
 
-@pytest.mark.parametrize("joint", [True, False])
-def test_xla_compiles_steps_of_several_tasks(joint):
-    """T21: batches of several tasks in blocks, or the step of one."""
-    config = several.experiment(joint=joint)
-    fast = several.build(config.replace(runtime=config.runtime.replace(enable_xla=True)), task_cls=NoDropout)
-    plain = several.build(config, task_cls=NoDropout)
-    for trainer in (fast, plain):
-        trainer.train(12)
-    for name, value in values(plain).items():
-        np.testing.assert_allclose(values(fast)[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
-
-
-@pytest.mark.parametrize("joint", [True, False])
-def test_gradients_accumulate_over_batches_of_different_sizes(joint):
+def test_gradients_accumulate_over_batches_of_different_sizes(trained):
     """T21, G14: two micro-batches of each task's batch, one update, the numbers of whole batches."""
-    trainers = [
-        several.build(several.experiment(joint=joint, gradient_accumulation_steps=steps), task_cls=NoDropout)
-        for steps in (1, 2)
-    ]
-    for trainer in trainers:
-        trainer.train(10)
-    for name, value in values(trainers[0]).items():
-        np.testing.assert_allclose(values(trainers[1])[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    several.check_micro_batches(joint=True, expected=trained(joint=True).after_ten)
 
 
 def test_batches_that_do_not_divide_are_refused():
@@ -199,23 +146,24 @@ def test_frozen_layers_and_random_layers_of_sub_models():
 # What is told of each task.
 
 
-def test_training_logs_are_nested_by_task():
+def test_training_logs_are_nested_by_task(trained):
     """T21: the loss and the metrics of a task, over its own steps; one that had no step is left out."""
-    trainer = several.build(several.experiment(joint=True))
-    logs = trainer.train(7)
+    logs = trained(joint=True).first_logs
     assert set(logs["points"]) == {"accuracy", "training_loss"}
     assert set(logs["sums"]) == {"error", "training_loss"}
     total = float(logs["points"]["training_loss"]) + 0.5 * float(logs["sums"]["training_loss"])
     assert math.isclose(float(logs["training_loss"]), total, rel_tol=1e-5)
-    trainer = several.build()
-    first = int(trainer.task._sampler.choose(tf.zeros([1], tf.int64), 0)[0])
-    logs, name = trainer.train(1), list(trainer.task.parts)[first]
+    logs, task = trained(joint=False).first_logs, trained(joint=False).trainer.task
+    first = int(task._sampler.choose(tf.zeros([1], tf.int64), 0)[0])
+    name = list(task.parts)[first]
     assert float(logs[name]["training_loss"]) == float(logs["training_loss"])
     assert logs["sums" if name == "points" else "points"] == {}
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-@pytest.mark.parametrize("batch", [7, 40])
+@pytest.mark.parametrize(
+    ("strategy", "batch"),
+    cases([("off", 7), ("off", 40), ("mirrored2", 7), ("mirrored2", 40)], ("off", 40), ("mirrored2", 7)),
+)
 def test_every_set_is_evaluated_whole_and_each_example_once(strategy, batch):
     """T21, N17: whatever the batch size and the number of replicas; what the host adds up too."""
     data = DataConfig(global_batch_size=batch * 2)
@@ -278,10 +226,9 @@ def test_metrics_are_found_by_the_name_of_their_task():
         trainer.evaluation.check_monitored({"accuracy": "trainer.best_checkpoint_eval_metric"})
 
 
-def test_averaged_weights_are_evaluated():
+def test_averaged_weights_are_evaluated(trained):
     """T21, T13: as for one task."""
-    trainer = several.build(several.experiment(ema=EMAConfig(average_decay=0.9)))
-    trainer.train(20)
+    trainer = trained(joint=False).trainer
     logs = trainer.evaluate(-1)
     with trainer.weights_averaged():
         found = trainer.model.sub_tasks["points"](toy.FEATURES).numpy()
@@ -289,13 +236,11 @@ def test_averaged_weights_are_evaluated():
     assert not np.array_equal(found, trainer.model.sub_tasks["points"](toy.FEATURES).numpy())
 
 
-def test_examples_of_a_window_are_those_of_its_tasks():
+def test_examples_of_a_window_are_those_of_its_tasks(trained):
     """T21: what the throughput is counted by."""
-    joint, interleaved = several.build(several.experiment(joint=True)), several.build()
-    assert joint.examples_of(5) == 5 * 16
-    interleaved.train(9)
-    counts = interleaved.task._sampler.counts(0, 9, 4)
-    assert interleaved.examples_of(5) == counts[0] * 10 + counts[1] * 6
+    assert trained(joint=True).num_examples == 5 * 16
+    counts = trained(joint=False).trainer.task._sampler.counts(0, 9, 4)
+    assert trained(joint=False).num_examples == counts[0] * 10 + counts[1] * 6
 
 
 # One task, several sets.

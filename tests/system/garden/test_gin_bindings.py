@@ -1,0 +1,102 @@
+"""Gin bindings of whole commands: modules that are imported late, runs that are ended, launched jobs."""
+
+from pathlib import Path
+
+import pytest
+
+from official_trainer.errors import ExitCode
+from tests import ROOT
+from tests.support.forked import Command, run_command
+from tests.support.garden.kept import text
+from tests.support.runs import values
+
+WORKSPACE = {
+    "blocks.py": """
+import gin
+from official.nlp.modeling import layers
+
+@gin.configurable
+def width(units=6):
+    return units
+""",
+    "experiments/lazily.py": '''
+"""An experiment that imports what gin binds when its model is built."""
+from official_trainer import registry
+from official_trainer.config import schema
+from official_trainer.lazy import keras
+from tests.support import toy
+
+class LazyConfig(schema.TaskConfig):
+    """Config class of its own."""
+
+@registry.register_task_cls(LazyConfig)
+class LazyTask(toy.ToyTask):
+    """A feed-forward block of Model Garden."""
+    gin_modules = ("blocks",)
+
+    def build_model(self):
+        import blocks
+        inputs = keras.Input((6,), name="features")
+        x = keras.layers.Reshape((1, 6))(inputs)
+        x = blocks.layers.GatedFeedforward(inner_dim=blocks.width(), inner_activation="relu")(x)
+        return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
+
+@registry.register_config_factory("lazily")
+def lazily():
+    """Two hundred steps."""
+    base = toy.experiment(steps_per_loop=10, checkpoint_interval=20, validation_interval=40, summary_interval=20)
+    task = LazyConfig(
+        train_data=schema.DataConfig(global_batch_size=10), validation_data=schema.DataConfig(global_batch_size=10)
+    )
+    return base.replace(task=task, trainer=base.trainer.replace(train_steps=40))
+''',
+}
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    for name, content in WORKSPACE.items():
+        path = tmp_path / "ws" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return tmp_path / "ws"
+
+
+def command(workspace, model_dir, *words):
+    argv = ["train", "lazily", f"--model_dir={model_dir}", "trainer.export.at_end=false", *words]
+    return Command(argv, cwd=workspace, folder=workspace.parent, env={"PYTHONPATH": str(ROOT)})
+
+
+def test_a_function_of_model_garden_that_is_imported_late(workspace, model_dir):
+    """T17: its module is imported before the flags are looked up; a whole run from the command line."""
+    (workspace / "model.gin").write_text("GatedFeedforward.use_gate = False\n")
+    done = command(workspace, model_dir, "--gin_file=model.gin", "--gin_params=width.units=17\nwidth.units=9").wait()
+    assert done.code == 0, done.err
+    shapes = {name: value.shape for name, value in values(model_dir, 40).items() if "OPTIMIZER" not in name}
+    assert (6, 9) in shapes.values()
+    assert sum(shape == (6, 9) for shape in shapes.values()) == 1, "without a gate there is one such kernel, not two"
+    operative = text(model_dir, "operative_config.train_and_eval")
+    assert "GatedFeedforward.use_gate = False" in operative
+    assert "width.units = 9" in operative
+    assert "had no effect" not in done.err
+
+
+def test_an_unknown_name_ends_a_command_with_exit_code_2(workspace, model_dir):
+    """T17, N7: nothing was built, and no run begun."""
+    done = command(workspace, model_dir, "--gin_params=widht.units=17").wait()
+    assert done.code == ExitCode.CONFIG
+    assert "error: --gin_params: widht: gin has no function of this name" in done.err
+    assert "did you mean 'width'?" in done.err
+    assert not Path(model_dir, "run.json").exists()
+
+
+@pytest.mark.full
+def test_every_process_of_a_launched_job_binds(workspace, model_dir):
+    """T17: the flags reach workers and the evaluator; each builds the same model."""
+    argv = ["launch", "local", "--workers=2", "--evaluator", "lazily", f"--model_dir={model_dir}"]
+    argv += ["trainer.export.at_end=false", "--gin_params=width.units=9\nGatedFeedforward.use_gate=False"]
+    done = run_command(argv, cwd=workspace, folder=workspace.parent)
+    assert done.code == 0, done.err + done.out
+    assert "width.units = 9" in text(model_dir, "operative_config.train")
+    assert "width.units = 9" in text(model_dir, "operative_config.continuous_eval")
+    assert (6, 9) in {value.shape for value in values(model_dir, 40).values()}

@@ -1,0 +1,135 @@
+"""`run_experiment`: runs that are broken off, that change drivers, and that use strategies of the caller."""
+
+import pytest
+import tensorflow as tf
+from official.core import base_trainer, train_utils
+
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.engine.trainer import Trainer
+from official_trainer.lazy import keras
+from official_trainer.tracking.jsonl import read_rows
+from tests.support import toy
+from tests.support.garden.driver import (
+    _untouched_process,  # noqa: F401
+    call,
+    logged_steps,
+    params_of,
+    their_run,
+    trainer_of,
+    weights_of,
+)
+
+
+def test_a_run_of_theirs_that_is_broken_off_computes_what_an_unbroken_one_does(tmp_path):
+    """N1: exact resume, for a Task and params of Model Garden; weights, slots, dropout, data."""
+    whole, _ = call(tmp_path / "whole")
+    broken = tmp_path / "broken"
+    with pytest.raises(RuntimeError, match=r"power failure"):
+        call(broken, train_actions=[_failing_at(15)])
+    assert committed_steps(str(broken)) == (10,)
+    continued, _ = call(broken)
+    toy.assert_bitwise_equal(weights_of(continued), weights_of(whole))
+
+
+def _failing_at(step):
+    def fail(output, seen=[0]):  # noqa: B006 - counts its calls
+        seen[0] += 5
+        if seen[0] == step:
+            raise RuntimeError("power failure")
+
+    return fail
+
+
+def test_evaluates_checkpoints_of_the_run(tmp_path):
+    """T10: eval the newest, continuous_eval each, with summaries and the best checkpoint."""
+    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
+    call(tmp_path, "train", params=params)
+    seen = []
+    _, logs = call(tmp_path, "eval", params=params, run_post_eval=True, eval_actions=[seen.append])
+    assert [float(each["accuracy"]) for each in seen] == [float(logs["accuracy"])]
+    assert logged_steps(tmp_path / "validation", "accuracy") == [20]
+    assert call(tmp_path, "eval", params=params, save_summary=False)[1] == {}
+    assert logged_steps(tmp_path / "validation", "accuracy") == [20]
+    assert not (tmp_path / "best_ckpt").exists()
+    _, logs = call(tmp_path, "continuous_eval", params=params, run_post_eval=True, eval_actions=[seen.append])
+    assert len(seen) == 3
+    assert logs["best_accuracy"] >= logs["accuracy"]
+    assert (tmp_path / "best_ckpt" / "info.json").exists()
+
+
+def test_what_the_caller_writes_into_the_run_directory_stays(tmp_path):
+    """Their train.py writes params.yaml before each call."""
+    params = params_of()
+    for _ in range(2):
+        train_utils.serialize_config(params, str(tmp_path))
+        theirs = (tmp_path / "params.yaml").read_bytes()
+        call(tmp_path, params=params)
+        assert (tmp_path / "params.yaml").read_bytes() == theirs
+    assert not (tmp_path / "params.1.yaml").exists()
+    assert committed_steps(str(tmp_path)) == (10, 20)
+
+
+def test_a_strategy_of_the_caller(tmp_path, capsys):
+    """T1: the model is built under it, and steps run on its replicas."""
+    params = params_of()
+    _, logs = call(tmp_path, params=params, strategy=toy.strategy_of("mirrored2"), run_post_eval=True)
+    assert "accuracy" in logs
+    assert "on 2 replicas (CPU), starting" in capsys.readouterr().out
+
+
+def test_a_run_begun_by_their_driver_goes_on_in_ours(tmp_path):
+    """N4: step, weights and slots of the checkpoint that TensorFlow's pointer names."""
+    params = params_of(train_steps=10)
+    theirs = toy.weights(their_run(tmp_path, params))
+    ours = trainer_of(Trainer, params)
+    call(tmp_path, "train", params=params, trainer=ours)
+    assert int(ours.global_step.numpy()) == 10
+    toy.assert_bitwise_equal(toy.weights(ours), theirs)
+    assert committed_steps(str(tmp_path)) == (5, 10)
+    call(tmp_path, "train", params=params_of(train_steps=30))
+    assert committed_steps(str(tmp_path)) == (5, 10, 20, 30)
+    rows = read_rows(str(tmp_path / "metrics.jsonl"))
+    assert [row["step"] for row in rows if row["split"] == "train"] == [15, 20, 25, 30]
+
+
+def test_a_run_begun_here_goes_on_under_their_driver_and_comes_back(tmp_path):
+    """N4: their CheckpointManager finds ours by the pointer; ours finds theirs again."""
+    call(tmp_path, "train", params=params_of(train_steps=10))
+    first = tf.train.load_checkpoint(str(tmp_path / "ckpt-10"))
+    params = params_of(train_steps=20)
+    theirs = their_run(tmp_path, params)
+    assert int(theirs.global_step.numpy()) == 20
+    assert int(theirs.optimizer.iterations.numpy()) == 20, "they went on from the slots of step 10"
+    assert first.get_tensor("optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE") == 10
+    values = toy.weights(theirs)
+    ours = trainer_of(Trainer, params)
+    call(tmp_path, "train", params=params, trainer=ours)
+    toy.assert_bitwise_equal(toy.weights(ours), values)
+    assert not (tmp_path / "quarantine").exists()
+
+
+def test_our_best_checkpoint_in_their_trainer(tmp_path):
+    """T11: their Trainer asks it as it asks its own."""
+    from official_trainer.checkpoints.best import BestCheckpoint
+
+    keras.backend.clear_session()
+    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
+    best = BestCheckpoint(str(tmp_path / "best_ckpt"), metric="accuracy", comp="higher")
+    trainer = trainer_of(base_trainer.Trainer, params, checkpoint_exporter=best)
+    trainer.train(tf.constant(5))
+    logs = trainer.evaluate(tf.constant(-1))
+    assert logs["best_accuracy"] == best.value
+    assert best.steps == (5,)
+
+
+def test_averages_that_their_optimizer_holds_are_not_lost_silently(tmp_path):
+    """N4: their EMA wrapper names the optimizer's variables in another way."""
+    params = params_of(train_steps=10)
+    params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.5}}}})
+    their_run(tmp_path, params)
+    with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
+        call(tmp_path, "train", params=params)
+
+
+def test_a_strategy_for_several_processes_serves_one_alone(tmp_path):
+    call(tmp_path, strategy=tf.distribute.MultiWorkerMirroredStrategy())
