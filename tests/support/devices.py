@@ -1,10 +1,20 @@
 """Fixtures of every test that computes: two logical CPU devices, seeded generators, and no state of the test before."""
 
+import ctypes
+import gc
+import platform
+
 import pytest
+
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+_libc = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _devices():
+    if _libc:
+        # Otherwise each of TensorFlow's threads may have an arena of its own, which keeps what is freed in it.
+        _libc.mallopt(_M_ARENA_MAX, 2)
     import tensorflow as tf
     import tf_keras
 
@@ -14,6 +24,17 @@ def _devices():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     tf_keras.backend.experimental.enable_tf_random_generator()
+    gc.collect()
+    gc.freeze()  # the modules: a collection does not visit them again, and waits for fewer new objects
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freed_memory(_devices):
+    """Gives the memory of a module's models and graphs, which are cycles, back to the system after its last test."""
+    yield
+    gc.collect()
+    if _libc:
+        _libc.malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)
