@@ -3,6 +3,7 @@ import logging
 import os
 import pathlib
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -111,14 +112,21 @@ def names(directory):
     return sorted(os.listdir(directory))
 
 
-@pytest.fixture
-def saved(model_dir):
-    """A directory with whole checkpoints of steps 1 to 3; weights are filled with the step."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("written") / "run"
     program = Program()
-    store = program.store(model_dir)
+    store = program.store(directory)
     for step in (1, 2, 3):
         program.fill(step)
         store.save(step)
+    return directory
+
+
+@pytest.fixture
+def saved(written, model_dir):
+    """A directory with whole checkpoints of steps 1 to 3; weights are filled with the step."""
+    shutil.copytree(written, model_dir)
     return model_dir
 
 

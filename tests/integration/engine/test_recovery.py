@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -10,17 +9,14 @@ from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.lazy import keras
-from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.engine_recovery import (
     BAD_STEP,
     HALVED,
-    RATES,
     BadBatchTask,
     assert_batch_is_found,
     choose_batches,
     do,
-    rates,
 )
 from tests.support.runs import differences, values
 
@@ -54,16 +50,6 @@ def test_leaving_out_the_batch_ends_as_if_it_had_never_been_there(model_dir, tmp
     assert [d for d in differences(model_dir, tmp_path / "clean") if d != position] == []
 
 
-def test_going_back_further_takes_the_later_checkpoints_away(model_dir, caplog):
-    """T12: they are what led to the failure; the steps are done again."""
-    do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_checkpoints_back=2")
-    assert "recovery 1 of 1: back at step 20, past the data of" in caplog.text
-    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
-    assert BAD_STEP - 20 <= lost <= 20
-    steps = [row["step"] for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "train"]
-    assert steps == [10, 20, 30, 40, 50, 60]
-
-
 def test_weights_that_are_not_finite_are_never_saved(model_dir, stream, monkeypatch):
     """T12, G8: though the loss of the last step was fine."""
     stream.bad_index = None
@@ -82,18 +68,6 @@ def test_weights_that_are_not_finite_are_never_saved(model_dir, stream, monkeypa
 
 
 # The learning rate after a recovery.
-
-
-def test_each_recovery_scales_the_rate_again(model_dir, stream, caplog):
-    """N13: two recoveries from one checkpoint make a quarter, in the rows and in the checkpoint."""
-    stream.bad_too = (BAD_STEP + 1,)
-    do(model_dir, *RATES["schedule"], *HALVED, "trainer.recovery_data=skip_batch")
-    assert "recovery 2 of 2: back at step 30, leaving out the batch of step 38, at 0.25 times" in caplog.text
-    extra = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-60.manifest.json")).read())["extra"]
-    assert (extra["learning_rate_scale"], extra["left_out"], extra["left_out_pending"]) == (0.25, [36, 37], [])
-    unscaled = {step: 0.02 * 0.5 * (1 + np.cos(np.pi * step / 99)) for step in (30, 60)}
-    assert rates(model_dir)[30] == pytest.approx(unscaled[30], rel=1e-5)
-    assert rates(model_dir)[60] == pytest.approx(unscaled[60] / 4, rel=1e-5)
 
 
 def test_a_rate_that_cannot_be_scaled_is_refused_at_the_start(model_dir, monkeypatch):

@@ -77,16 +77,6 @@ def test_the_experiments_own_data_is_evaluated_and_predicted():
     np.testing.assert_allclose(program.predict(images[:7], verbose=0), logits[:7], rtol=1e-4, atol=1e-5)
 
 
-def test_an_epoch_is_as_long_as_the_data():
-    """K2: 1,437 examples in batches of 64."""
-    program = mlp()
-    seen = []
-    looking = keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: seen.append(batch))
-    program.fit(epochs=1, verbose=0, callbacks=[looking])
-    assert seen == list(range(23))
-    assert program.to_config().trainer.train_steps == 23
-
-
 @pytest.mark.full
 def test_data_that_ends_with_each_epoch_begins_again():
     """K2: in an experiment that counts epochs; what was tried counts steps."""

@@ -215,7 +215,7 @@ GOES_ON = [(pipeline, strategy) for pipeline in (arrays, records, stream) for st
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "strategy"), cases(GOES_ON, (arrays, "off"), (records, "mirrored2"), (stream, "off"))
+    ("pipeline", "strategy"), cases(GOES_ON, (arrays, "off"), (records, "off"), (stream, "off"))
 )
 def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_path, monkeypatch, caplog):
     """N18: for data in memory, in files, and of a plain dataset, which alone is read from its start; draws are kept."""

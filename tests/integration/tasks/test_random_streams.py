@@ -63,7 +63,7 @@ def test_a_run_in_two_parts_draws_what_one_in_one_does(model_dir):
     check_two_parts_draw_what_one_does("off", False, model_dir)
 
 
-@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "mirrored2"))
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
 def test_evaluations_have_seeds_of_their_own(strategy):
     """B11: one for each batch of each replica, the same in every evaluation, none of training's."""
     trainer = seeded(0, strategy=strategy)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from official_trainer import files
 from official_trainer.actions.checkpoint import CheckpointConfig
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import committed_steps
@@ -50,3 +51,19 @@ def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch
     scripted.do(model_dir, scores=(0.5, 0.4), **options)
     assert committed_steps(f"{model_dir}/best") == (10,)
     assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.5
+
+
+def test_a_saved_model_lies_beside(model_dir):
+    """C1: of the same weights; it goes with its checkpoint, and is made again if it was cut off."""
+    config = CheckpointConfig(monitor="score", template="{score:.1f}", export=True)
+    scripted.do(model_dir, config, scores=(0.5, 0.4), ema=EMAConfig(average_decay=0.5), train_steps=20)
+    folder = f"{model_dir}/checkpoints/0.5"
+    kernels = [
+        {bits for name, bits in runs.bits(prefix).items() if "kernel" in name}
+        for prefix in (f"{folder}/ckpt-10", f"{folder}/saved_model/variables/variables")
+    ]
+    assert kernels[0]
+    assert kernels[0] == kernels[1]
+    scripted.do(model_dir, config, scores=(0.5, 0.4, 0.9), ema=EMAConfig(average_decay=0.5), train_steps=30)
+    assert files.list_dir(f"{model_dir}/checkpoints") == ["0.9"]
+    assert files.exists(f"{model_dir}/checkpoints/0.9/saved_model/saved_model.pb")

@@ -11,6 +11,7 @@ from official_trainer.engine.loop_saving import Saving
 from official_trainer.engine.loop_windows import LoopWindows
 from official_trainer.engine.recovery import NonFiniteError, Recovery
 from official_trainer.stopping import PreemptedError
+from official_trainer.tracking.jsonl import read_rows
 from tests.support.cases import cases
 from tests.support.engine_recovery import (
     BAD_STEP,
@@ -241,3 +242,25 @@ def test_going_back_takes_back_the_best_of_later_steps(model_dir, tmp_path, stre
         assert sorted(path.name for path in (tmp_path / "run" / folder).iterdir()) == sorted(
             path.name for path in (tmp_path / "clean" / folder).iterdir()
         )
+
+
+def test_going_back_further_takes_the_later_checkpoints_away(model_dir, caplog):
+    """T12: they are what led to the failure; the steps are done again."""
+    do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_checkpoints_back=2")
+    assert "recovery 1 of 1: back at step 20, past the data of" in caplog.text
+    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert BAD_STEP - 20 <= lost <= 20
+    steps = [row["step"] for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "train"]
+    assert steps == [10, 20, 30, 40, 50, 60]
+
+
+def test_each_recovery_scales_the_rate_again(model_dir, stream, caplog):
+    """N13: two recoveries from one checkpoint make a quarter, in the rows and in the checkpoint."""
+    stream.bad_too = (BAD_STEP + 1,)
+    do(model_dir, *RATES["schedule"], *HALVED, "trainer.recovery_data=skip_batch")
+    assert "recovery 2 of 2: back at step 30, leaving out the batch of step 38, at 0.25 times" in caplog.text
+    extra = json.loads((tf.io.gfile.GFile(f"{model_dir}/ckpt-60.manifest.json")).read())["extra"]
+    assert (extra["learning_rate_scale"], extra["left_out"], extra["left_out_pending"]) == (0.25, [36, 37], [])
+    unscaled = {step: 0.02 * 0.5 * (1 + np.cos(np.pi * step / 99)) for step in (30, 60)}
+    assert rates(model_dir)[30] == pytest.approx(unscaled[30], rel=1e-5)
+    assert rates(model_dir)[60] == pytest.approx(unscaled[60] / 4, rel=1e-5)

@@ -146,3 +146,13 @@ def test_a_replica_without_an_example_counts_for_nothing():
         for strategy in ("off", "mirrored")
     ]
     assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_an_epoch_is_as_long_as_the_data():
+    """K2: 1,437 examples in batches of 64."""
+    program = mlp()
+    seen = []
+    looking = keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: seen.append(batch))
+    program.fit(epochs=1, verbose=0, callbacks=[looking])
+    assert seen == list(range(23))
+    assert program.to_config().trainer.train_steps == 23

@@ -1,14 +1,11 @@
 """Whole runs of several tasks: everything that a run of one task has, restarts included."""
 
-import json
-
 import pytest
 import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import MultiEvalExperimentConfig
 from official_trainer.runs.resume.config_changes import kind_of
-from official_trainer.tracking.jsonl import read_rows
 from tests.support import several, toy
 from tests.support.several import do
 
@@ -18,25 +15,6 @@ def finished(tmp_path_factory):
     """A run to its end, which tests only read: its directory, and what it returned."""
     model_dir = tmp_path_factory.mktemp("several") / "run"
     return model_dir, do(model_dir)
-
-
-def test_a_run_keeps_the_best_by_a_metric_of_one_task(finished):
-    """T21, T11, B4: rows, TensorBoard's folders, the best checkpoint and the record have each task's numbers."""
-    model_dir, metrics = finished
-    found = {split: [] for split in ("train", "validation")}
-    for row in read_rows(f"{model_dir}/metrics.jsonl"):
-        found.get(row["split"], []).append(row)
-    assert [row["step"] for row in found["validation"]] == [24, 48, 60]
-    names = {"points/accuracy", "points/validation_loss", "sums/error", "sums/validation_loss", "sums/mean_sum"}
-    assert all(names <= row.keys() for row in found["validation"])
-    assert names <= metrics.keys()
-    best = max(found["validation"], key=lambda row: (row["points/accuracy"], -row["step"]))
-    info = json.loads((model_dir / "best" / "info.json").read_text())
-    assert committed_steps(str(model_dir / "best")) == (best["step"],)
-    assert info["best_ckpt_global_step"] == best["step"]
-    folders = {str(path.parent.relative_to(model_dir)) for path in model_dir.rglob("*.tfevents.*")}
-    assert {f"{split}/{task}" for split in ("train", "validation") for task in ("points", "sums")} <= folders
-    assert do(model_dir, mode="eval")["sums/error"] == metrics["sums/error"]
 
 
 def test_each_task_is_served_under_its_name(finished):

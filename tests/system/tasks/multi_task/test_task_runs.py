@@ -103,3 +103,29 @@ def test_workers_under_a_coordinator_train_several_tasks(tmp_path):
     assert committed_steps(str(tmp_path / "run"))[-1] == 30
     (*_, last) = (row for row in read_rows(f"{tmp_path}/run/metrics.jsonl") if row["split"] == "validation")
     assert {"digit/accuracy", "parity/accuracy"} <= last.keys()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run to its end, which tests only read: its directory, and what it returned."""
+    model_dir = tmp_path_factory.mktemp("several") / "run"
+    return model_dir, do(model_dir)
+
+
+def test_a_run_keeps_the_best_by_a_metric_of_one_task(finished):
+    """T21, T11, B4: rows, TensorBoard's folders, the best checkpoint and the record have each task's numbers."""
+    model_dir, metrics = finished
+    found = {split: [] for split in ("train", "validation")}
+    for row in read_rows(f"{model_dir}/metrics.jsonl"):
+        found.get(row["split"], []).append(row)
+    assert [row["step"] for row in found["validation"]] == [24, 48, 60]
+    names = {"points/accuracy", "points/validation_loss", "sums/error", "sums/validation_loss", "sums/mean_sum"}
+    assert all(names <= row.keys() for row in found["validation"])
+    assert names <= metrics.keys()
+    best = max(found["validation"], key=lambda row: (row["points/accuracy"], -row["step"]))
+    info = json.loads((model_dir / "best" / "info.json").read_text())
+    assert committed_steps(str(model_dir / "best")) == (best["step"],)
+    assert info["best_ckpt_global_step"] == best["step"]
+    folders = {str(path.parent.relative_to(model_dir)) for path in model_dir.rglob("*.tfevents.*")}
+    assert {f"{split}/{task}" for split in ("train", "validation") for task in ("points", "sums")} <= folders
+    assert do(model_dir, mode="eval")["sums/error"] == metrics["sums/error"]

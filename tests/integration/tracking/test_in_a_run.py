@@ -80,9 +80,9 @@ def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
     assert "accuracy" in metrics
     said = [record.getMessage() for record in caplog.records if "trainer.trackers[0]" in record.getMessage()]
     assert said == [
-        "tracker test_trackers_in_a_run (trainer.trackers[0]) failed in rewind; the run continues and counts further "
+        "tracker test_in_a_run (trainer.trackers[0]) failed in rewind; the run continues and counts further "
         "lost calls: ValueError: broken",
-        f"tracker test_trackers_in_a_run (trainer.trackers[0]): {len(CALLS)} of {len(CALLS)} calls were lost; the first error: "
+        f"tracker test_in_a_run (trainer.trackers[0]): {len(CALLS)} of {len(CALLS)} calls were lost; the first error: "
         "ValueError: broken",
     ]
     assert any(record.exc_info for record in caplog.records if record.levelno == logging.WARNING)
@@ -97,7 +97,7 @@ def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
 
 def test_a_tracker_that_must_work_ends_the_run(model_dir):
     """B6: on_error fail: exit code 1, and says how to go on without it."""
-    said = r"tracker test_trackers_in_a_run \(trainer.trackers\[0\]\) failed in rewind: ValueError: broken; with .*on_error=warn"
+    said = r"tracker test_in_a_run \(trainer.trackers\[0\]\) failed in rewind: ValueError: broken; with .*on_error=warn"
     with pytest.raises(TrackerError, match=said):
         do(model_dir, BrokenConfig(on_error="fail"))
 
