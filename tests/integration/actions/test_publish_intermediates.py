@@ -8,7 +8,7 @@ import pytest
 from official_trainer.actions.action import CallAt, LoopState, Run
 from official_trainer.actions.publish_intermediates import PublishIntermediatesConfig
 from official_trainer.tracking import Histogram, Image, Tracker
-from tests.support.publishing import PUBLISHING, assert_the_same_but_for_what_is_published, do, rows
+from tests.support.publishing import do, rows
 
 
 class Recording(Tracker):
@@ -72,14 +72,6 @@ def test_what_is_sent_is_chosen(fields, left_out):
 def test_a_step_that_nobody_foresaw_is_made_up_for_by_the_next():
     """B7: such as after so many seconds, or an evaluation."""
     assert sent(None) == (CallAt(step=8), set())
-
-
-def test_a_run_that_publishes_ends_as_one_that_does_not(tmp_path):
-    """B7, B11, N1: bit by bit."""
-    silent, whole = str(tmp_path / "silent"), str(tmp_path / "whole")
-    do(silent)
-    do(whole, PUBLISHING)
-    assert_the_same_but_for_what_is_published(whole, silent)
 
 
 def test_triggers_that_cannot_be_foreseen_publish_the_step_after(model_dir):

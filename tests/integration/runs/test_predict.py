@@ -214,9 +214,7 @@ def test_a_section_that_is_not_there_is_refused(tmp_path):
 GOES_ON = [(pipeline, strategy) for pipeline in (arrays, records, stream) for strategy in ("off", "mirrored2")]
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "strategy"), cases(GOES_ON, (arrays, "off"), (records, "off"), (stream, "off"))
-)
+@pytest.mark.parametrize(("pipeline", "strategy"), cases(GOES_ON, (arrays, "off"), (records, "off"), (stream, "off")))
 def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_path, monkeypatch, caplog):
     """N18: for data in memory, in files, and of a plain dataset, which alone is read from its start; draws are kept."""
     monkeypatch.setattr(Noisy, "pipeline", staticmethod(pipeline))

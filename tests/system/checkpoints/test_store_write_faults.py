@@ -1,17 +1,22 @@
 """File systems that are really full or read-only, under the store and under a run from the command line."""
 
+import errno
 import os
 import re
 import subprocess
 import warnings
+from pathlib import Path
 
 import pytest
 
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.checkpoints.store import SaveError
 from official_trainer.errors import ExitCode
 from tests import ROOT
 from tests.support.cases import cases
-from tests.support.chaos.tiny import Tiny, read_newest, restored, save
+from tests.support.chaos.faulty_files import Killed
+from tests.support.chaos.faulty_saves import assert_tidy, renewed, sweep
+from tests.support.chaos.tiny import Tiny, read_newest, restored, save, store_of
 from tests.support.forked import run_command
 from tests.support.runs import bits
 
@@ -112,3 +117,62 @@ def test_a_run_on_a_full_disk_continues_when_there_is_space(small_disk, tmp_path
     assert done.code == 0, done.err
     assert bits(model_dir / "ckpt-20") == unbroken
     assert not [name for name in os.listdir(model_dir) if name.endswith((".saving", "_temp")) or ".tmp-" in name]
+
+
+ERRORS = {
+    "full": {"fault": errno.ENOSPC, "lasts": True},
+    "not_allowed": {"fault": errno.EACCES, "lasts": True},
+    "failing": {"fault": errno.EIO, "lasts": True},
+    "failed_once": {"fault": errno.EIO, "lasts": False},
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_an_error_at_every_operation_of_a_save(faults, whole, model_dir, kind):
+    """N3, N6: a clear error; what was there stays whole; the next save leaves the directory tidy."""
+    reason = os.strerror(ERRORS[kind]["fault"])
+    program = Tiny()
+
+    def attempt():
+        save(store_of(program.train_to(3), model_dir), 3)
+
+    for error, operations in sweep(
+        faults, attempt, prepare=lambda: renewed(whole, model_dir), least=20, **ERRORS[kind]
+    ):
+        steps = committed_steps(model_dir)
+        if error is None:
+            assert steps == (2, 3)
+        else:
+            assert steps[-1] == 3 or steps == (1, 2), operations
+            assert isinstance(error, SaveError) or (kind == "not_allowed" and isinstance(error, CheckpointError))
+        if isinstance(error, SaveError):
+            assert error.exit_code == ExitCode.RETRY
+            assert re.search(rf"ckpt-3 (could not be|was) saved.*: {reason}\. ", str(error)), error
+        assert restored(model_dir) == steps[-1], operations
+        save(store_of(program.train_to(4), model_dir), 4)
+        assert restored(model_dir) == 4
+        assert_tidy(model_dir)
+
+
+@pytest.mark.parametrize("fault", [Killed, errno.EIO], ids=["killed", "failing"])
+def test_a_fault_at_every_operation_of_a_restore(faults, whole, model_dir, fault):
+    """N3: also while a damaged checkpoint is moved away, the next start finds the newest whole one."""
+
+    def prepare():
+        renewed(whole, model_dir)
+        save(store_of(Tiny(3), model_dir), 3)
+        save(store_of(Tiny(1), model_dir), 1)  # one more than is kept
+        data = Path(model_dir, "ckpt-3.data-00000-of-00001")
+        data.write_bytes(data.read_bytes()[::-1])
+        Path(model_dir, "ckpt-4.saving").touch()
+
+    found = []
+    for error, operations in sweep(
+        faults, lambda: found.append(restored(model_dir)), prepare=prepare, least=10, fault=fault
+    ):
+        assert error is None or isinstance(error, Killed | OSError), operations
+        assert restored(model_dir) == 2, operations
+        save(store_of(Tiny(4), model_dir), 4)
+        assert restored(model_dir) == 4
+        assert not [name for name in os.listdir(model_dir) if name.endswith((".saving", "_temp")) or ".tmp-" in name]
+    assert set(found) == {2}

@@ -1,29 +1,12 @@
 """Whole runs of several tasks: everything that a run of one task has, restarts included."""
 
 import pytest
-import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import MultiEvalExperimentConfig
 from official_trainer.runs.resume.config_changes import kind_of
 from tests.support import several, toy
 from tests.support.several import do
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run to its end, which tests only read: its directory, and what it returned."""
-    model_dir = tmp_path_factory.mktemp("several") / "run"
-    return model_dir, do(model_dir)
-
-
-def test_each_task_is_served_under_its_name(finished):
-    """T21, T19: with the weights of the run."""
-    model_dir, metrics = finished
-    saved = tf.saved_model.load(f"{model_dir}/export/saved_model")
-    assert set(saved.signatures) == {"points", "sums"}
-    classes = next(iter(saved.signatures["points"](x=tf.constant(toy.FEATURES)).values())).numpy()
-    assert (classes.argmax(1) == toy.LABELS).mean() == pytest.approx(metrics["points/accuracy"], abs=1e-6)
 
 
 def test_one_task_with_named_sets_keeps_the_best_by_one_of_them(tmp_path):

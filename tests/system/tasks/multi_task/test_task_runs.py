@@ -129,3 +129,12 @@ def test_a_run_keeps_the_best_by_a_metric_of_one_task(finished):
     folders = {str(path.parent.relative_to(model_dir)) for path in model_dir.rglob("*.tfevents.*")}
     assert {f"{split}/{task}" for split in ("train", "validation") for task in ("points", "sums")} <= folders
     assert do(model_dir, mode="eval")["sums/error"] == metrics["sums/error"]
+
+
+def test_each_task_is_served_under_its_name(finished):
+    """T21, T19: with the weights of the run."""
+    model_dir, metrics = finished
+    saved = tf.saved_model.load(f"{model_dir}/export/saved_model")
+    assert set(saved.signatures) == {"points", "sums"}
+    classes = next(iter(saved.signatures["points"](x=tf.constant(toy.FEATURES)).values())).numpy()
+    assert (classes.argmax(1) == toy.LABELS).mean() == pytest.approx(metrics["points/accuracy"], abs=1e-6)
