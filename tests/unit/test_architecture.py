@@ -386,6 +386,29 @@ def test_modules_named_in_docstrings_exist():
     assert not stale
 
 
+# Where tests are.
+
+
+def test_the_tests_of_a_module_are_found_by_its_path():
+    """`tests/*/P/test_M*.py` are those of `official_trainer/P/M.py`; for any other module tests/README.md says which."""
+    rows = re.findall(
+        r"^\| (`.+?`) \| (`.+?`) \|$", (ROOT / "tests" / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    through = {module: tests for modules, tests in rows for module in re.findall(r"`([\w/]+)`", modules)}
+    named = {test for tests in through.values() for test in re.findall(r"`([\w/.]+)`", tests)}
+    assert not [name for name in sorted(named) if not (ROOT / "tests" / name).exists()]
+    stems = {}
+    for path in (ROOT / "tests").glob("*/**/test_*.py"):
+        stems.setdefault("/".join(path.relative_to(ROOT / "tests").parts[1:-1]), set()).add(path.stem)
+
+    def has_a_file(module):
+        folder, _, name = module.rpartition("/")
+        return any(stem == f"test_{name}" or stem.startswith(f"test_{name}_") for stem in stems.get(folder, ()))
+
+    modules = {name_of(path.with_suffix("")) for path in PATHS if not path.name.startswith("__")}
+    assert {module for module in modules if not has_a_file(module)} == through.keys()
+
+
 # The state of each feature.
 
 
