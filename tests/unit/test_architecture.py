@@ -390,7 +390,7 @@ def test_modules_named_in_docstrings_exist():
 
 
 def test_the_tests_of_a_module_are_found_by_its_path():
-    """`tests/*/P/test_M*.py` are those of `official_trainer/P/M.py`; for any other module tests/README.md says which."""
+    """`tests/*/P/test_M*.py` are those of `official_trainer/P/M.py`; of any other module tests/README.md names them."""
     rows = re.findall(
         r"^\| (`.+?`) \| (`.+?`) \|$", (ROOT / "tests" / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )
