@@ -23,8 +23,19 @@ class _Refusal(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         raise ImportError(f"a unit test imports {module.__name__}; a test that needs it belongs to tests/integration")
 
 
+def refuse(patch):
+    for name in HEAVY:
+        patch.delitem(sys.modules, name, raising=False)
+    patch.setattr(sys, "meta_path", [_Refusal(), *sys.meta_path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    with pytest.MonkeyPatch.context() as patch:
+        refuse(patch)
+        return (yield)
+
+
 @pytest.fixture(autouse=True)
 def _no_tensorflow(monkeypatch):
-    for name in HEAVY:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(sys, "meta_path", [_Refusal(), *sys.meta_path])
+    refuse(monkeypatch)

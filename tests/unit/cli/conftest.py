@@ -8,7 +8,11 @@ import pytest
 
 import official_trainer.runs
 from official_trainer import cli
-from official_trainer.runs.check import CheckStep
+
+
+def step(name, outcome, seconds, error=None):
+    """Stands for a `CheckStep` of `official_trainer.runs.check`, which needs TensorFlow."""
+    return types.SimpleNamespace(name=name, outcome=outcome, seconds=seconds, error=error)
 
 
 class Engine(types.ModuleType):
@@ -24,8 +28,8 @@ class Engine(types.ModuleType):
 
     def check(self, experiment, resolved, **kwargs):
         self.calls.append(("check", experiment, resolved, kwargs))
-        yield CheckStep("build", "1,234 parameters", 0.51)
-        yield CheckStep("save", "equal", 12.0)
+        yield step("build", "1,234 parameters", 0.51)
+        yield step("save", "equal", 12.0)
 
     def export(self, experiment, resolved, **kwargs):
         self.calls.append(("export", experiment, resolved, kwargs))

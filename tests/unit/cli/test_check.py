@@ -1,8 +1,9 @@
 """What `check` prints, and how it ends."""
 
+import types
+
 from official_trainer import cli
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.runs.check import CheckStep
 
 
 def test_check_prints_a_line_for_each_step(engine, workspace, capsys):
@@ -29,8 +30,10 @@ def test_check_ends_with_the_exit_code_of_what_failed(engine, workspace, capsys,
         exit_code = ExitCode.DATA
 
     def check(experiment, resolved, *, mode, model_dir, gin):
-        yield CheckStep("build", "", 0.5)
-        yield CheckStep("train", "", 1.5, NoData("no file matches data/*.tfrecord"))
+        yield types.SimpleNamespace(name="build", outcome="", seconds=0.5, error=None)
+        yield types.SimpleNamespace(
+            name="train", outcome="", seconds=1.5, error=NoData("no file matches data/*.tfrecord")
+        )
 
     monkeypatch.setattr(engine, "check", check)
     assert cli.main(["check", "my_experiment"]) == 3
