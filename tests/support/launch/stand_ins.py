@@ -63,6 +63,8 @@ class StandIns:
         for name, text in {"srun": _SRUN, "noting": _PYTHON, "scontrol": _SCONTROL}.items():
             (self.bin / name).write_text(f"#!{sys.executable} -SE\n{text}")
             (self.bin / name).chmod(0o755)
+        (self.bin / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.05\n")  # between two looks at processes
+        (self.bin / "sleep").chmod(0o755)
         self.python = str(self.bin / "noting")
 
     def run(self, script, folder, *, codes=None, **environ):
