@@ -38,7 +38,7 @@ def print_summary(reporter):
     tallies, phases = {}, collections.Counter()
     for report in (report for reports in reporter.stats.values() for report in reports):
         for name, values in getattr(report, "user_properties", ()):
-            if name == "chaos" and report.when == "call":
+            if name == "chaos" and report.when == "teardown":
                 test = report.nodeid.rpartition("::")[2].partition("[")[0]
                 _add(tallies.setdefault(test, {}), values)
                 phases.update(values.get("phases", {}))
