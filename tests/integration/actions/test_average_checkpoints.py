@@ -21,7 +21,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
-from tests.support.norm import (
+from tests.support.batch_norm_runs import (
     AVERAGE,
     INTERVAL,
     NormTask,

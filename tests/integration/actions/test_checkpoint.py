@@ -12,13 +12,13 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.named import latest
 from official_trainer.config import ConfigError, When
 from official_trainer.config.optimization import EMAConfig
-from tests.support import runs, scripted
+from tests.support import runs, scripted_runs
 
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 0.1)
 
 
 def steps(model_dir, directory="checkpoints"):
-    return {name: step for name, (step, _) in scripted.kept(model_dir, directory).items()}
+    return {name: step for name, (step, _) in scripted_runs.kept(model_dir, directory).items()}
 
 
 TOP = CheckpointConfig(monitor="score", max_to_keep=3, template="{step:04d}-{score:.2f}")
@@ -28,7 +28,7 @@ TOP = CheckpointConfig(monitor="score", max_to_keep=3, template="{step:04d}-{sco
 def unbroken(tmp_path_factory):
     """A run with averages to its end, which tests only read."""
     model_dir = str(tmp_path_factory.mktemp("unbroken") / "run")
-    scripted.do(model_dir, TOP, scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
+    scripted_runs.do(model_dir, TOP, scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
     return model_dir
 
 
@@ -47,15 +47,15 @@ def test_the_best_are_saved_as_they_were_evaluated(unbroken):
 
 def test_training_itself_is_not_changed(unbroken, tmp_path):
     """C1: a run without it ends with the same bits and the same rows."""
-    scripted.do(tmp_path / "plain", scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
+    scripted_runs.do(tmp_path / "plain", scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
     assert runs.differences(unbroken, f"{tmp_path}/plain") == []
 
 
 def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch):
     """C1, N2: the same names, steps and weights as an unbroken run, though the checkpoint knows of none of the last."""
     options = {"scores": SCORES, "ema": EMAConfig(average_decay=0.5), "checkpoint_interval": 20}
-    scripted.do_killed(monkeypatch, "before the row", 70, tmp_path / "run", TOP, **options)
-    assert scripted.kept(tmp_path / "run") == scripted.kept(unbroken)
+    scripted_runs.do_killed(monkeypatch, "before the row", 70, tmp_path / "run", TOP, **options)
+    assert scripted_runs.kept(tmp_path / "run") == scripted_runs.kept(unbroken)
     assert runs.differences(f"{tmp_path}/run", unbroken) == []
 
 
@@ -65,7 +65,7 @@ def test_the_newest_are_kept_without_a_metric(model_dir):
     every = CheckpointConfig(
         template="{epoch:02d}-{batch:03d}-{step}", when=When(at_steps=(10, 20, 30, 75)), max_to_keep=None
     )
-    scripted.do(model_dir, by_epoch, every, train_steps=40)  # 10.1 batches an epoch
+    scripted_runs.do(model_dir, by_epoch, every, train_steps=40)  # 10.1 batches an epoch
     assert steps(model_dir, "epochs") == {"03": 30, "04": 40}
     assert steps(model_dir) == {"01-010-10": 10, "02-010-20": 20, "03-010-30": 30}
 
@@ -73,16 +73,18 @@ def test_the_newest_are_kept_without_a_metric(model_dir):
 def test_one_name_is_a_path_that_stays(model_dir):
     """C3, B4: the best by one named set, `dev|score`, always at `checkpoints/best`."""
     best = CheckpointConfig(monitor="dev|score", template="best", max_to_keep=None)
-    scripted.do(model_dir, best, scores=SCORES, train_steps=30)  # `score` is declared: its direction holds in sets too
+    scripted_runs.do(
+        model_dir, best, scores=SCORES, train_steps=30
+    )  # `score` is declared: its direction holds in sets too
     assert steps(model_dir) == {"best": 10}
     assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["value"] == -0.5
 
 
 def test_another_run_starts_from_one(unbroken, model_dir):
     """C3: `task.init_checkpoint` takes the folder."""
-    scripted.ScriptedTask.scores = {}
+    scripted_runs.ScriptedTask.scores = {}
     folder = f"{unbroken}/checkpoints/0020-0.70"
-    scripted.do(model_dir, train_steps=1, init_checkpoint=folder)
+    scripted_runs.do(model_dir, train_steps=1, init_checkpoint=folder)
     saved = {name.rpartition("/.ATTR")[0]: value for name, value in runs.values(folder, 20).items() if "kernel" in name}
     trained = runs.values(model_dir, 1)
     (name,) = saved
@@ -110,7 +112,7 @@ def test_another_run_starts_from_one(unbroken, model_dir):
 def test_what_is_refused_before_anything_is_built(model_dir, config, message):
     """C1, C3: messages of the config."""
     with pytest.raises(ConfigError, match=message):
-        scripted.do(model_dir, config)
+        scripted_runs.do(model_dir, config)
     assert not files.exists(model_dir)
 
 
@@ -118,9 +120,9 @@ def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):
     """C3: in the template as in `monitor`, with the nearest name."""
     message = r"action 'checkpoint': evaluation does not produce 'validation_lost'; .*did you mean 'validation_loss'\?"
     with pytest.raises(LookupError, match=message):
-        scripted.do(model_dir, CheckpointConfig(template="{validation_lost:.2f}"))
+        scripted_runs.do(model_dir, CheckpointConfig(template="{validation_lost:.2f}"))
     with pytest.raises(LookupError, match=r"action 'checkpoint': evaluation does not produce 'dev\|scor'"):
-        scripted.do(model_dir, CheckpointConfig(monitor="dev|scor"))
+        scripted_runs.do(model_dir, CheckpointConfig(monitor="dev|scor"))
     assert committed_steps(model_dir) == ()
 
 
@@ -139,7 +141,7 @@ def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):
 def test_what_is_refused_before_the_first_step(model_dir, actions, trainer, message):
     """C1, C3: messages."""
     with pytest.raises(ActionError, match=message) as caught:
-        scripted.do(model_dir, *actions, **trainer)
+        scripted_runs.do(model_dir, *actions, **trainer)
     assert caught.value.exit_code == 2
     assert committed_steps(model_dir) == ()
 
@@ -151,12 +153,12 @@ def test_an_epoch_whose_length_nobody_knows(model_dir, monkeypatch):
         dataset = tf.data.Dataset.range(10).repeat().filter(lambda _: True)
         return dataset.map(lambda _: (tf.zeros([10, 6]), tf.zeros([10], tf.int32)))
 
-    monkeypatch.setattr(scripted.ScriptedTask, "build_inputs", build_inputs)
+    monkeypatch.setattr(scripted_runs.ScriptedTask, "build_inputs", build_inputs)
     message = (
         r"template '{epoch}' has the epoch or the batch in it, and the data does not say how long an epoch is; use"
     )
     with pytest.raises(ActionError, match=message):
-        scripted.do(model_dir, CheckpointConfig(template="{epoch}"), validation_steps=1)
+        scripted_runs.do(model_dir, CheckpointConfig(template="{epoch}"), validation_steps=1)
 
 
 def test_two_that_share_a_folder_are_refused(model_dir):
@@ -164,4 +166,4 @@ def test_two_that_share_a_folder_are_refused(model_dir):
     both = CheckpointConfig(), CheckpointConfig(name="other")
     message = r"actions\[1\].directory: is 'checkpoints', like that of another checkpoint, and each would delete"
     with pytest.raises(ConfigError, match=message):
-        scripted.do(model_dir, *both)
+        scripted_runs.do(model_dir, *both)

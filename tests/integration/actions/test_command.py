@@ -23,7 +23,7 @@ from official_trainer.config.dump import dump
 from official_trainer.engine.evaluation import MonitoredMetricError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.stopping import PreemptedError, StopRequest
-from tests.support.acting import NAME, do
+from tests.support.action_runs import NAME, do
 from tests.support.runs import differences
 
 WRITE = """

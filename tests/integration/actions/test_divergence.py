@@ -14,7 +14,7 @@ from official_trainer.config import ConfigError, ExperimentConfig
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.errors import ExitCode
 from official_trainer.tracking.jsonl import read_rows
-from tests.support.acting import ActingTask, do
+from tests.support.action_runs import ActingTask, do
 from tests.support.runs import differences, values
 
 JUMP = 23

@@ -16,7 +16,7 @@ from official_trainer.config import ConfigError, ExportConfig
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.tasks import metrics
 from official_trainer.tracking.monitored import MissingMetricError
-from tests.support import runs, scripted
+from tests.support import runs, scripted_runs
 
 
 def run_at(step):
@@ -122,7 +122,7 @@ STOP = EarlyStoppingConfig(monitor="score", patience=3)
 def stopped(tmp_path_factory):
     """An unbroken run that stops early, which tests only read."""
     model_dir = str(tmp_path_factory.mktemp("stopped") / "run")
-    scripted.do(model_dir, STOP, scores=SCORES)
+    scripted_runs.do(model_dir, STOP, scores=SCORES)
     return model_dir
 
 
@@ -136,20 +136,20 @@ def test_a_run_stops(stopped):
     assert committed_steps(stopped) == (30, 50)
     assert runs.rows(stopped)[-1]["score"] == 0.7
     before = runs.rows(stopped)
-    scripted.do(stopped, STOP, scores=SCORES)
+    scripted_runs.do(stopped, STOP, scores=SCORES)
     assert runs.rows(stopped) == before
     assert committed_steps(stopped) == (30, 50)
 
 
 def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch):
     """C1, N2: the same weights and rows, though the checkpoint knows nothing of the last evaluation."""
-    scripted.do_killed(monkeypatch, "after the row", 50, tmp_path / "run", STOP, scores=SCORES)
+    scripted_runs.do_killed(monkeypatch, "after the row", 50, tmp_path / "run", STOP, scores=SCORES)
     assert runs.differences(str(tmp_path / "run"), stopped) == []
 
 
 def test_training_itself_is_not_changed(stopped, tmp_path):
     """C1: the weights after as many steps are those of a run without it."""
-    scripted.do(tmp_path / "plain", train_steps=50)
+    scripted_runs.do(tmp_path / "plain", train_steps=50)
     runs.assert_same_checkpoint(stopped, tmp_path / "plain", 50)
 
 
@@ -168,7 +168,9 @@ def test_the_best_weights_are_exported(model_dir, actions, trainer, folder):
     """C1: those of the best checkpoint, averages too, named for what they are; again after a restart."""
     stop = STOP.replace(restore_best=True)
     for _ in range(2):
-        scripted.do(model_dir, stop, *actions, scores=SCORES, ema=EMAConfig(average_decay=0.5), **trainer, **EXPORT)
+        scripted_runs.do(
+            model_dir, stop, *actions, scores=SCORES, ema=EMAConfig(average_decay=0.5), **trainer, **EXPORT
+        )
         record = json.loads(files.read_text(f"{model_dir}/export/saved_model/export.json"))
         assert (record["step"], record["metrics"]["score"]) == (20, 0.7)
         kept, exported = (
@@ -192,7 +194,7 @@ def test_the_best_weights_are_exported(model_dir, actions, trainer, folder):
 def test_the_best_weights_have_to_be_kept(model_dir, actions, trainer):
     """C1: an error before the first step, which says how."""
     with pytest.raises(ActionError) as caught:
-        scripted.do(model_dir, STOP.replace(restore_best=True), *actions, scores=SCORES, **trainer)
+        scripted_runs.do(model_dir, STOP.replace(restore_best=True), *actions, scores=SCORES, **trainer)
     assert caught.value.exit_code == 2
     assert str(caught.value) == (
         "action 'early_stopping' failed in on_start at step 0: trainer.actions: restore_best of 'early_stopping' needs "
@@ -207,19 +209,19 @@ def test_a_direction_that_nobody_declares_is_asked_for(model_dir):
     """C1: before the first step; `mode` is the answer."""
     message = "early_stopping' failed in on_start at step 0: it is unknown whether a higher or a lower 'perplexity'"
     with pytest.raises(ActionError, match=message) as caught:
-        scripted.do(model_dir, EarlyStoppingConfig(monitor="perplexity"))
+        scripted_runs.do(model_dir, EarlyStoppingConfig(monitor="perplexity"))
     assert isinstance(caught.value.__cause__, metrics.MetricDirectionError)
-    scripted.do(model_dir, EarlyStoppingConfig(monitor="perplexity", mode="min"), scores=(0.5, 0.6, 0.5))
+    scripted_runs.do(model_dir, EarlyStoppingConfig(monitor="perplexity", mode="min"), scores=(0.5, 0.6, 0.5))
     assert evaluated(model_dir) == [10, 20, 30]
 
 
 def test_what_cannot_be_monitored(model_dir):
     """C1: nothing, a name that is not there, anything in a mode without evaluations."""
     with pytest.raises(ConfigError, match=r"actions\[0\].monitor: must name a metric .* monitor: validation_loss"):
-        scripted.do(model_dir, EarlyStoppingConfig())
+        scripted_runs.do(model_dir, EarlyStoppingConfig())
     with pytest.raises(
         LookupError, match=r"action 'early_stopping': evaluation does not produce 'scores'; .*'score'\?"
     ):
-        scripted.do(model_dir, EarlyStoppingConfig(monitor="scores"))
+        scripted_runs.do(model_dir, EarlyStoppingConfig(monitor="scores"))
     with pytest.raises(ConfigError, match="'early_stopping' needs 'score' of an evaluation, and mode train makes none"):
-        scripted.do(model_dir, STOP, mode="train")
+        scripted_runs.do(model_dir, STOP, mode="train")

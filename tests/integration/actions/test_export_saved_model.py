@@ -15,7 +15,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks import export, registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
-from tests.support.exported import do, exports
+from tests.support.export_runs import do, exports
 
 
 def loss_of(directory):

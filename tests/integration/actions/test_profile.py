@@ -15,7 +15,7 @@ from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking import Trackers
 from official_trainer.triggers import AtSteps, Every, EverySeconds
 from tests.support import toy
-from tests.support.acting import do
+from tests.support.action_runs import do
 from tests.support.runs import differences
 
 

@@ -8,7 +8,7 @@ import pytest
 from official_trainer.actions.action import CallAt, LoopState, Run
 from official_trainer.actions.publish_intermediates import PublishIntermediatesConfig
 from official_trainer.tracking import Histogram, Image, Tracker
-from tests.support.publishing import do, rows
+from tests.support.publishing_runs import do, rows
 
 
 class Recording(Tracker):

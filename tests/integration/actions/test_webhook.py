@@ -17,7 +17,7 @@ from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.actions.webhook import Webhook, WebhookConfig, WebhookError
 from official_trainer.config import ConfigError, ExperimentConfig
 from official_trainer.stopping import StopRequest
-from tests.support.acting import NAME, do
+from tests.support.action_runs import NAME, do
 from tests.support.runs import differences
 
 SECRET = "T0123-very-secret"

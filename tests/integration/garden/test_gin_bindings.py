@@ -23,7 +23,7 @@ from official_trainer.runs import run
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tasks import registry
 from tests.support import toy
-from tests.support.garden.kept import record, text
+from tests.support.garden.operative_config import record, text
 from tests.support.runs import values
 
 

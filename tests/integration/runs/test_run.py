@@ -25,7 +25,7 @@ from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests.support import toy
 from tests.support.cases import cases
 from tests.support.runs import assert_same_checkpoint, rows, values
-from tests.support.shuffled import ShuffledTask, do, resolve
+from tests.support.shuffled_runs import ShuffledTask, do, resolve
 
 
 def steps_of(model_dir, split):

@@ -10,7 +10,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.tasks import publish, random_streams
 from official_trainer.tasks.accumulation import AccumulationError
-from tests.support.accumulating import BATCH, Custom, Plain, assert_same_curve, curve, losses, trainer_of
+from tests.support.accumulation import BATCH, Custom, Plain, assert_same_curve, curve, losses, trainer_of
 from tests.support.cases import cases
 from tests.support.toy import ToyTask, assert_bitwise_equal, build, experiment, weights
 

@@ -12,7 +12,7 @@ from official_trainer.tasks.publish import PublishError
 from official_trainer.tracking import Histogram, Image
 from tests.support import toy
 from tests.support.cases import cases
-from tests.support.published import EAGER, PublishingTask, check_publishing_changes_nothing
+from tests.support.publishing_task import EAGER, PublishingTask, check_publishing_changes_nothing
 from tests.support.toy import FEATURES, ToyTask, build, experiment
 
 

@@ -10,7 +10,7 @@ from official_trainer.tasks import publish, random_streams
 from official_trainer.tasks.random_streams import RandomStreamError
 from tests.support import toy
 from tests.support.cases import cases
-from tests.support.seeded import NamedDropout, SeededTask, check_two_parts_draw_what_one_does
+from tests.support.seeded_runs import NamedDropout, SeededTask, check_two_parts_draw_what_one_does
 from tests.support.toy import ToyTask, build, experiment
 
 

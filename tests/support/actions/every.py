@@ -7,7 +7,7 @@ import threading
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from tests.support.actions.samples import SAMPLES
-from tests.support.shuffled import resolve
+from tests.support.shuffled_runs import resolve
 
 SETS = (
     "trainer.train_steps=40",

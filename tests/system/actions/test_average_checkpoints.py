@@ -16,7 +16,17 @@ from official_trainer.tracking import flatten
 from official_trainer.tracking.jsonl import read_rows
 from official_trainer.triggers import Every
 from tests.support import toy
-from tests.support.norm import AVERAGE, INTERVAL, NormTask, PlainNormTask, do, loaded, parts, strategies, trained
+from tests.support.batch_norm_runs import (
+    AVERAGE,
+    INTERVAL,
+    NormTask,
+    PlainNormTask,
+    do,
+    loaded,
+    parts,
+    strategies,
+    trained,
+)
 from tests.support.runs import assert_same_checkpoint
 
 

@@ -7,7 +7,7 @@ from official_trainer.actions.checkpoint import CheckpointConfig
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config.optimization import EMAConfig
-from tests.support import runs, scripted
+from tests.support import runs, scripted_runs
 
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 0.1)
 TOP = CheckpointConfig(monitor="score", max_to_keep=3, template="{step:04d}-{score:.2f}")
@@ -17,7 +17,7 @@ TOP = CheckpointConfig(monitor="score", max_to_keep=3, template="{step:04d}-{sco
 def unbroken(tmp_path_factory):
     """A run with averages to its end, which tests only read."""
     model_dir = str(tmp_path_factory.mktemp("unbroken") / "run")
-    scripted.do(model_dir, TOP, scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
+    scripted_runs.do(model_dir, TOP, scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
     return model_dir
 
 
@@ -36,8 +36,8 @@ def unbroken(tmp_path_factory):
 def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch, where, step):
     """C1, N2: the same names, steps and weights as an unbroken run."""
     options = {"scores": SCORES, "ema": EMAConfig(average_decay=0.5), "checkpoint_interval": 20}
-    scripted.do_killed(monkeypatch, where, step, tmp_path / "run", TOP, **options)
-    assert scripted.kept(tmp_path / "run") == scripted.kept(unbroken)
+    scripted_runs.do_killed(monkeypatch, where, step, tmp_path / "run", TOP, **options)
+    assert scripted_runs.kept(tmp_path / "run") == scripted_runs.kept(unbroken)
     assert runs.differences(f"{tmp_path}/run", unbroken) == []
 
 
@@ -45,10 +45,10 @@ def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch, where, ste
 def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch, where):
     """B4: of the run's own best by a named set too: the record is the manifest, written last."""
     options = {"best_checkpoint_eval_metric": "dev|score", "best_checkpoint_metric_comp": "lower", "train_steps": 20}
-    with scripted.killed(monkeypatch, where, 10):
-        scripted.do(model_dir, scores=(0.5, 0.4), **options)
+    with scripted_runs.killed(monkeypatch, where, 10):
+        scripted_runs.do(model_dir, scores=(0.5, 0.4), **options)
     assert committed_steps(f"{model_dir}/best") == (10,)
-    scripted.do(model_dir, scores=(0.5, 0.4), **options)
+    scripted_runs.do(model_dir, scores=(0.5, 0.4), **options)
     assert committed_steps(f"{model_dir}/best") == (10,)
     assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.5
 
@@ -56,7 +56,7 @@ def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch
 def test_a_saved_model_lies_beside(model_dir):
     """C1: of the same weights; it goes with its checkpoint, and is made again if it was cut off."""
     config = CheckpointConfig(monitor="score", template="{score:.1f}", export=True)
-    scripted.do(model_dir, config, scores=(0.5, 0.4), ema=EMAConfig(average_decay=0.5), train_steps=20)
+    scripted_runs.do(model_dir, config, scores=(0.5, 0.4), ema=EMAConfig(average_decay=0.5), train_steps=20)
     folder = f"{model_dir}/checkpoints/0.5"
     kernels = [
         {bits for name, bits in runs.bits(prefix).items() if "kernel" in name}
@@ -64,6 +64,6 @@ def test_a_saved_model_lies_beside(model_dir):
     ]
     assert kernels[0]
     assert kernels[0] == kernels[1]
-    scripted.do(model_dir, config, scores=(0.5, 0.4, 0.9), ema=EMAConfig(average_decay=0.5), train_steps=30)
+    scripted_runs.do(model_dir, config, scores=(0.5, 0.4, 0.9), ema=EMAConfig(average_decay=0.5), train_steps=30)
     assert files.list_dir(f"{model_dir}/checkpoints") == ["0.9"]
     assert files.exists(f"{model_dir}/checkpoints/0.9/saved_model/saved_model.pb")

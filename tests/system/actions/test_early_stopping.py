@@ -6,7 +6,7 @@ import pytest
 
 from official_trainer.actions.early_stopping import EarlyStoppingConfig
 from official_trainer.checkpoints.manifest import committed_steps
-from tests.support import runs, scripted
+from tests.support import runs, scripted_runs
 
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
 STOP = EarlyStoppingConfig(monitor="score", patience=3)
@@ -16,7 +16,7 @@ STOP = EarlyStoppingConfig(monitor="score", patience=3)
 def stopped(tmp_path_factory):
     """An unbroken run that stops early, which tests only read."""
     model_dir = str(tmp_path_factory.mktemp("stopped") / "run")
-    scripted.do(model_dir, STOP, scores=SCORES)
+    scripted_runs.do(model_dir, STOP, scores=SCORES)
     return model_dir
 
 
@@ -38,20 +38,20 @@ def stopped(tmp_path_factory):
 )
 def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch, where, step):
     """C1, N2: the same weights and rows, whatever the checkpoint knew of; and it stays stopped."""
-    scripted.do_killed(monkeypatch, where, step, tmp_path / "run", STOP, scores=SCORES)
+    scripted_runs.do_killed(monkeypatch, where, step, tmp_path / "run", STOP, scores=SCORES)
     assert runs.differences(str(tmp_path / "run"), stopped) == []
-    scripted.do(tmp_path / "run", STOP, scores=SCORES)
+    scripted_runs.do(tmp_path / "run", STOP, scores=SCORES)
     assert runs.differences(str(tmp_path / "run"), stopped) == []
 
 
 @pytest.mark.parametrize("where", ["evaluation begins", "before the row", "after the row"])
 def test_the_summary_of_the_last_step_is_not_lost(tmp_path, monkeypatch, where):
     """C1: also where the checkpoint of that step was there before, and no summary was due."""
-    scripted.do(tmp_path / "unbroken", STOP, scores=SCORES, checkpoint_interval=50)
-    with scripted.killed(monkeypatch, where, 50):
-        scripted.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
+    scripted_runs.do(tmp_path / "unbroken", STOP, scores=SCORES, checkpoint_interval=50)
+    with scripted_runs.killed(monkeypatch, where, 50):
+        scripted_runs.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
     assert committed_steps(f"{tmp_path}/run") == (50,)
-    scripted.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
+    scripted_runs.do(tmp_path / "run", STOP, scores=SCORES, checkpoint_interval=50)
     assert runs.differences(f"{tmp_path}/run", f"{tmp_path}/unbroken") == []
     assert [row["split"] for row in runs.rows(f"{tmp_path}/run") if row["step"] == 50] == ["train", "validation"]
 
@@ -63,7 +63,7 @@ def evaluated(model_dir):
 def test_more_patience_goes_on(stopped, model_dir):
     """C1: from where the run stopped, with what it has counted."""
     shutil.copytree(stopped, model_dir)
-    scripted.do(model_dir, STOP.replace(patience=4), scores=(*SCORES[:5], 0.7, 0.6, 0.6))
+    scripted_runs.do(model_dir, STOP.replace(patience=4), scores=(*SCORES[:5], 0.7, 0.6, 0.6))
     assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60]
-    scripted.do(model_dir, STOP.replace(patience=50), scores=SCORES)
+    scripted_runs.do(model_dir, STOP.replace(patience=50), scores=SCORES)
     assert evaluated(model_dir) == [10, 20, 30, 40, 50, 60, 70, 80]

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import files
-from tests.support.exported import ACTIONS, do, exports
+from tests.support.export_runs import ACTIONS, do, exports
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.cases import cases
-from tests.support.publishing import PUBLISHING, assert_the_same_but_for_what_is_published, do
+from tests.support.publishing_runs import PUBLISHING, assert_the_same_but_for_what_is_published, do
 from tests.support.runs import differences
 
 

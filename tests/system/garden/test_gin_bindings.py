@@ -7,7 +7,7 @@ import pytest
 from official_trainer.errors import ExitCode
 from tests import ROOT
 from tests.support.forked import Command, run_command
-from tests.support.garden.kept import text
+from tests.support.garden.operative_config import text
 from tests.support.runs import values
 
 WORKSPACE = {

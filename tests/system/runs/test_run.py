@@ -11,7 +11,7 @@ from official_trainer.lazy import keras
 from official_trainer.tracking.jsonl import read_rows
 from tests.support.cases import cases
 from tests.support.runs import assert_same_checkpoint
-from tests.support.shuffled import ShuffledTask, do
+from tests.support.shuffled_runs import ShuffledTask, do
 
 
 @pytest.fixture(scope="module")

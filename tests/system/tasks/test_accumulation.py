@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.accumulating import Custom, assert_trains_alike, trainer_of
+from tests.support.accumulation import Custom, assert_trains_alike, trainer_of
 from tests.support.cases import cases
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.published import STEP_BY_STEP, check_publishing_changes_nothing
+from tests.support.publishing_task import STEP_BY_STEP, check_publishing_changes_nothing
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.seeded import check_two_parts_draw_what_one_does
+from tests.support.seeded_runs import check_two_parts_draw_what_one_does
 
 
 @pytest.mark.parametrize(("strategy", "enable_xla"), [("mirrored2", False), ("off", True)])

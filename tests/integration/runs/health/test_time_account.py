@@ -26,7 +26,7 @@ from official_trainer.tracking import Tracker, Trackers
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import ThreadedTracker
-from tests.support.sleepy import SleepyTask, do, recorded, time_rows
+from tests.support.slow_runs import SleepyTask, do, recorded, time_rows
 
 IMPORTED_SECONDS = time.monotonic()
 

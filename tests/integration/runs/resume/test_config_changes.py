@@ -28,7 +28,7 @@ from tests.support import toy
 from tests.support.cases import cases
 from tests.support.config import sample
 from tests.support.config.texts import FLOATS, FREE, TEXTS
-from tests.support.guarded import train
+from tests.support.guarded_runs import train
 
 BATCH = "task.train_data.global_batch_size"
 

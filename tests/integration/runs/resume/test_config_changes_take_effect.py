@@ -14,7 +14,7 @@ from official_trainer.runs import run
 from official_trainer.tasks import registry
 from tests.support.cases import cases
 from tests.support.runs import rows, values
-from tests.support.shuffled import ShuffledTask
+from tests.support.shuffled_runs import ShuffledTask
 
 
 def do(model_dir, *sets, allow=True):

@@ -13,7 +13,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.runs.resume import data_layout
 from official_trainer.runs.resume.data_layout import LayoutChangeError
 from tests.support import toy
-from tests.support.elastic import do, layout
+from tests.support.numbered_examples import do, layout
 from tests.support.record_files import write
 
 

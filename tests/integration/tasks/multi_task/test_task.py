@@ -23,9 +23,9 @@ from official_trainer.tasks.accumulation import AccumulationError
 from official_trainer.tasks.metrics import MetricDirectionError
 from official_trainer.tasks.multi_task.task import MultiTask, Part, SubTasksError, parts_of
 from official_trainer.tasks.random_streams import find_generators
-from tests.support import several, toy
+from tests.support import several_tasks, toy
 from tests.support.cases import cases
-from tests.support.several import POINTS, SUMS_ROUTINE, NoDropout, Several
+from tests.support.several_tasks import POINTS, SUMS_ROUTINE, NoDropout, Several
 
 
 def batches(name, trainer, count, start=0):
@@ -57,12 +57,14 @@ def trained():
 
     @functools.cache
     def of(joint):
-        trainer = several.build(several.experiment(joint=joint, ema=EMAConfig(average_decay=0.9)), task_cls=NoDropout)
+        trainer = several_tasks.build(
+            several_tasks.experiment(joint=joint, ema=EMAConfig(average_decay=0.9)), task_cls=NoDropout
+        )
         logs = trainer.train(1)
         trainer.train(8)
         num_examples = trainer.examples_of(5)
         trainer.train(1)
-        after_ten = several.values(trainer)
+        after_ten = several_tasks.values(trainer)
         trainer.train(10)
         return types.SimpleNamespace(trainer=trainer, first_logs=logs, num_examples=num_examples, after_ten=after_ten)
 
@@ -72,7 +74,7 @@ def trained():
 def test_a_joint_step_is_one_update_by_the_weighted_sum(trained):
     """T21: the numbers of a loop written by hand, whose data is each task's own."""
     trainer = trained(joint=True).trainer
-    by_hand = several.build(several.experiment(joint=True), task_cls=NoDropout)
+    by_hand = several_tasks.build(several_tasks.experiment(joint=True), task_cls=NoDropout)
     model, optimizer = by_hand.model, keras.optimizers.legacy.Adam(0.01)
     for points, sums in zip(batches("points", by_hand, 20), batches("sums", by_hand, 20), strict=True):
         with tf.GradientTape() as tape:
@@ -80,13 +82,13 @@ def test_a_joint_step_is_one_update_by_the_weighted_sum(trained):
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     assert int(trainer.optimizer.iterations) == int(trainer.global_step) == 20
-    several.assert_close(trainer, several.values(by_hand), rtol=1e-4, atol=1e-5)
+    several_tasks.assert_close(trainer, several_tasks.values(by_hand), rtol=1e-4, atol=1e-5)
 
 
 def test_interleaved_steps_are_the_tasks_own(trained):
     """T21: each task's next batch, in the order of the sampler; the other head is not touched, nor its slots."""
     trainer = trained(joint=False).trainer
-    by_hand = several.build(several.experiment(), task_cls=NoDropout)
+    by_hand = several_tasks.build(several_tasks.experiment(), task_cls=NoDropout)
     optimizer = keras.optimizers.legacy.Adam(0.01)
     order = by_hand.task._sampler.choose(tf.range(20, dtype=tf.int64), 0).numpy()
     assert {0, 1} == set(order)
@@ -97,17 +99,17 @@ def test_interleaved_steps_are_the_tasks_own(trained):
         with tf.GradientTape() as tape:
             loss = loss_of(by_hand, name, next(streams[name]))
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-    several.assert_close(trainer, several.values(by_hand), rtol=1e-4, atol=1e-5)
+    several_tasks.assert_close(trainer, several_tasks.values(by_hand), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_do_not_depend_on_windows_or_on_a_start_in_the_middle(tmp_path):
     """T21, N1: cut into other windows, and continued from a checkpoint by another process's objects, bit for bit."""
-    several.check_windows_and_a_start_in_the_middle(joint=True, strategy="off", folder=tmp_path)
+    several_tasks.check_windows_and_a_start_in_the_middle(joint=True, strategy="off", folder=tmp_path)
 
 
 def test_interleaved_batches_after_a_start_in_the_middle_are_the_same():
     """T21, N1: each task's data goes on where the steps before have left it."""
-    trainer = several.build()
+    trainer = several_tasks.build()
     whole = [tf.nest.flatten(batch) for batch in itertools.islice(trainer.train_iterator.batches(0), 23)]
     rest = [tf.nest.flatten(batch) for batch in itertools.islice(trainer.train_iterator.batches(11), 12)]
     for expected, found in zip(whole[11:], rest, strict=True):
@@ -117,12 +119,12 @@ def test_interleaved_batches_after_a_start_in_the_middle_are_the_same():
 
 def test_gradients_accumulate_over_batches_of_different_sizes(trained):
     """T21, G14: two micro-batches of each task's batch, one update, the numbers of whole batches."""
-    several.check_micro_batches(joint=True, expected=trained(joint=True).after_ten)
+    several_tasks.check_micro_batches(joint=True, expected=trained(joint=True).after_ten)
 
 
 def test_batches_that_do_not_divide_are_refused():
     """T21, G14: of any of the tasks."""
-    trainer = several.build(several.experiment(joint=True, gradient_accumulation_steps=5))
+    trainer = several_tasks.build(several_tasks.experiment(joint=True, gradient_accumulation_steps=5))
     with pytest.raises(AccumulationError, match=r"6 examples of a replica do not divide into 5 micro-batches"):
         trainer.train(1)
 
@@ -136,7 +138,7 @@ def test_frozen_layers_and_random_layers_of_sub_models():
             models["sums"].get_layer("trunk").trainable = False
             return models
 
-    trainer = several.build(task_cls=Frozen)
+    trainer = several_tasks.build(task_cls=Frozen)
     assert [v.name for v in trainer.model.trainable_variables] == ["classes/kernel:0", "classes/bias:0", "sum/kernel:0",
                                                                    "sum/bias:0"]  # fmt: skip
     assert len(trainer.model.variables) == 6
@@ -170,17 +172,17 @@ def test_every_set_is_evaluated_whole_and_each_example_once(strategy, batch):
     routines = [
         part.replace(task_config=part.task_config.replace(validation_data=data)) for part in (POINTS, SUMS_ROUTINE)
     ]
-    trainer = several.build(several.experiment(*routines), strategy)
+    trainer = several_tasks.build(several_tasks.experiment(*routines), strategy)
     logs = trainer.evaluate(-1)
     assert set(logs) == {"points", "sums"}
     models = trainer.model.sub_tasks
     found = models["points"](toy.FEATURES).numpy()
     assert math.isclose(float(logs["points"]["accuracy"]), (found.argmax(1) == toy.LABELS).mean(), rel_tol=1e-5)
-    errors = np.abs(models["sums"]({"x": toy.FEATURES}).numpy() - several.SUMS)
+    errors = np.abs(models["sums"]({"x": toy.FEATURES}).numpy() - several_tasks.SUMS)
     assert math.isclose(float(logs["sums"]["error"]), errors.mean(), rel_tol=1e-5)
     regulariser = 1e-3 * float(tf.reduce_sum(models["sums"].get_layer("trunk").kernel ** 2))
     assert math.isclose(float(logs["sums"]["validation_loss"]), (errors**2).mean() + regulariser, rel_tol=1e-5)
-    assert math.isclose(logs["sums"]["mean_sum"], several.SUMS.mean(dtype="float64"), rel_tol=1e-6)
+    assert math.isclose(logs["sums"]["mean_sum"], several_tasks.SUMS.mean(dtype="float64"), rel_tol=1e-6)
     assert logs["points"].keys() == {"accuracy", "validation_loss"}
 
 
@@ -197,7 +199,9 @@ def test_each_set_has_its_own_number_of_steps():
             for part in self.parts.values():
                 part.task.aggregate_logs = functools.partial(count, part.name)
 
-    trainer = several.build(several.experiment(POINTS.replace(eval_steps=2), SUMS_ROUTINE), task_cls=Counting)
+    trainer = several_tasks.build(
+        several_tasks.experiment(POINTS.replace(eval_steps=2), SUMS_ROUTINE), task_cls=Counting
+    )
     trainer.evaluate(1)
     assert seen == {"points": 2, "sums": 1}
     seen.clear()
@@ -210,7 +214,7 @@ def test_each_set_has_its_own_number_of_steps():
 
 def test_metrics_are_found_by_the_name_of_their_task():
     """T21, C1: `task|metric`, with the direction that the task, or the metric, declares."""
-    trainer = several.build()
+    trainer = several_tasks.build()
     trainer.evaluation.check_monitored({"points|accuracy": "best", "sums|error": "best", "sums|mean_sum": "best"})
     assert trainer.evaluation.metric_direction("points|accuracy") == "max"
     assert trainer.evaluation.metric_direction("sums|error") == "min"
@@ -279,7 +283,7 @@ def test_a_set_whose_name_is_that_of_a_metric_is_refused():
 def test_an_empty_set_is_named():
     """T21: which of several sets holds nothing."""
 
-    class Empty(several.PointsTask):
+    class Empty(several_tasks.PointsTask):
         def build_inputs(self, params, input_context=None):
             return super().build_inputs(params, input_context).take(0)
 
@@ -316,7 +320,7 @@ def problems_of(config, *sets):
 )
 def test_routines_that_cannot_be(changes, said):
     """T21, N7: refused before anything is built, with the place."""
-    assert re.search(said, problems_of(several.experiment(*changes)))
+    assert re.search(said, problems_of(several_tasks.experiment(*changes)))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +361,7 @@ def test_routines_that_cannot_be(changes, said):
 )
 def test_settings_that_cannot_be(sets, said):
     """T21, N7: what goes with several tasks, and what does not."""
-    assert re.search(said, problems_of(several.experiment(), *sets))
+    assert re.search(said, problems_of(several_tasks.experiment(), *sets))
 
 
 def test_eval_tasks_with_one_name_are_refused():
@@ -373,7 +377,7 @@ def job_of(config):
 
 def test_batches_of_every_task_are_checked_before_tensorflow():
     """T21, N17: with the place of the one that does not divide."""
-    found = [problem.path for problem in batch_size_problems(job_of(several.experiment()), 4, "replicas")]
+    found = [problem.path for problem in batch_size_problems(job_of(several_tasks.experiment()), 4, "replicas")]
     assert found == [f"task.task_routines[{n}].task_config.train_data.global_batch_size" for n in range(2)]
     config = eval_config(POINTS.replace(task_config=POINTS.task_config.replace(train_data=DataConfig())))
     found = [problem.path for problem in batch_size_problems(job_of(config), 3, "replicas")]
@@ -383,7 +387,7 @@ def test_batches_of_every_task_are_checked_before_tensorflow():
 
 def test_a_routine_without_a_task_is_refused_with_its_place():
     """T21: the section's class has no Task."""
-    config = several.experiment(TaskRoutine(task_name="x"))
+    config = several_tasks.experiment(TaskRoutine(task_name="x"))
     with pytest.raises(ConfigError, match=r"task.task_routines\[0\].task_config: no Task class is registered for .*Ta"):
         check_ready(job_of(config))
 
@@ -393,13 +397,13 @@ def test_a_model_without_a_part_for_a_task_is_refused():
     with pytest.raises(
         SubTasksError, match=r"task 'point' has no model: the sub_tasks of MultiTaskModel are points, su"
     ):
-        several.build(several.experiment(POINTS.replace(task_name="point")))
+        several_tasks.build(several_tasks.experiment(POINTS.replace(task_name="point")))
 
 
 def test_a_task_without_a_model_says_what_to_define():
     """T21: there is no default."""
     with pytest.raises(NotImplementedError, match=r"MultiTask must define build_models\(\), or build_model\(\)"):
-        MultiTask(several.experiment().task).build_model()
+        MultiTask(several_tasks.experiment().task).build_model()
 
 
 def test_parts_made_in_python_are_checked_too():
@@ -422,7 +426,7 @@ def test_parts_made_in_python_are_checked_too():
 
 def test_a_trainer_section_of_one_task_is_refused():
     """T21: it does not say how tasks are sampled."""
-    task = Several(several.experiment().task)
+    task = Several(several_tasks.experiment().task)
     with pytest.raises(
         ConfigError, match=r"trainer: has no task_sampler, which interleaving needs; make it a MultiTask"
     ):
@@ -452,12 +456,12 @@ def test_what_cannot_be_left_empty_is_refused_when_interleaved():
     with pytest.raises(
         DataError, match=r"holds a RaggedTensorSpec, which interleaving cannot leave empty; use trainer"
     ):
-        several.build(task_cls=Ragged).train(1)
+        several_tasks.build(task_cls=Ragged).train(1)
 
 
 def test_a_dataset_given_for_an_evaluation_is_refused():
     """T21: nothing says which task's it would be."""
-    trainer = several.build(validation_dataset=toy.examples(40).batch(10))
+    trainer = several_tasks.build(validation_dataset=toy.examples(40).batch(10))
     with pytest.raises(
         NotImplementedError, match=r"validation_dataset: several tasks cannot be evaluated on one dataset"
     ):

@@ -5,17 +5,17 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import MultiEvalExperimentConfig
 from official_trainer.runs.resume.config_changes import kind_of
-from tests.support import several, toy
-from tests.support.several import do
+from tests.support import several_tasks, toy
+from tests.support.several_tasks import do
 
 
 def test_one_task_with_named_sets_keeps_the_best_by_one_of_them(tmp_path):
     """T21, B3, B4: `eval_tasks`, in a run, as Model Garden names their results."""
     base = toy.experiment(on_data_end="repeat", validation_interval=20, best_checkpoint_eval_metric="few|accuracy")
     config = MultiEvalExperimentConfig(
-        task=several.POINTS.task_config,
+        task=several_tasks.POINTS.task_config,
         trainer=base.trainer.replace(train_steps=40, export=base.trainer.export.replace(at_end=False)),
-        eval_tasks=(several.POINTS.replace(task_name="few", eval_steps=1),),
+        eval_tasks=(several_tasks.POINTS.replace(task_name="few", eval_steps=1),),
     )
     metrics = do(tmp_path / "run", config=config)
     assert {"accuracy", "few/accuracy", "few/validation_loss", "best_few|accuracy"} <= metrics.keys()

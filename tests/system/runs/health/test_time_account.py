@@ -4,7 +4,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer.runs.health.time_account import PARTS
-from tests.support.sleepy import do, recorded, time_rows
+from tests.support.slow_runs import do, recorded, time_rows
 
 
 def test_a_slow_map_is_told_of(model_dir, capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from official_trainer.tracking.jsonl import read_rows
-from tests.support.guarded import train
+from tests.support.guarded_runs import train
 
 
 def test_each_run_of_continuous_train_and_eval_is_guarded(model_dir, tmp_path):

@@ -12,7 +12,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.errors import ExitCode
 from official_trainer.runs.resume.data_layout import LayoutChangeError
 from tests.support.cases import cases
-from tests.support.elastic import BATCH, SEEN, do, examples_by_step, layout, losses, settings
+from tests.support.numbered_examples import BATCH, SEEN, do, examples_by_step, layout, losses, settings
 
 
 @pytest.mark.parametrize("data", ["arrays", "files", "cached files"])

@@ -22,7 +22,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks import random_streams
 from official_trainer.tasks.multi_task.garden import from_garden
 from tests.support import toy
-from tests.support.several import SUMS
+from tests.support.several_tasks import SUMS
 
 
 @dataclasses.dataclass

@@ -13,10 +13,10 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
-from tests.support import several, toy
+from tests.support import several_tasks, toy
 from tests.support.forked import Command
 from tests.support.runs import differences, values
-from tests.support.several import do
+from tests.support.several_tasks import do
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -35,7 +35,7 @@ def test_a_batch_that_fails_is_found_reported_and_left_out(tmp_path, monkeypatch
     sets = ("trainer.export.at_end=false", "trainer.train_steps=40", "trainer.best_checkpoint_eval_metric=")
     bad = toy.FEATURES.copy()
     bad[93] = np.nan  # in every tenth batch of the task
-    build_inputs = several.PointsTask.build_inputs
+    build_inputs = several_tasks.PointsTask.build_inputs
 
     def build(task, params, input_context=None):
         dataset = build_inputs(task, params, input_context)
@@ -45,12 +45,12 @@ def test_a_batch_that_fails_is_found_reported_and_left_out(tmp_path, monkeypatch
         options.autotune.enabled = False
         return tf.data.Dataset.from_tensor_slices((bad, toy.LABELS)).batch(10, True).with_options(options)
 
-    monkeypatch.setattr(several.PointsTask, "build_inputs", build)
+    monkeypatch.setattr(several_tasks.PointsTask, "build_inputs", build)
     with pytest.raises(NonFiniteError, match=r"the batch of step \d+ did it"):
         do(tmp_path / "run", *sets)
     (report,) = (tmp_path / "run" / "non_finite").glob("*/report.json")
     step = int(report.parent.name.removeprefix("step-"))
-    task = several.build().task
+    task = several_tasks.build().task
     assert task._sampler.counts(0, step)[0] == 10
     said = json.loads(report.read_text())
     assert [name for name, about in said["batch"].items() if about.get("not_finite")] == ["replica_0/batches/points/0"]
