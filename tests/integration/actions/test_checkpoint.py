@@ -73,9 +73,7 @@ def test_the_newest_are_kept_without_a_metric(model_dir):
 def test_one_name_is_a_path_that_stays(model_dir):
     """C3, B4: the best by one named set, `dev|score`, always at `checkpoints/best`."""
     best = CheckpointConfig(monitor="dev|score", template="best", max_to_keep=None)
-    scripted_runs.do(
-        model_dir, best, scores=SCORES, train_steps=30
-    )  # `score` is declared: its direction holds in sets too
+    scripted_runs.do(model_dir, best, scores=SCORES, train_steps=30)  # the direction of `score` holds in sets too
     assert steps(model_dir) == {"best": 10}
     assert manifest.read(f"{model_dir}/checkpoints/best", 10).extra["value"] == -0.5
 
