@@ -29,6 +29,7 @@ REQUIREMENTS = (
     "tf-keras==2.20.*",
     "tf-models-official==2.20.*",
     "gin-config>=0.5,<0.6",
+    "importlib-resources>=6,<8",
     "lazy-loader>=0.6,<1",
     "pyyaml>=6.0.1,<7",
     "rich>=13.7,<16",
