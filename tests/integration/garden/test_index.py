@@ -319,6 +319,15 @@ def test_what_was_read_once_answers_without_tensorflow(tmp_path, capsys):
     assert json.loads(kept.read_text())["config"]
 
 
+def test_every_experiment_that_failed_is_remembered(tmp_path, monkeypatch):
+    """T14: what cannot be imported is shown so by later commands, also after another one has failed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("maskconver_coco", "panoptic_fpn_coco"):
+        with pytest.raises(ConfigError, match=f"cannot load '{name}': ModuleNotFoundError"):
+            index.description(name)
+    assert list(index.failures()) == ["maskconver_coco", "panoptic_fpn_coco"]
+
+
 def test_the_flags_of_its_drivers_are_taken(capsys):
     """T20: a flag that stands for a field sets it, and one that is not given changes nothing."""
     _, out, _ = said(capsys, "show", "resnet_imagenet", "--noenable_async_checkpointing", "--tpu=local")
