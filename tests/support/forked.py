@@ -87,8 +87,13 @@ def _main(target, cwd, out, err, env, first):
     os._exit(code)
 
 
-def trained_digits(folder):
-    """Trains `digits_mlp` for a few steps, in a folder; returns its run directory."""
+def train_digits(model_dir, folder):
+    """Trains `digits_mlp` for a few steps."""
     words = ["--experiment=digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "trainer.export.at_end=false"]
-    assert run_command(["train", f"--model_dir={folder}/run", *words], cwd=ROOT, folder=folder).code == 0
+    return run_command(["train", f"--model_dir={model_dir}", *words], cwd=ROOT, folder=folder)
+
+
+def trained_digits(folder):
+    """Trains `digits_mlp` in a folder; returns its run directory."""
+    assert train_digits(folder / "run", folder).code == 0
     return folder / "run"

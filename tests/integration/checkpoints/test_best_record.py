@@ -15,7 +15,7 @@ import tensorflow as tf
 from official_trainer import files
 from official_trainer.checkpoints.best import BestCheckpoint
 from tests.support.cases import cases
-from tests.support.chaos.faulty_files import FaultyFiles, Killed
+from tests.support.chaos.faulty_files import Killed
 from tests.support.chaos.tiny import read_newest
 
 
@@ -57,12 +57,6 @@ class Evaluated:
 @pytest.fixture
 def directory(tmp_path):
     return str(tmp_path / "best")
-
-
-@pytest.fixture
-def faults(monkeypatch, tmp_path):
-    (tmp_path / "scratch").mkdir()
-    return FaultyFiles(monkeypatch, tmp_path / "scratch")
 
 
 HISTORIES = {

@@ -193,24 +193,6 @@ def test_tensorflow_looks_for_a_tpu_only_where_it_is_to_use_one(monkeypatch, dev
     monkeypatch.setenv("TPU_LOAD_LIBRARY", "0")  # as it was set when the tests began, and put back after this
 
 
-# Servers without a TPU stand for one.
-
-
-def connect(where, write):
-    import time
-
-    deadline = time.monotonic() + 60
-    while True:  # servers take a while to listen
-        try:
-            strategy.build_strategy(runtime(where))
-        except GONE:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        except tpu.TPUError as error:
-            write.send((str(error), int(error.exit_code), [d.name for d in tf.config.list_logical_devices("CPU")]))
-            return
-
-
 def test_what_the_look_up_of_a_name_says(monkeypatch):
     """T16: a TPU that is not ready yet may be later; one that is unknown will not."""
     monkeypatch.setattr(tpu, "check_reachable", lambda where: None)

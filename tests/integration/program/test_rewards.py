@@ -34,8 +34,6 @@ from tests.support.rewards import (
     weights_of,
 )
 
-NOT_A_REWARD = "a reward is a function of (y_true, y_pred) that returns a number for each example"
-
 
 @pytest.fixture(scope="module")
 def data():

@@ -7,21 +7,15 @@ from pathlib import Path
 import pytest
 
 from official_trainer.tracking.jsonl import read_rows
-from tests import ROOT
 from tests.support.checkpoint_damage import HARMS, PARTS, contents
-from tests.support.forked import run_command
+from tests.support.forked import train_digits
 from tests.support.runs import bits
-
-
-def train(model_dir, folder):
-    argv = ["train", "--experiment=digits_mlp", f"--model_dir={model_dir}", "--set=trainer.export.at_end=false"]
-    return run_command([*argv, "--config_file=configs/smoke/digits_mlp.yaml"], cwd=ROOT, folder=folder)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    done = train(folder / "run", folder)
+    done = train_digits(folder / "run", folder)
     assert done.code == 0, done.err
     return folder / "run"
 
@@ -43,7 +37,7 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(run_dir, finished, tmp_p
     """N1, N3: and ends with the same bits, and each row once."""
     HARMS[harm](run_dir / f"ckpt-20{PARTS[part]}")
     (run_dir / "checkpoint").unlink()
-    done = train(run_dir, tmp_path)
+    done = train_digits(run_dir, tmp_path)
     assert done.code == 0, done.err
     assert "ckpt-20 is damaged: " in done.err
     assert started_at(run_dir) == 10
@@ -59,7 +53,7 @@ def test_a_run_without_a_whole_checkpoint_stops(run_dir, tmp_path, part, harm):
         HARMS[harm](run_dir / f"ckpt-{step}{PARTS[part]}")
     before = {name: data for name, data in contents(run_dir).items() if "ckpt-" in name}
     for _ in range(2):
-        done = train(run_dir, tmp_path)
+        done = train_digits(run_dir, tmp_path)
         assert done.code == 2
         assert done.err.removeprefix("strategy off: CPU:0\n").startswith("error: ")
         assert "ckpt-10" in done.err

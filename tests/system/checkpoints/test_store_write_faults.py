@@ -12,12 +12,11 @@ import pytest
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.checkpoints.store import SaveError
 from official_trainer.errors import ExitCode
-from tests import ROOT
 from tests.support.cases import cases
 from tests.support.chaos.faulty_files import Killed
 from tests.support.chaos.faulty_saves import assert_tidy, renewed, sweep
 from tests.support.chaos.tiny import Tiny, read_newest, restored, save, store_of
-from tests.support.forked import run_command
+from tests.support.forked import train_digits
 from tests.support.runs import bits
 
 
@@ -87,15 +86,10 @@ def restored_read_only(model_dir):
     return read_newest(Tiny(9).checkpoint, model_dir)
 
 
-def train(model_dir, folder):
-    argv = ["train", "--experiment=digits_mlp", f"--model_dir={model_dir}", "--set=trainer.export.at_end=false"]
-    return run_command([*argv, "--config_file=configs/smoke/digits_mlp.yaml"], cwd=ROOT, folder=folder)
-
-
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
-    assert train(folder / "run", folder).code == 0
+    assert train_digits(folder / "run", folder).code == 0
     return bits(folder / "run" / "ckpt-20")
 
 
@@ -104,7 +98,7 @@ def unbroken(tmp_path_factory):
 def test_a_run_on_a_full_disk_continues_when_there_is_space(small_disk, tmp_path, unbroken, size):
     """N1, N6: exit code 75 and one line; the same command then ends with the bits of a run that had space."""
     model_dir = small_disk(f"size={size}") / "run"
-    done = train(model_dir, tmp_path)
+    done = train_digits(model_dir, tmp_path)
     assert done.code == ExitCode.RETRY, done.err
     line = (
         rf"^error: {model_dir}/\S+( could not be saved| was saved, but .*)?: No space left on device\. Free some space"
@@ -113,7 +107,7 @@ def test_a_run_on_a_full_disk_continues_when_there_is_space(small_disk, tmp_path
     assert found, done.err
     assert "Traceback" not in done.err
     small_disk("size=4m")
-    done = train(model_dir, tmp_path)
+    done = train_digits(model_dir, tmp_path)
     assert done.code == 0, done.err
     assert bits(model_dir / "ckpt-20") == unbroken
     assert not [name for name in os.listdir(model_dir) if name.endswith((".saving", "_temp")) or ".tmp-" in name]

@@ -9,9 +9,6 @@ import pytest
 from tests.support.distributed.coordinated import LONG, ROLES, WORKSPACE, Run, run_so_far
 from tests.support.forked import run_command
 
-CHIEF = ("chief", 0)
-
-
 EVERYTHING = (
     "trainer.optimizer_config.optimizer.type=adamw",
     "trainer.optimizer_config.optimizer.adamw.gradient_clip_norm=0.5",

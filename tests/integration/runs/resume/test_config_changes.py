@@ -29,6 +29,7 @@ from tests.support.cases import cases
 from tests.support.config import sample
 from tests.support.config.texts import FLOATS, FREE, TEXTS
 from tests.support.guarded_runs import train
+from tests.support.light import LIGHT
 
 BATCH = "task.train_data.global_batch_size"
 
@@ -520,15 +521,6 @@ def test_evaluating_with_another_config_is_nobodys_business(trained, model_dir):
     """N9, T10: modes that do not train change nothing, so nothing is refused."""
     shutil.copytree(trained, model_dir)
     assert train(model_dir, f"{BATCH}=20", mode="eval")["validation_loss"] > 0
-
-
-LIGHT = """
-import sys
-from official_trainer import cli
-code = cli.main(sys.argv[1:])
-heavy = {"tensorflow", "tf_keras", "keras", "numpy", "rich", "sklearn", "orbit"} & set(sys.modules)
-raise SystemExit(f"imported {heavy}" if heavy else code)
-"""
 
 
 def test_the_command_line_refuses_without_tensorflow(tmp_path):
