@@ -342,7 +342,7 @@ def test_the_action_of_the_docs_ends_a_run(workspace, model_dir, tmp_path):
 
 
 def test_a_task_from_here_trains_under_model_gardens_trainer():
-    """T1: the contract is duck-typed both ways; `test_model_garden.py` has the other."""
+    """T1: the contract is duck-typed both ways; `test_from_garden.py` has the other."""
     from official.core import base_trainer
     from official.core import config_definitions as garden
 

@@ -1,4 +1,4 @@
-"""What a coordinator and its servers decide, without any of them; see `tests/distributed/` for the real ones."""
+"""What a coordinator and its servers decide, without any of them; see `tests/system/distributed/` for the real ones."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Clusters of real processes on this machine, forked from one that has imported TensorFlow; see `tests/forked.py`."""
+"""Clusters of real processes on this machine, forked from one that has imported TensorFlow; see `forked.py`."""
 
 import itertools
 import json

@@ -94,7 +94,7 @@ CONTRACTS: Mapping[str, Contract] = {
             "test_export_best_eval_metric*": _RECORD,
         },
     ),
-    # Their actions as they are: `test_driver.py` has them called by our runs.
+    # Their actions as they are: `test_to_garden.py` has them called by our runs.
     "official.core.actions_test": Contract(ours=dict),
     "orbit.standard_runner_test": Contract(
         ours=_loops,
