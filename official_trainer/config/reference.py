@@ -1,4 +1,4 @@
-"""The page `docs/config.md`, from the schema: `python -m official_trainer.config.reference > docs/config.md`.
+"""The page `docs/reference/config.md`, from the schema: `python -m official_trainer.config.reference > docs/reference/config.md`.
 
 Owns: the wording around the tables.
 Does not own: types, defaults and meanings; they come from the classes and their docstrings.
@@ -98,7 +98,7 @@ _SEVERAL = """\
 ## Several tasks
 
 A `MultiTaskExperimentConfig` has these instead of `task`, and in addition to the other fields of `trainer`; a
-`MultiEvalExperimentConfig` has `eval_tasks`: [several.md](several.md)."""
+`MultiEvalExperimentConfig` has `eval_tasks`: [several tasks](../guides/several_tasks.md)."""
 
 
 def _of_several() -> Iterator[tuple[str, type[Config], list[str] | None]]:

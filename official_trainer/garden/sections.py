@@ -2,7 +2,7 @@
 
 Owns: these base classes, Model Garden's rules across fields, and for `check` the sentences about what differs from a
 run by Model Garden. Does not own: the classes for one experiment, which `from_garden.py` makes, or the full list of
-differences (`docs/model_garden.md`).
+differences (`docs/guides/model_garden.md`).
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, con
         name = getattr(controller_cls, "__name__", repr(controller_cls))
         raise ArgumentError(
             f"controller_cls={name}: there is no orbit.Controller here whose place it could take. Leave it out; for "
-            "what is to happen at a step use train_actions, eval_actions, or an Action (docs/actions.md)"
+            "what is to happen at a step use train_actions, eval_actions, or an Action (docs/guides/actions.md)"
         )
     if trainer is not None and not isinstance(trainer, Trainer):
         cls = type(trainer)
@@ -177,7 +177,7 @@ def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, con
     if num_processes > 1:
         raise ArgumentError(
             f"distribution_strategy: {type(strategy).__name__} over {num_processes} processes, of which only one may "
-            "lead a run; official-trainer starts them so (docs/launch.md)"
+            "lead a run; official-trainer starts them so (docs/guides/launch.md)"
         )
 
 

@@ -29,7 +29,7 @@ from tests.support.forked import run_command
 TEMPLATE = Path("official_trainer/cli/template/README.md")
 DOCUMENTS = sorted(
     path.relative_to(ROOT)
-    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", "launch/*.md", str(TEMPLATE))
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "launch/*.md", str(TEMPLATE))
     for path in ROOT.glob(pattern)
 )
 _TOOLS = {"pip", "pytest", "ruff", "mypy", "lint-imports", ".ci/run"}
@@ -369,7 +369,7 @@ def test_names_in_the_architecture_exist():
     """A file or folder that the page names is there, in the engine or in the repository."""
     missing = [
         name
-        for name in mentioned("docs/architecture.md")
+        for name in mentioned("docs/design/architecture.md")
         if not any((base / name).exists() for base in (ROOT, ROOT / "official_trainer"))
     ]
     assert not missing
@@ -378,7 +378,7 @@ def test_names_in_the_architecture_exist():
 def test_every_package_is_in_the_architecture():
     """A reader finds the place of each package on the page."""
     packages = {f"{path.parent.name}/" for path in (ROOT / "official_trainer").glob("*/__init__.py")}
-    assert packages <= mentioned("docs/architecture.md")
+    assert packages <= mentioned("docs/design/architecture.md")
 
 
 def test_contributing_and_changelog():

@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 
 from tests import ROOT
 
-NOTEBOOK = ROOT / "docs" / "keras.ipynb"
+NOTEBOOK = ROOT / "docs/guides/keras.ipynb"
 
 
 def outputs(notebook):

@@ -1,4 +1,4 @@
-"""The house is as `docs/architecture.md` says: who imports whom, sizes, what importing does, which rows are proven."""
+"""The house is as `docs/design/architecture.md` says: who imports whom, sizes, what importing does, which rows are proven."""
 
 import ast
 import dataclasses
@@ -89,7 +89,7 @@ def test_the_import_contracts_notice_an_import_that_goes_upwards(tmp_path):
 
 
 def test_there_are_thirteen_packages_and_few_arrows_between_them():
-    """A new package, or a new arrow, needs a reason in docs/architecture.md."""
+    """A new package, or a new arrow, needs a reason in docs/design/architecture.md."""
     graph = grimp.build_graph("official_trainer", cache_dir=None)
     assert {path.parent.name for path in ENGINE.glob("*/__init__.py")} == PACKAGES
     arrows = {
@@ -414,7 +414,7 @@ def test_the_tests_of_a_module_are_found_by_its_path():
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One row of docs/features.md."""
+    """One row of docs/project/features.md."""
 
     state: str
     tested_in: tuple
@@ -422,7 +422,7 @@ class Feature:
 
 def read_features():
     rows = {}
-    for line in (ROOT / "docs" / "features.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs/project/features.md").read_text(encoding="utf-8").splitlines():
         if match := re.fullmatch(r"\| ([TGBKCN]\d+) \| .+? \| (works|partly|not yet)(?:: .+?)? \|(.*)\|", line):
             assert match[1] not in rows, match[1]
             rows[match[1]] = Feature(match[2], tuple(re.findall(r"`([\w/]+\.py)`", match[3])))

@@ -1,7 +1,7 @@
 #!/bin/bash
 @@options
 
-# One step for each role; docs/launch.md says how it ends.
+# One step for each role; docs/guides/launch.md says how it ends.
 folder=$PWD restart=${SLURM_RESTART_COUNT:-0} max_restarts=@@{max_restarts}
 state=$folder/state.$SLURM_JOB_ID
 rm -rf -- "$state" && mkdir -p -- "$state/codes" || exit @@{config}

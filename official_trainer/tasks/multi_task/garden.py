@@ -36,7 +36,7 @@ def build(config: Any, logging_dir: str | None = None) -> MultiTask:
 
 
 def _no_model(section: Any) -> Problem:
-    page = "docs/model_garden.md has an example"
+    page = "docs/guides/model_garden.md has an example"
     if section is None:
         fix = f"give it a section of a class of its own, to which base_config.bind binds the model; {page}"
         return Problem("is not set, so the model that the tasks share is unknown", "task.model", fix=fix)

@@ -347,5 +347,5 @@ def test_the_page_names_every_flag_and_field_of_theirs():
     before = set(flags.FLAGS)
     garden_flags.define_flags()
     names |= {f"--{name}" for name in set(flags.FLAGS) - before}
-    page = (ROOT / "docs" / "model_garden.md").read_text()
+    page = (ROOT / "docs/guides/model_garden.md").read_text()
     assert {name for name in names if f"`{name}`" not in page} == set()
