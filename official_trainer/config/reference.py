@@ -1,4 +1,6 @@
-"""The page `docs/reference/config.md`, from the schema: `python -m official_trainer.config.reference > docs/reference/config.md`.
+"""The page `docs/reference/config.md`, from the schema.
+
+To write it: `python -m official_trainer.config.reference > docs/reference/config.md`.
 
 Owns: the wording around the tables.
 Does not own: types, defaults and meanings; they come from the classes and their docstrings.

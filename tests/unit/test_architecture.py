@@ -1,4 +1,4 @@
-"""The house is as `docs/design/architecture.md` says: who imports whom, sizes, what importing does, which rows are proven."""
+"""The house is as `docs/design/architecture.md` says: imports, sizes, what importing does, which rows are proven."""
 
 import ast
 import dataclasses

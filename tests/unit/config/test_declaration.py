@@ -100,7 +100,7 @@ def test_docs_of_a_base_class_are_inherited():
 
 
 def test_the_reference_page_is_current():
-    """The committed page is what the schema says; `python -m official_trainer.config.reference > docs/reference/config.md`."""
+    """The committed page is what `python -m official_trainer.config.reference` prints."""
     committed = ROOT / "docs/reference/config.md"
     assert committed.read_text(encoding="utf-8") == page()
 
