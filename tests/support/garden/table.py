@@ -1,4 +1,4 @@
-"""What each of Model Garden's experiments does here, tried one by one; writes the table in docs/guides/model_garden.md.
+"""What each of Model Garden's experiments does here, tried one by one; writes the table in docs/project/model_garden.md.
 
     python -m tests.support.garden.table [EXPERIMENT …]
 
@@ -21,7 +21,7 @@ from tests import ROOT
 
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
 
-PAGE = ROOT / "docs/guides/model_garden.md"
+PAGE = ROOT / "docs/project/model_garden.md"
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
 LIMIT_SECONDS = 240
 LIMIT_BYTES = 16 << 30
