@@ -1,4 +1,6 @@
-"""Try every step of a run in a minute, before it is started.
+"""Try every part of a run in a minute, before it is started.
+
+It builds, trains a step, saves, restores and exports, and leaves nothing behind. It takes the flags of `train`.
 
 Owns: `check`: takes train's flags, prints a line for each step.
 Does not own: the steps (`runs/check.py`).
@@ -10,7 +12,13 @@ import argparse
 
 from official_trainer.cli import flags, target, terminal
 
-USAGE = "--experiment=NAME [--model_dir=DIR] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|--experiment=NAME [--model_dir=DIR] [flags] [PATH=VALUE …]"
+EXAMPLES = (
+    ("official-trainer check digits_cnn", "try the experiment as it is"),
+    ("official-trainer check digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),
+    ("official-trainer check digits_cnn task.train_data.global_batch_size=32", "with another batch size"),
+)
+NEXT = ("official-trainer train digits_cnn", "train what was checked")
 
 _NAME_WIDTH = 18
 
@@ -19,7 +27,7 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `train`, so that `train` can be replaced by `check` in any command."""
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser)
-    parser.note("The same steps are tried for every mode.")
+    parser.note("The same parts are tried for every mode.")
 
 
 def run(arguments: argparse.Namespace) -> int:

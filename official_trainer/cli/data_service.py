@@ -1,4 +1,6 @@
-"""Run one process of a tf.data service: its dispatcher, or a data worker.
+"""Run one process of a tf.data service.
+
+A service has one dispatcher and any number of data workers. Each process runs until SIGTERM.
 
 Owns: `data-service`.
 Does not own: what the process does (`data_service.py`).
@@ -12,16 +14,26 @@ from official_trainer.cli import flags
 from official_trainer.cli.parser import UsageError
 
 USAGE = "--role=dispatcher|data_worker [--port=PORT] [flags]"
+EXAMPLES = (
+    ("official-trainer data-service --role=dispatcher --port=5050", "start the dispatcher"),
+    (
+        "official-trainer data-service --role=data_worker --dispatcher=grpc://localhost:5050",
+        "start a data worker on the same machine",
+    ),
+)
+NEXT = ("official-trainer train --help", "--tf_data_service reads from a service")
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `data-service`."""
+    parser.group("Process and address")
     parser.value("role", "ROLE", "dispatcher or data_worker")
-    parser.value("port", "PORT", "port to listen on (default for a data worker: any free port)")
+    parser.value("port", "PORT", "port to listen on (default of a data worker: a free one)")
     parser.value("host", "HOST", "name of this machine for trainers (default: localhost)")
-    parser.value("dispatcher", "ADDRESS", "grpc://host:port of the dispatcher, for a data worker")
-    parser.value("work_dir", "DIR", "folder for the dispatcher's journal, so that it can restart without losing state")
-    parser.note("Ends with SIGTERM. Trainers use it with task.train_data.enable_tf_data_service.")
+    parser.group("Only with --role=data_worker")
+    parser.value("dispatcher", "ADDRESS", "grpc://HOST:PORT of the dispatcher")
+    parser.group("Only with --role=dispatcher")
+    parser.value("work_dir", "DIR", "directory of its journal; with it, a restart loses no state")
 
 
 def run(arguments: argparse.Namespace) -> int:

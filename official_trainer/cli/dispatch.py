@@ -1,9 +1,12 @@
 """From an argument list to an exit code: finds the verb, runs it, and reports errors.
 
 Owns: the discovery of verbs, and the one place where errors become messages and exit codes.
-Does not own: any verb. A verb is a module beside this one with a docstring, whose first line is its help, and
+Does not own: any verb. A verb is a module beside this one with a docstring and the names below. The docstring's first
+line is in the overview; all of it up to `Owns:` is in the verb's help.
 
     USAGE: str                                what follows the verb in its help
+    EXAMPLES: tuple[tuple[str, str], ...]     commands, and what each does
+    NEXT: tuple[str, str]                     the command that people use after this, and what it does
     add_flags(parser: flags.Parser) -> None
     run(arguments: argparse.Namespace) -> int
 """
@@ -12,23 +15,19 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 import types
 from collections.abc import Sequence
 
 from official_trainer import files
-from official_trainer.cli import terminal
+from official_trainer.cli import help_text, terminal
 from official_trainer.cli.flags import Parser
 from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, nearest
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
-
-_USAGE = "usage: official-trainer VERB [flags]"
-_DESCRIPTION = (
-    "Trains, evaluates, checks and exports the experiments of a workspace (the folder that holds experiments/)."
-)
 
 
 def main(
@@ -89,21 +88,22 @@ def _command(argv: list[str], prog: str, home: str | None) -> int:
         print(_overview(), file=sys.stderr)
         return int(ExitCode.CONFIG)
     name, *rest = argv
+    if name == "help" and rest and not rest[0].startswith("-"):
+        name, rest = rest[0], [*rest[1:], "--help"]
     if name in ("--help", "-h", "--helpfull", "--helpshort", "help"):
         print(_overview())
         return int(ExitCode.DONE)
     if name == "--version":
-        from importlib import metadata
-
-        print(metadata.version("official-trainer"))
+        print(f"official-trainer {_version()}")
         return int(ExitCode.DONE)
-    module = _verb(name)
+    module = _verb(name, rest)
     called = prog if prog.endswith(".py") else f"{prog} {name}"
-    parser = Parser(called, usage=module.USAGE, description=help_line(module))
+    program = f"python {called}" if prog.endswith(".py") else called
+    parser = Parser(program, usage=module.USAGE, description=help_text.description(module))
     module.add_flags(parser)
     arguments = parser.read(rest)
     if arguments.help:
-        print(parser.format_help(), end="")
+        print(help_text.verb_help(parser, module, arguments))
         return int(ExitCode.DONE)
     arguments.home = home
     arguments.argv = [*called.split(), *rest]
@@ -111,22 +111,58 @@ def _command(argv: list[str], prog: str, home: str | None) -> int:
         return int(module.run(arguments))
 
 
-def _verb(name: str) -> types.ModuleType:
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("official-trainer")
+    except metadata.PackageNotFoundError:
+        return "(a checkout that is not installed; `pip install -e .` installs it)"
+
+
+def _verb(name: str, rest: Sequence[str]) -> types.ModuleType:
     """Imports the called verb alone, to start fast."""
     if (file := name.replace("-", "_")) in _module_names():
         module = importlib.import_module(f"{__package__}.{file}")
         if hasattr(module, "add_flags"):
             return module
-    known = ", ".join(verbs())
+    raise UsageError(_no_such_verb(name, rest))
+
+
+def _no_such_verb(name: str, rest: Sequence[str]) -> str:
+    """Returns the message for a first word that is not a verb, with the command that may be meant."""
+    known = f"verbs: {', '.join(verbs())}"
     if name.startswith("-"):
-        raise UsageError(f"name a verb before {name}, such as: official-trainer train {name} …\nverbs: {known}")
-    raise UsageError(f"no such verb: {name}{did_you_mean(name, verbs())}\nverbs: {known}")
+        return f"name a verb before {name}, such as: {shlex.join(['official-trainer', 'train', name, *rest])}\n{known}"
+    experiments = _experiments()
+    near, alike = nearest(name, verbs()), nearest(name, experiments)
+    if name in experiments:
+        return f"{name} is an experiment; name a verb before it\n{known}\n{_try('train', name, *rest)}"
+    if near:
+        return f"no such verb: {name}{did_you_mean(name, verbs())}\n{known}\n{_try(near[0], *rest)}"
+    if alike:
+        hint = f"; did you mean the experiment {alike[0]}?"
+        return f"no such verb: {name}{hint}\n{known}\n{_try('train', alike[0], *rest)}"
+    return f"no such verb: {name}\n{known}\n{_try('--help')}"
+
+
+def _try(*words: str) -> str:
+    return f"try: {shlex.join(['official-trainer', *words])}"
+
+
+def _experiments() -> list[str]:
+    """Returns the experiments of the workspace; none if they cannot be read, which `list` and `doctor` explain."""
+    try:
+        from official_trainer.tasks import registry
+
+        workspace = registry.find_workspace()
+        return list(registry.experiments(workspace)) if workspace else []
+    except (ImportError, UserError):
+        return []
 
 
 def _overview() -> str:
-    lines = terminal.columns([(f"  {name}", help_line(module)) for name, module in verbs().items()])
-    ending = "`official-trainer VERB --help` shows a verb's flags."
-    return "\n".join([_USAGE, "", _DESCRIPTION, "", "verbs:", *lines, "", ending])
+    return help_text.overview({name: help_line(module) for name, module in verbs().items()})
 
 
 def _module_names() -> tuple[str, ...]:

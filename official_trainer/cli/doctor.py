@@ -1,4 +1,6 @@
-"""Find out what is missing on this machine, and the command that fixes it.
+"""Find out what is missing on this machine, and how to fix it.
+
+It checks versions, devices and the workspace, and prints the fix of each problem. With a problem, the exit code is 2.
 
 Owns: `doctor`: versions, the choice of Keras, the workspace, devices, Model Garden's experiments read in advance.
 Does not own: whether an experiment works (`check`). TensorFlow is imported in a process of its own, if at all.
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 USAGE = "[--nodevices] [--warm] [--json]"
+EXAMPLES = (
+    ("official-trainer doctor", "check this machine and this workspace"),
+    ("official-trainer doctor --nodevices", "the same without TensorFlow's import, in a second"),
+)
+NEXT = ("official-trainer init ~/my_workspace", "write a workspace of your own")
 
 PYTHON = ">=3.11,<3.13"
 REQUIREMENTS = (
@@ -75,8 +82,10 @@ class Finding:
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `doctor`."""
+    parser.group("Checks")
     parser.switch("devices", "skip the devices, which take seconds to find", default=True)
-    parser.switch("warm", "also read all experiments of Model Garden, so that later commands answer at once")
+    parser.switch("warm", "read all experiments of Model Garden once, so that later commands answer at once")
+    parser.output_group()
     parser.switch("json", "print JSON")
 
 

@@ -1,4 +1,6 @@
-"""Evaluate a checkpoint of an experiment.
+"""Evaluate a checkpoint of a run.
+
+The run stays as it is. Without an experiment, --model_dir is evaluated as it was configured.
 
 Owns: `eval`.
 Does not own: the evaluation (`runs/run.py`).
@@ -11,14 +13,21 @@ import argparse
 from official_trainer.cli import flags, target
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [flags] [PATH=VALUE …]"
+EXAMPLES = (
+    ("official-trainer eval --model_dir=runs/digits", "evaluate the newest checkpoint of a run"),
+    ("official-trainer eval --model_dir=runs/digits --checkpoint=best --json", "its best one; metrics as JSON"),
+    ("official-trainer eval digits_cnn", "the run of this experiment in runs/digits_cnn"),
+)
+NEXT = ("official-trainer predict --model_dir=runs/digits", "write the outputs")
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `eval`."""
     flags.add_run_flags(parser)
+    parser.group("Checkpoint")
     flags.add_checkpoint_flag(parser)
+    parser.output_group()
     parser.switch("json", "print the metrics as JSON")
-    parser.note("With --model_dir and no experiment, the run there is evaluated as it was configured.")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,5 +1,7 @@
 """Export a checkpoint as a SavedModel for serving.
 
+It prints the directory. Without an experiment, --model_dir is exported as it was configured.
+
 Owns: `export`.
 Does not own: what is exported (`official_trainer/tasks/export.py`).
 """
@@ -10,15 +12,23 @@ import argparse
 
 from official_trainer.cli import flags, target
 
-USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output_dir=DIR] [PATH=VALUE …]"
+USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output_dir=DIR] [flags] [PATH=VALUE …]"
+EXAMPLES = (
+    ("official-trainer export --model_dir=runs/digits", "the newest checkpoint, to export/saved_model there"),
+    (
+        "official-trainer export --model_dir=runs/digits --checkpoint=best --output_dir=out",
+        "the best one, to another directory",
+    ),
+)
+NEXT = ("official-trainer show runs/digits", "the values that the exported run used")
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `export`."""
     flags.add_run_flags(parser)
+    parser.group("Checkpoint and output files")
     flags.add_checkpoint_flag(parser)
-    parser.value("output_dir", "DIR", "where the SavedModel goes (default: export/saved_model in the run directory)")
-    parser.note("With --model_dir and no experiment, the run there is exported as it was configured.")
+    parser.value("output_dir", "DIR", "directory of the SavedModel (default: export/saved_model/ in the run directory)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,42 +8,49 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer.cli.parser import Parser, UsageError, did_you_mean
+from official_trainer.errors import nearest
 
 if TYPE_CHECKING:  # `doctor` reads its flags also where the dependencies of these packages are missing
     from official_trainer.runs.predictions.shards import PredictionSettings
 
 GIN_FLAGS = ("gin_file", "gin_params")
+WHICH_RUN = "Experiment and run directory"
 
 
 def add_run_flags(parser: Parser) -> None:
     """Declares the experiment, its run directory and its configuration."""
-    parser.positional("name", "EXPERIMENT", "the experiment, in place of --experiment")
-    parser.value("experiment", "NAME", "the experiment; `official-trainer list` shows all")
-    parser.value("model_dir", "DIR", "where the run lives (default: runs/EXPERIMENT in the workspace)")
+    parser.group(WHICH_RUN)
+    parser.positional("name", "EXPERIMENT", "name of the experiment, see `official-trainer list`")
+    parser.value("experiment", "NAME", "the same as a flag")
+    parser.value("model_dir", "DIR", "directory of the run (default: runs/EXPERIMENT)")
     add_config_flags(parser)
-    parser.value("gin_file", "FILE", "gin bindings for functions of libraries; may be repeated", repeat=True)
-    parser.value("gin_params", "BINDINGS", "such as f.x=1, one a line, over the files; may be repeated", repeat=True)
-    parser.switch("quiet", "print warnings, errors and results only")
+    parser.group("Gin bindings")
+    parser.value("gin_file", "FILE", "file of gin bindings; may be repeated", repeat=True)
+    parser.value("gin_params", "BINDINGS", "such as f.x=1, wins over the files; may be repeated", repeat=True)
+    parser.output_group()
+    parser.switch("quiet", "print only warnings, errors and results")
 
 
 def add_config_flags(parser: Parser) -> None:
     """Declares the flags that change a configuration, by precedence; the last one wins."""
-    parser.value("config_file", "FILE", "YAML over the experiment's values; may be repeated", repeat=True)
-    parser.value("tpu", "ADDRESS", "sets runtime.tpu")
-    parser.value("tf_data_service", "ADDRESS", "training data comes through the tf.data service at grpc://HOST:PORT")
-    parser.value(
-        "params_override",
-        "VALUES",
-        "a.b=1,c=[1,2], or YAML, or a YAML file, over the files; may be repeated",
-        repeat=True,
+    parser.group(
+        "Configuration values",
+        "--set wins over --params_override, and that over --config_file. PATH=VALUE and --PATH=VALUE are short for "
+        "--set=PATH=VALUE.",
     )
-    parser.switch("enable_async_checkpointing", "sets trainer.async_checkpoint to false", default=True)
-    parser.value("set", "PATH=VALUE", "one value, over all the others; may be repeated", repeat=True)
-    parser.note("PATH=VALUE and --PATH=VALUE are short for --set PATH=VALUE.")
+    parser.value("config_file", "FILE", "YAML file of values; may be repeated", repeat=True)
+    parser.value("tpu", "ADDRESS", "sets runtime.tpu")
+    parser.value("tf_data_service", "ADDRESS", "read training data from the tf.data service at grpc://HOST:PORT")
+    parser.value("params_override", "VALUES", "a.b=1,c=[1,2], YAML or a YAML file; may be repeated", repeat=True)
+    parser.switch(
+        "enable_async_checkpointing", "save while training waits; sets trainer.async_checkpoint=false", default=True
+    )
+    parser.value("set", "PATH=VALUE", "one value; may be repeated", repeat=True)
 
 
 def changes_config(arguments: argparse.Namespace) -> bool:
@@ -58,6 +65,7 @@ def add_mode_flag(parser: Parser, offered: Iterable[str] | None = None) -> None:
     """Declares `--mode`, with the offered modes in its help; None offers all."""
     from official_trainer.config import modes
 
+    parser.group(WHICH_RUN)
     parser.value("mode", "MODE", f"one of {', '.join(offered or modes.MODES)} (default: {modes.DEFAULT_MODE})")
 
 
@@ -70,13 +78,32 @@ def read_mode(arguments: argparse.Namespace) -> str:
     from official_trainer.config import modes
 
     mode = modes.DEFAULT_MODE if arguments.mode is None else arguments.mode
-    modes.check(mode)
+    try:
+        modes.check(mode)
+    except modes.ModeError as error:
+        near = nearest(mode, modes.MODES) or [each for each in modes.MODES if mode and mode.startswith(each)]
+        if not near:
+            raise
+        raise modes.ModeError(f"{error}\ntry: {_with_mode(arguments, mode, near[0])}") from error
     return mode
+
+
+def _with_mode(arguments: argparse.Namespace, wrong: str, right: str) -> str:
+    """Returns the command with the right mode, or the flag alone if the mode is not a word of it (in a flag file)."""
+    words = called(arguments)
+    spelled = {wrong: right, f"--mode={wrong}": f"--mode={right}", f"-mode={wrong}": f"--mode={right}"}
+    return shlex.join(spelled.get(word, word) for word in words) if spelled.keys() & set(words) else f"--mode={right}"
+
+
+def called(arguments: argparse.Namespace) -> list[str]:
+    """Returns the words of the command as it is typed."""
+    words: list[str] = getattr(arguments, "argv", [])
+    return ["python", *words] if words[:1] == ["train.py"] else words
 
 
 def add_checkpoint_flag(parser: Parser) -> None:
     """Declares `--checkpoint`."""
-    parser.value("checkpoint", "WHICH", "`latest`, `best` or a step (default: latest)")
+    parser.value("checkpoint", "WHICH", "latest, best or the number of a step (default: latest)")
 
 
 def read_checkpoint(arguments: argparse.Namespace) -> str:
@@ -119,10 +146,10 @@ def add_prediction_flags(parser: Parser) -> None:
     """Declares the flags of predictions."""
     from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS
 
-    parser.value("output", "DIR", "where predictions go (default: predictions in the run directory)")
-    parser.value("format", "FORMAT", f"of predictions, one of {', '.join(FORMATS)} (default: {FORMATS[0]})")
-    parser.value("data", "SECTION", f"whose examples, one of {', '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})")
-    parser.value("shard_size", "ROWS", "predictions in a file (default: as many as make about 32 MiB)")
+    parser.value("output", "DIR", "directory of the files (default: predictions/ in the run directory)")
+    parser.value("format", "FORMAT", f"one of {', '.join(FORMATS)} (default: {FORMATS[0]})")
+    parser.value("data", "SECTION", f"data to read: {' or '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})")
+    parser.value("shard_size", "ROWS", "predictions in one file (default: about 32 MiB)")
 
 
 def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:

@@ -1,4 +1,6 @@
-"""Start a new workspace with one complete example.
+"""Write a new workspace with one example experiment.
+
+No file is overwritten.
 
 Owns: `init`: copies `template/` without ever overwriting a file. `template/launch` is a link to the repository's
 `launch/`, so the profiles exist once; a wheel contains them as files.
@@ -15,6 +17,8 @@ from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 
 USAGE = "DIR"
+EXAMPLES = (("official-trainer init ~/my_workspace", "write a workspace to a folder, and say what to do in it"),)
+NEXT = ("official-trainer list", "what can be run, once you are in the folder")
 
 _RENAMED = {"gitignore": ".gitignore"}  # under its own name, it would apply to this repository and to the wheel
 _LEFT_OUT = ("__pycache__", "examples")  # the examples are rendered for the repository's experiment
@@ -23,7 +27,8 @@ _REPOSITORY_EXPERIMENT, _EXPERIMENT = "digits_cnn", "my_experiment"
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the argument of `init`."""
-    parser.positional("directory", "DIR", "the new workspace; may exist as long as no file of it is in the way")
+    parser.group("Workspace")
+    parser.positional("directory", "DIR", "folder of the new workspace; may exist")
 
 
 def run(arguments: argparse.Namespace) -> int:

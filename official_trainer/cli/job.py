@@ -1,4 +1,6 @@
-"""Manage submitted jobs: status, logs, cancel, resume, supervise, list.
+"""Manage the jobs that `launch TARGET --submit` has submitted.
+
+Each action runs the engine's own command, such as squeue or kubectl.
 
 Owns: `job`, on the records that `launch TARGET --submit` has written to launches/.
 Does not own: the commands of the engines (`launch/`), submitting (`submit.py`).
@@ -21,16 +23,27 @@ from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import Host, Target
 
-USAGE = "status|logs|cancel|resume|supervise NAME [--follow], or: official-trainer job list"
+USAGE = "ACTION [NAME] [--follow]"
+EXAMPLES = (
+    ("official-trainer job list", "the jobs that were submitted from this workspace"),
+    ("official-trainer job status digits-cnn-1a2b3c4d", "the state of one; the beginning of its name is enough"),
+    ("official-trainer job logs digits-cnn-1a2b3c4d --follow", "its output, until Ctrl-C"),
+    ("official-trainer job cancel digits-cnn-1a2b3c4d", "end it"),
+    ("official-trainer job resume digits-cnn-1a2b3c4d", "submit it again; it continues from its checkpoint"),
+    ("official-trainer job supervise digits-cnn-1a2b3c4d", "replace a Cloud TPU slice that is taken away"),
+)
+NEXT = ("official-trainer eval --model_dir=runs/digits", "evaluate the run")
 
 _INTERRUPTED = 130
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the action and the job."""
-    parser.positional("action", "ACTION", f"one of {', '.join(_ACTIONS)}, list")
-    parser.positional("name", "NAME", "of the job, as `launch` and `job list` print it, or its beginning")
-    parser.switch("follow", "logs: continue until Ctrl-C")
+    parser.group("Action and job")
+    parser.positional("action", "ACTION", f"one of list, {', '.join(_ACTIONS)}")
+    parser.positional("name", "NAME", "name of the job, or its beginning; see `job list`")
+    parser.output_group()
+    parser.switch("follow", "`job logs`: continue until Ctrl-C")
 
 
 def run(arguments: argparse.Namespace) -> int:

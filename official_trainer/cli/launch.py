@@ -1,4 +1,6 @@
-"""Start the processes of a run on this machine, or hand them to Slurm and other engines.
+"""Run an experiment in several processes, here or on a cluster.
+
+The target `local` starts them on this machine. For another target the job is shown, and with --submit it is submitted.
 
 Owns: `launch` and its flags; a job on this machine, and the message about its end.
 Does not own: how flags become a job (`job_spec.py`), jobs of engines (`submit.py`), the processes (`launch/local/`).
@@ -13,12 +15,13 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, job_spec, terminal, train
 from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, nearest
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile
@@ -28,6 +31,17 @@ if TYPE_CHECKING:
 USAGE = (
     "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] --experiment=NAME [flags of train] [PATH=VALUE …]"
 )
+EXAMPLES = (
+    ("official-trainer launch local --workers=2 -- --experiment=digits_cnn", "two workers on this machine"),
+    ("official-trainer launch local --workers=2 --dry_run -- digits_cnn", "print their commands only"),
+    ("official-trainer launch slurm --profile=launch/slurm.yaml -- digits_cnn", "show a job for Slurm"),
+    ("official-trainer launch slurm --profile=launch/slurm.yaml --submit -- digits_cnn", "submit it"),
+    ("official-trainer launch kubernetes --profile=launch/kubernetes.yaml -- digits_cnn", "show a JobSet"),
+    ("official-trainer launch skypilot --profile=launch/skypilot.yaml -- digits_cnn", "show a task for SkyPilot"),
+    ("official-trainer launch tpu --profile=launch/tpu.yaml -- digits_cnn", "show a job for a Cloud TPU slice"),
+    ("official-trainer launch vertex --profile=launch/vertex.yaml -- digits_cnn", "show a job for Vertex AI"),
+)
+NEXT = ("official-trainer job list", "the jobs that were submitted")
 
 LOCAL = "local"
 _COLOURS: tuple[terminal.Colour, ...] = ("cyan", "magenta", "green", "yellow", "blue")
@@ -36,19 +50,25 @@ _NOT_HERE = ("name", "resources", "ps_resources")
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares where the job runs, how many processes it has, and the flags of `train`."""
-    parser.positional("target", "TARGET", "where: `local` (processes on this machine) or an engine")
-    parser.value("profile", "FILE", "YAML with the job's settings; the flags up to --max_restarts override it")
+    from official_trainer.launch import targets
+
+    parser.group("Target of the job")
+    parser.positional("target", "TARGET", f"one of {', '.join((LOCAL, *targets.names()))}")
+    parser.value("profile", "FILE", "YAML file of the job's settings; see launch/*.yaml")
+    parser.group("Processes of the job, over the profile")
     parser.value("workers", "N", "workers that train together (default: 1)")
-    parser.switch("chief", "add a process that leads the workers; without it worker 0 leads", default=None)
-    parser.value("ps", "N", "parameter servers; a chief is added, which the workers then serve")
+    parser.switch("chief", "add a process that leads the workers (default: worker 0 leads)", default=None)
+    parser.value("ps", "N", "parameter servers; a chief is added, which the workers serve")
     parser.switch("evaluator", "add a process that evaluates; the others get --mode=train", default=None)
-    parser.value("max_restarts", "N", "the most restarts; local: with --supervise")
-    parser.switch("submit", "hand the job to the engine; without it the job is only shown")
-    parser.switch("dry_run", "local: print the processes and start none")
-    parser.switch("supervise", "local: restart what ends with exit code 75 or 143")
-    parser.switch("spawn", "local: start each process from scratch instead of forking one that has TensorFlow")
-    parser.value("data_workers", "N", "local: add a tf.data service with N processes that prepare batches")
-    parser.value("log_dir", "DIR", "local: write the output of each process to a file in DIR")
+    parser.value("max_restarts", "N", "the most restarts; `launch local`: with --supervise")
+    parser.group("Only with the other targets than local")
+    parser.switch("submit", "submit the job (default: only show it)")
+    parser.group("Only with `launch local`")
+    parser.switch("dry_run", "print the commands of the processes and start none")
+    parser.switch("supervise", "restart the job after exit code 75 or 143")
+    parser.switch("spawn", "start each process afresh (default: fork one that has imported TensorFlow)")
+    parser.value("data_workers", "N", "add a tf.data service with N data workers")
+    parser.value("log_dir", "DIR", "write the output of each process to a file there")
     parser.accept_command()
     train.add_flags(parser, job_spec.MODES)
 
@@ -59,14 +79,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     known = (LOCAL, *targets.names())
     if arguments.target not in known:
-        near = did_you_mean(arguments.target, known) if arguments.target else ""
-        given = arguments.target or "nothing"
-        raise UsageError(f"launch where? expected one of {', '.join(known)}, not {given}{near}")
+        raise UsageError(_no_such_target(arguments.target, known))
     if arguments.target == LOCAL:
         return _run_here(arguments)
     from official_trainer.cli import submit
 
     return submit.run(arguments, targets.get(arguments.target))
+
+
+def _no_such_target(target: str | None, known: Sequence[str]) -> str:
+    near = nearest(target or "", known) or [LOCAL]
+    given = f", not {target}{did_you_mean(target, known)}" if target else ""
+    return f"launch TARGET: expected one of {', '.join(known)}{given}\ntry: official-trainer launch {near[0]} --help"
 
 
 def _run_here(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""List the experiments of the workspace, and those of Model Garden.
+"""List the experiments of the workspace and of Model Garden.
+
+Each line has the name, what the experiment is, and its file or module.
 
 Owns: `list`.
 Does not own: finding them (`tasks/registry.py`, `garden/index.py`).
@@ -18,10 +20,16 @@ if TYPE_CHECKING:
     from official_trainer.tasks.registry import Experiment
 
 USAGE = "[--json]"
+EXAMPLES = (
+    ("official-trainer list", "names to give to the other verbs"),
+    ("official-trainer list --json", "the same for a program, with paths and lines"),
+)
+NEXT = ("official-trainer show digits_cnn", "the values of an experiment")
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `list`."""
+    parser.output_group()
     parser.switch("json", "print JSON")
 
 

@@ -8,15 +8,17 @@ Does not own: the flags (`flags.py` and each verb).
 from __future__ import annotations
 
 import argparse
-import functools
+import dataclasses
 import os
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
+from official_trainer.cli import help_text
 from official_trainer.errors import ExitCode, UserError, nearest
 
-_HELP_COLUMN = 32  # wide enough for the longest flag
+_OUTPUT = "Output and help"
 _FLAG = re.compile(r"--?[A-Za-z]")
 _OVERRIDE = re.compile(r"~|[^-/=][^/=]*=")
 _SWITCH_VALUES = {
@@ -42,9 +44,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, *, usage: str, description: str) -> None:
         super().__init__(
             prog,
-            usage=f"{prog} {usage}",
+            usage=help_text.wrap_usage(prog, usage),
             description=description,
-            formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=_HELP_COLUMN),
+            formatter_class=help_text.Formatter,
             add_help=False,
             allow_abbrev=False,
         )
@@ -53,18 +55,42 @@ class Parser(argparse.ArgumentParser):
         self._value_names: list[str] = []
         self._switch_names: list[str] = []
         self._position_names: list[str] = []
-        self.switch("help", "show this text and exit")
+        self._groups: dict[str, argparse._ArgumentGroup] = {}
+        self._group: argparse._ActionsContainer
+        self.output_group()
+        self.switch("help", "show this text and exit (also -h)")
+        self._group = self
+
+    def group(self, title: str, note: str | None = None) -> None:
+        """Puts the flags that are declared from here on below a title; a title may come again.
+
+        Args:
+          title: says what the flags are for.
+          note: a sentence below the title.
+        """
+        if title not in self._groups:
+            self._groups[title] = self.add_argument_group(title, note)
+        self._group = self._groups[title]
+
+    def output_group(self) -> None:
+        """Puts the flags that are declared from here on below the last title, that of what is printed."""
+        self.group(_OUTPUT)
+
+    def format_help(self) -> str:
+        """Returns usage, description and flags; the group of `--help` is the last, although it is declared first."""
+        self._action_groups.sort(key=lambda group: group.title == _OUTPUT)
+        return super().format_help()
 
     def value(self, name: str, metavar: str, help: str, *, repeat: bool = False) -> None:
         """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`."""
         self._value_names.append(name)
-        self.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
+        self._group.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
 
     def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
         """Declares `--name` and `--noname`; the help shows the one that changes the default."""
         self._switch_names.append(name)
         flag = f"--no{name}" if default else f"--{name}"
-        self.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
+        self._group.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
 
     def note(self, text: str) -> None:
         """Adds a sentence below the flags of the help."""
@@ -77,7 +103,7 @@ class Parser(argparse.ArgumentParser):
     def positional(self, name: str, metavar: str, help: str) -> None:
         """Declares a positional argument, None by default."""
         self._position_names.append(name)
-        self.add_argument(name, metavar=metavar, nargs="?", help=help)
+        self._group.add_argument(name, metavar=metavar, nargs="?", help=help)
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Reads `argv`.
@@ -175,7 +201,7 @@ class _Words:
         elif self._takes_overrides and "." in spelled:
             self.values.append(("set", f"{spelled}={self._value(spelled, value, rest)}"))
         else:
-            self._unknown.append((name, self._unknown_flag(spelled, name)))
+            self._unknown.append((name, self._unknown_flag(spelled, name, value)))
 
     def _value(self, name: str, value: str | None, rest: deque[str]) -> str:
         if value is not None:
@@ -190,9 +216,12 @@ class _Words:
             self.problems.append(f"--{name}={value}: expected true or false")
         self.switches[name] = _SWITCH_VALUES.get(value.lower(), False)
 
-    def _unknown_flag(self, spelled: str, name: str) -> str:
-        hint = f": {_NOT_NEEDED[name]}" if name in _NOT_NEEDED else self._nearest_flag(name)
-        return f"unknown flag --{spelled}{hint}"
+    def _unknown_flag(self, spelled: str, name: str, value: str | None) -> str:
+        if name in _NOT_NEEDED:
+            return f"unknown flag --{spelled}: {_NOT_NEEDED[name]}"
+        if self._takes_overrides and (path := _field_path(name)):
+            return f"unknown flag --{spelled}; the field of this name is set with {path}={value or 'VALUE'}"
+        return f"unknown flag --{spelled}{self._nearest_flag(name)}"
 
     def unexpected(self, word: str) -> str:
         """Returns the problem of a positional argument too many, which may be a flag without its dashes."""
@@ -207,6 +236,20 @@ def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> st
     """Returns `; did you mean …?` with the options nearest to `word`, or an empty text without one."""
     near = [prefix + option for option in nearest(word, options)]
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _field_path(name: str) -> str:
+    """Returns the path of a field that every experiment has, such as `trainer.train_steps`; empty if there is none."""
+    try:
+        from official_trainer.config import DataConfig, RuntimeConfig, TrainerConfig
+    except ImportError:  # `doctor` says what to install
+        return ""
+
+    def names(section: type[Any]) -> set[str]:
+        return {field.name for field in dataclasses.fields(section)}
+
+    sections = {"trainer": TrainerConfig, "runtime": RuntimeConfig, "task.train_data": DataConfig}
+    return next((f"{path}.{name}" for path, section in sections.items() if name in names(section)), "")
 
 
 def _names(text: str) -> set[str]:

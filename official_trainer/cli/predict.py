@@ -1,4 +1,6 @@
-"""Write a checkpoint's predictions for all examples to files; after a kill, the same command continues.
+"""Write the outputs of a checkpoint for all examples to files.
+
+Stopped or killed, the same command continues. Without an experiment, --model_dir predicts as it was configured.
 
 Owns: `predict`.
 Does not own: the predictions (`runs/predict.py`).
@@ -11,14 +13,25 @@ import argparse
 from official_trainer.cli import flags, target, train
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output=DIR] [flags] [PATH=VALUE …]"
+EXAMPLES = (
+    (
+        "official-trainer predict --model_dir=runs/digits --format=jsonl",
+        "outputs of the newest checkpoint as JSON lines",
+    ),
+    (
+        "official-trainer predict --model_dir=runs/digits --checkpoint=best --output=out",
+        "those of the best one, to another directory",
+    ),
+)
+NEXT = ("official-trainer export --model_dir=runs/digits", "export the model")
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `predict`."""
     flags.add_run_flags(parser)
+    parser.group("Checkpoint and output files")
     flags.add_checkpoint_flag(parser)
     flags.add_prediction_flags(parser)
-    parser.note("With --model_dir and no experiment, the run there predicts as it was configured.")
 
 
 def run(arguments: argparse.Namespace) -> int:

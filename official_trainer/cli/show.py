@@ -1,4 +1,6 @@
-"""Show the configuration of an experiment or a run, and who set each value.
+"""Show the values of an experiment or a run, and who set each.
+
+Values that the flags change are shown as `train` would use them.
 
 Owns: `show`.
 Does not own: resolving, dumping and explaining (`config/`).
@@ -19,14 +21,23 @@ if TYPE_CHECKING:
     from official_trainer.config import Resolved
 
 USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH] [--json] [flags] [PATH=VALUE …]"
+EXAMPLES = (
+    ("official-trainer show digits_cnn", "every value, and who set it"),
+    ("official-trainer show digits_cnn --explain=trainer.train_steps", "one field: meaning, allowed values, origin"),
+    ("official-trainer show digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),
+    ("official-trainer show runs/digits", "the values that a run used"),
+)
+NEXT = ("official-trainer check digits_cnn", "try the experiment")
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `show`."""
-    parser.positional("name", "EXPERIMENT", "an experiment, or the directory of a run")
-    parser.value("experiment", "NAME", "the experiment, as in `train`")
+    parser.group("Experiment or run")
+    parser.positional("name", "EXPERIMENT", "name of an experiment, or the directory of a run")
+    parser.value("experiment", "NAME", "name of an experiment, as in `train`")
     flags.add_config_flags(parser)
     flags.add_idle_gin_flags(parser)
+    parser.output_group()
     parser.value("explain", "PATH", "show one field: type, allowed values, who set it, what it was before")
     parser.switch("json", "print JSON, with the origin of each value")
 

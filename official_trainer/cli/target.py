@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer import files
-from official_trainer.cli import terminal
+from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
@@ -52,8 +53,10 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
       UsageError: neither names an experiment.
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
-    if arguments.experiment or arguments.name or not arguments.model_dir:
+    if arguments.experiment or arguments.name or arguments.model_dir == "":
         return from_flags(arguments)
+    if not arguments.model_dir:
+        raise UsageError(_none_named(arguments, "name a run or an experiment: --model_dir=DIR or --experiment=NAME"))
     model_dir = os.path.expanduser(arguments.model_dir)
     experiment = recorded_experiment(model_dir)
     return Target(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir, _gin(arguments))
@@ -69,11 +72,19 @@ def named_experiment(arguments: argparse.Namespace) -> str:
         raise UsageError(_one_too_many(arguments))
     if arguments.experiment or arguments.name:
         return str(arguments.experiment or arguments.name)
+    raise UsageError(_none_named(arguments, "name the experiment: --experiment=NAME"))
+
+
+def _none_named(arguments: argparse.Namespace, what: str) -> str:
+    """Returns the message for a command without an experiment: those there are, and the command with one of them."""
     from official_trainer.tasks import registry
 
     place = workspace(arguments)
-    names = ", ".join(registry.experiments(place)) if place else f"none here; {NEW_WORKSPACE}"
-    raise UsageError(f"name the experiment: --experiment=NAME\nexperiments: {names}")
+    names = list(registry.experiments(place)) if place else []
+    if not names:
+        return f"{what}\nexperiments: none here; {NEW_WORKSPACE}"
+    command = shlex.join([*flags.called(arguments), f"--experiment={names[0]}"])
+    return f"{what}\nexperiments: {', '.join(names)}\ntry: {command}"
 
 
 def _one_too_many(arguments: argparse.Namespace) -> str:

@@ -1,4 +1,6 @@
-"""Train an experiment, evaluate it and keep its checkpoints: Model Garden's train.py.
+"""Train an experiment; the same command continues a stopped run.
+
+By default it also evaluates. It takes the flags of Model Garden's train.py.
 
 Owns: `train`, and the function that `train.py` calls.
 Does not own: the run (`runs/run.py`).
@@ -15,7 +17,17 @@ from official_trainer.cli import flags, target
 from official_trainer.config import modes
 from official_trainer.stopping import StopRequest
 
-USAGE = "--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE …]"
+EXAMPLES = (
+    (
+        "official-trainer train --experiment=digits_cnn --model_dir=runs/digits",
+        "train and evaluate in runs/digits; given again, continue there",
+    ),
+    ("official-trainer train --experiment=digits_cnn trainer.train_steps=500", "with another value"),
+    ("official-trainer train digits_mlp --config_file=configs/digits_mlp.yaml", "with the values of a file"),
+    ("official-trainer train digits_mlp --mode=train --model_dir=runs/mlp", "without evaluation"),
+)
+NEXT = ("official-trainer eval --model_dir=runs/digits", "evaluate a checkpoint")
 
 
 def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int:
@@ -36,11 +48,11 @@ def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) 
     """Declares the flags of Model Garden's train.py."""
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser, offered_modes)
-    parser.switch("allow_config_change", "continue a run with another config than that of its checkpoint")
+    parser.switch("allow_config_change", "continue a run with other values than its checkpoint was saved with")
     if "predict" in offered_modes:
+        parser.group("Only with --mode=predict")
         flags.add_checkpoint_flag(parser)
         flags.add_prediction_flags(parser)
-        parser.note("Those from --checkpoint on are for --mode=predict.")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -33,8 +33,9 @@ def process(*argv, cwd):
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["--help"], 0, "verbs:"),
-        (["train", "--help"], 0, "--params_override VALUES"),
+        (["--help"], 0, "Start with these, in this order:"),
+        (["help", "train"], 0, "--params_override=VALUES"),
+        (["train", "--help"], 0, "--params_override=VALUES"),
         (["list"], 0, "my_experiment  Three grape varieties"),
         (["show", "my_experiment"], 0, "train_steps: 200"),
         (["show", "my_experiment", "--explain=trainer.train_steps"], 0, "global step at which training ends"),
@@ -51,6 +52,9 @@ def process(*argv, cwd):
             "did you mean 'mirrored'?",
         ),
         (["trian"], 2, "no such verb: trian; did you mean train?"),
+        (["my_experiment"], 2, "try: official-trainer train my_experiment"),
+        (["train"], 2, "try: official-trainer train --experiment=my_experiment"),
+        (["train", "--train_steps=9"], 2, "the field of this name is set with trainer.train_steps=9"),
     ],
 )
 def test_answers_without_tensorflow(argv, code, said, workspace):
@@ -87,7 +91,7 @@ def test_train_py(workspace, tmp_path):
         "error: unknown experiment 'x'; allowed: my_experiment\n",
     )
     code, out, _ = process("train.py", "--help", cwd=workspace)
-    assert (code, out.splitlines()[0].split()[:2]) == (0, ["usage:", "train.py"])
+    assert (code, out.splitlines()[0].split()[:3]) == (0, ["usage:", "python", "train.py"])
 
 
 def test_train_py_of_this_repository(tmp_path):

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -28,7 +29,7 @@ def ends_with(monkeypatch, error):
     return cli.main(["list"])
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["help"], ["--helpfull"]])
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["help"], ["--helpfull"], ["help", "--help"]])
 def test_help_lists_every_verb_with_a_line(argv, capsys):
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
@@ -46,13 +47,17 @@ def test_verbs_are_the_modules_that_declare_flags():
 
 def test_a_new_file_is_a_new_verb(monkeypatch, tmp_path, capsys):
     (tmp_path / "hello.py").write_text(
-        '"""Say hello."""\nUSAGE = ""\n\ndef add_flags(parser):\n    parser.positional("who", "WHO", "whom")\n\n'
+        '"""Say hello."""\nUSAGE = "WHO"\nEXAMPLES = (("official-trainer hello world", "greet"),)\n'
+        'NEXT = ("official-trainer list", "list")\n\n'
+        'def add_flags(parser):\n    parser.positional("who", "WHO", "whom")\n\n'
         'def run(arguments):\n    print("hello", arguments.who)\n    return 7\n'
     )
     monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
     monkeypatch.setattr(dispatch, "__file__", str(tmp_path / "dispatch.py"))
     assert cli.main(["hello", "world"]) == 7
     assert capsys.readouterr().out == "hello world\n"
+    assert cli.main(["hello", "--help"]) == 0
+    assert "  official-trainer hello world\n" in capsys.readouterr().out
     sys.modules.pop("official_trainer.cli.hello")
 
 
@@ -71,10 +76,51 @@ def test_no_verb(capsys):
 
 
 def test_unknown_verb(capsys):
-    """N7: nearest match and the list."""
-    assert cli.main(["trian"]) == 2
+    """N7: nearest match, the list, and the command that is meant."""
+    assert cli.main(["trian", "--experiment=digits"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: no such verb: trian; did you mean train?\nverbs: check, ")
+    assert err.endswith("\ntry: official-trainer train --experiment=digits\n")
+
+
+def test_a_verb_like_no_other(workspace, capsys):
+    assert cli.main(["wxyz"]) == 2
+    verb, known, command = capsys.readouterr().err.splitlines()
+    assert (verb, command) == ("error: no such verb: wxyz", "try: official-trainer --help")
+    assert known == f"verbs: {', '.join(dispatch.verbs())}"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_experiment", "error: my_experiment is an experiment; name a verb before it\n"),
+        ("my_experimnt", "error: no such verb: my_experimnt; did you mean the experiment my_experiment?\n"),
+    ],
+)
+def test_an_experiment_in_place_of_a_verb(name, said, workspace, capsys):
+    """N7: the command that trains it."""
+    assert cli.main([name, "runtime.seed=1"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(said + "verbs: ")
+    assert err.endswith("\ntry: official-trainer train my_experiment runtime.seed=1\n")
+
+
+def test_a_verb_that_does_not_exist_where_nothing_can_be_imported(workspace, monkeypatch, capsys):
+    """A broken installation does not hide the message; `doctor` explains the installation."""
+    monkeypatch.setitem(sys.modules, "official_trainer.tasks", None)
+    assert cli.main(["my_experiment"]) == 2
+    assert capsys.readouterr().err.startswith("error: no such verb: my_experiment\nverbs: ")
+
+
+def test_help_with_a_verb(capsys):
+    """N7: `help train` is `train --help`; of a wrong verb it says so."""
+    assert cli.main(["train", "-h"]) == 0
+    expected = capsys.readouterr().out
+    assert expected.startswith("usage: official-trainer train ")
+    assert cli.main(["help", "train"]) == 0
+    assert capsys.readouterr().out == expected
+    assert cli.main(["help", "trian"]) == 2
+    assert capsys.readouterr().err.endswith("\ntry: official-trainer train --help\n")
 
 
 @pytest.mark.parametrize("name", ["flags", "dispatch", "__init__", "../train"])
@@ -89,9 +135,18 @@ def test_flags_before_a_verb(capsys):
 
 
 def test_version(capsys, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
+    monkeypatch.setattr("importlib.metadata.version", {"official-trainer": "1.2.3"}.get)
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == "official-trainer 1.2.3\n"
+
+
+def test_version_of_a_checkout_that_is_not_installed(capsys, monkeypatch):
+    def version(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    assert cli.main(["--version"]) == 0
+    assert "not installed; `pip install -e .` installs it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("code", [ExitCode.CONFIG, ExitCode.DATA, ExitCode.NON_FINITE, ExitCode.RETRY])

@@ -1,7 +1,10 @@
 """T20: the flags of Model Garden's driver, in every spelling that absl accepts."""
 
+import re
+
 import pytest
 
+from official_trainer import cli
 from official_trainer.cli import flags
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
@@ -196,6 +199,25 @@ def test_unknown_flags_name_the_nearest_and_all_are_reported():
     ]
 
 
+@pytest.mark.parametrize(
+    ("flag", "override"),
+    [
+        ("--train_steps=500", "trainer.train_steps=500"),
+        ("--num-gpus=2", "runtime.num_gpus=2"),
+        ("--global_batch_size", "task.train_data.global_batch_size=VALUE"),
+    ],
+)
+def test_a_flag_with_the_name_of_a_field(flag, override):
+    """N7: says how the field is set."""
+    with pytest.raises(UsageError, match=re.escape(f"; the field of this name is set with {override}\n")):
+        read("--experiment=digits", flag)
+
+
+def test_a_verb_without_overrides_names_no_field():
+    with pytest.raises(UsageError, match=r"^unknown flag --train_steps\n"):
+        read("--train_steps=500", overrides=False)
+
+
 def test_no_abbreviations():
     with pytest.raises(UsageError, match="unknown flag --exp"):
         read("--exp=digits")
@@ -249,10 +271,10 @@ def test_help_wins_over_mistakes(flag):
 def test_help_shows_flags_and_defaults():
     text = " ".join(parser().format_help().split())
     assert "usage: train.py [flags]" in text
-    assert "--params_override VALUES" in text
+    assert "--params_override=VALUES" in text
     assert "(default: train_and_eval)" in text
-    assert "--gin_file FILE" in text
-    assert "--gin_params BINDINGS" in text
+    assert "--gin_file=FILE" in text
+    assert "--gin_params=BINDINGS" in text
     assert "--nodevices" in parser(overrides=False).format_help()
 
 
@@ -273,6 +295,29 @@ def test_unknown_mode():
     ) as error:
         flags.read_mode(read("--mode=train_and_evl"))
     assert all(mode in str(error.value) for mode in modes.MODES)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["train", "x", "--mode=evaluate"], "official-trainer train x --mode=eval"),
+        (["train", "x", "-mode=evaluate"], "official-trainer train x --mode=eval"),
+        (["train", "--mode", "trian", "x"], "official-trainer train --mode train x"),
+        (["train", "x", "--flagfile=mode.txt"], "--mode=eval"),
+    ],
+)
+def test_an_unknown_mode_names_the_command_that_is_meant(words, command, tmp_path, monkeypatch, capsys):
+    """T10, N7: with the nearest mode in the place of the wrong one; the flag alone if a file has it."""
+    (tmp_path / "mode.txt").write_text("--mode=evaluate\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [f"modes: {', '.join(modes.MODES)}", f"try: {command}"]
+
+
+def test_a_mode_like_no_other_names_all(capsys):
+    assert cli.main(["train", "x", "--mode=zzz"]) == 2
+    said = f"error: --mode=zzz: no such mode\nmodes: {', '.join(modes.MODES)}\n"
+    assert capsys.readouterr().err == said
 
 
 def test_gin_flags_keep_their_lines_and_their_order():

@@ -33,8 +33,9 @@ def refused(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["lcal", "digits_cnn"], "launch where? expected one of local, "),
-        (["--workers=2"], ", not nothing"),
+        (["lcal", "digits_cnn"], "error: launch TARGET: expected one of local, kubernetes, "),
+        (["lcal", "digits_cnn"], ", not lcal; did you mean local?\ntry: official-trainer launch local --help\n"),
+        (["--workers=2"], ", vertex\ntry: official-trainer launch local --help\n"),
         (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
         (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
         (["local", "--workers=two", "digits_cnn"], "--workers: workers: must be an integer, got 'two'"),

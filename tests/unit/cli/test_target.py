@@ -35,3 +35,21 @@ def test_a_run_that_does_not_say_what_it_is(content, reason, engine, workspace, 
         (workspace / "run" / "run.json").write_text(content)
     assert cli.main(["export", "--model_dir=run"]) == 2
     assert f"error: {reason}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["eval", "export", "predict"])
+def test_neither_a_run_nor_an_experiment(verb, engine, workspace, capsys):
+    """N7: both are offered, and a command that can be given."""
+    assert cli.main([verb, "--checkpoint=best"]) == 2
+    said = "error: name a run or an experiment: --model_dir=DIR or --experiment=NAME\nexperiments: my_experiment\n"
+    command = f"try: official-trainer {verb} --checkpoint=best --experiment=my_experiment\n"
+    assert capsys.readouterr().err == said + command
+    assert engine.calls == []
+
+
+def test_no_experiment_where_there_is_no_workspace(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "\nexperiments: none here; `official-trainer init DIR` writes a new workspace\n"
+    )

@@ -90,7 +90,8 @@ def test_train_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "error: name the experiment: --experiment=NAME\nexperiments: my_experiment\n"),
+        ([], "error: name the experiment: --experiment=NAME\nexperiments: my_experiment\ntry: official-trainer "),
+        (["--mode=train"], " --mode=train --experiment=my_experiment\n"),
         (["a", "--experiment=b"], "error: two experiments: a and --experiment=b; keep one\n"),
         (["my_experimnt"], "did you mean 'my_experiment'?"),
         (["my_experiment", "--model_dir="], "error: --model_dir is empty: is a variable not set?"),
@@ -139,3 +140,12 @@ def test_the_engine_is_called_as_it_is():
     inspect.signature(run.run).bind("e", None, mode="eval", model_dir="d", quiet=True, checkpoint="best", argv=[])
     inspect.signature(run.check).bind("e", None, mode="train", model_dir="d")
     inspect.signature(run.export).bind("e", None, model_dir="d", checkpoint="best", output_dir=None)
+
+
+def test_train_py_without_an_experiment(engine, workspace, capsys):
+    """T20, N7: the command to type next is that of the script."""
+    from official_trainer.cli import train
+
+    assert train.main(["--mode=train"], script=str(workspace / "train.py")) == 2
+    assert "\ntry: python train.py --mode=train --experiment=my_experiment\n" in capsys.readouterr().err
+    assert engine.calls == []

@@ -1,0 +1,109 @@
+"""What `--help` prints: the overview of all verbs, and the help of one.
+
+Owns: the order and the groups of the overview, the layout of a verb's help, 80 columns.
+Does not own: the texts. Each verb has its own, as `dispatch.py` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+import types
+from collections.abc import Mapping, Sequence
+
+from official_trainer.cli import terminal
+
+WIDTH = 80
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Start with these, in this order": ("init", "list", "show", "check", "train", "eval"),
+    "Use a trained model": ("predict", "export"),
+    "Use several processes or machines": ("launch", "job", "data-service"),
+    "Check this machine": ("doctor",),
+}
+"""The verbs of the overview; a verb that is missing here is shown below them."""
+
+_OTHERS = "Other verbs"
+_HELP_COLUMN = 28  # wide enough for most flags, so that most meanings fit on one line
+_MORE = (
+    ("official-trainer VERB --help", "flags, examples, and the command after it"),
+    ("official-trainer --version", "the version"),
+    ("docs/index.md in the repository", "quickstart, guides and reference"),
+)
+
+
+class Formatter(argparse.HelpFormatter):
+    """Argparse's layout, always 80 columns wide, with `--flag=VALUE` as in the examples."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_HELP_COLUMN, width=WIDTH)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        is_value = action.option_strings and action.nargs != 0
+        return f"{action.option_strings[0]}={action.metavar}" if is_value else super()._format_action_invocation(action)
+
+
+def wrap_usage(prog: str, usage: str) -> str:
+    """Returns the usage of a program in lines of at most 80 columns; what is in brackets stays together."""
+    lines, indent = [prog], " " * len("usage: ")
+    for part in re.findall(r"\[[^]]*]\S*|[^\s[]\S*", usage):
+        if len(f"{indent}{lines[-1]} {part}") > WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {part}"
+    return f"\n{indent}".join(lines)
+
+
+def description(module: types.ModuleType) -> str:
+    """Returns the description of a verb: its docstring up to `Owns:`."""
+    return " ".join((module.__doc__ or "").partition("Owns:")[0].split())
+
+
+def overview(lines: Mapping[str, str]) -> str:
+    """Returns the overview of all verbs.
+
+    Args:
+      lines: the help line of each verb.
+    """
+    listed = {verb for verbs in GROUPS.values() for verb in verbs}
+    groups = {**GROUPS, _OTHERS: tuple(verb for verb in lines if verb not in listed)}
+    width = max(map(len, lines))
+    text = ["usage: official-trainer VERB [flags]", ""]
+    text += textwrap.wrap(
+        "Trains, evaluates, checks and exports the experiments of a workspace "
+        "(the folder that holds experiments/) and of Model Garden.",
+        WIDTH,
+    )
+    for title, verbs in groups.items():
+        if shown := [f"  {verb:<{width}}  {lines[verb]}" for verb in verbs if verb in lines]:
+            text += ["", f"{title}:", *shown]
+    text += ["", "More:", *terminal.columns([(f"  {what}", why) for what, why in _MORE])]
+    return "\n".join(text)
+
+
+def verb_help(parser: argparse.ArgumentParser, module: types.ModuleType, arguments: argparse.Namespace) -> str:
+    """Returns the help of a verb: usage, description, flags, examples, and what is used after it.
+
+    Args:
+      parser: has the flags of the verb.
+      module: the verb.
+      arguments: what is given with `--help`; for a target of `launch`, or an action of `job`, its examples are shown.
+    """
+    first = getattr(arguments, "target", None) or getattr(arguments, "action", None)
+    examples: Sequence[tuple[str, str]] = module.EXAMPLES
+    about_first = [(command, why) for command, why in examples if first and command.split()[2:3] == [first]]
+    text = [parser.format_help().rstrip(), "", "Examples:"]
+    for command, why in about_first or examples:
+        text += [f"  # {why}", f"  {_wrap_command(_as_called(command, parser.prog))}"]
+    command, why = module.NEXT
+    return "\n".join([*text, "", f"Next: {command}  # {why}"])
+
+
+def _wrap_command(command: str) -> str:
+    """Returns a command in lines that a shell reads as one."""
+    lines = textwrap.wrap(command, WIDTH - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n  ".join(lines)
+
+
+def _as_called(command: str, prog: str) -> str:
+    """Returns a command as a script that replaces a verb is called."""
+    return re.sub(r"^official-trainer \S+", prog, command) if prog.endswith(".py") else command

@@ -1,0 +1,154 @@
+"""N7: what `--help` prints: the overview, and for every verb its flags, its examples and the verb after it."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from official_trainer import cli
+from official_trainer.cli import dispatch, flags, help_text, job_spec, launch, target
+from official_trainer.cli.parser import Parser
+from official_trainer.launch import targets
+from official_trainer.launch.profile import Profile
+from tests import ROOT
+
+VERBS = dispatch.verbs()
+ALL = pytest.mark.parametrize("verb", VERBS)
+EXAMPLES = [(verb, command) for verb, module in VERBS.items() for command, _ in (*module.EXAMPLES, module.NEXT)]
+
+
+def helped(capsys, *words):
+    assert cli.main([*words, "--help"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+def section(text, title):
+    """Returns the lines below a title, up to the next empty line."""
+    return re.split(rf"^{re.escape(title)}:\n", text, flags=re.MULTILINE)[1].partition("\n\n")[0].splitlines()
+
+
+def test_the_overview_starts_with_the_verbs_of_the_first_day(capsys):
+    """N7: in the order in which they are needed; then every other verb once, by group."""
+    text = helped(capsys)
+    first, *others = (section(text, title) for title in help_text.GROUPS)
+    assert [line.split()[0] for line in first] == ["init", "list", "show", "check", "train", "eval"]
+    listed = [line.split()[0] for lines in (first, *others) for line in lines]
+    assert sorted(listed) == sorted(VERBS)
+    assert max(map(len, text.splitlines())) <= help_text.WIDTH
+    assert "official-trainer VERB --help" in text
+
+
+def test_a_verb_without_a_group_is_in_the_overview_too():
+    text = help_text.overview({"train": "Train.", "hello": "Say hello."})
+    assert section(text, "Other verbs") == ["  hello  Say hello."]
+
+
+@ALL
+def test_help_of_a_verb_says_what_it_does_and_what_comes_next(verb, capsys):
+    """N7: usage, description, flags by purpose, examples with their purpose, the verb after it."""
+    module, text = VERBS[verb], helped(capsys, verb)
+    assert text.startswith(f"usage: official-trainer {verb} ")
+    assert help_text.description(module).startswith(dispatch.help_line(module))
+    assert help_text.description(module) in " ".join(text.split())
+    assert not re.search(r"^(options|positional arguments):", text, flags=re.MULTILINE)
+    assert section(text, "Output and help")[0].startswith("  --help ")
+    order = [text.index(f"\n{title}:") for title in ("Output and help", "Examples", "Next")]
+    assert order == sorted(order)
+    assert text.splitlines()[-1] == f"Next: {module.NEXT[0]}  # {module.NEXT[1]}"
+
+
+@ALL
+def test_help_of_a_verb_fits_80_columns(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    too_long = [line for line in helped(capsys, verb).splitlines() if len(line) > help_text.WIDTH]
+    assert not too_long
+
+
+@ALL
+def test_examples_of_a_verb_are_commands_of_it(verb, capsys):
+    """Each is shown below what it does, and can be pasted into a shell as it stands."""
+    shown = "\n".join(section(helped(capsys, verb), "Examples")).replace("\\\n", " ").splitlines()
+    examples = VERBS[verb].EXAMPLES
+    assert examples
+    assert shown[::2] == [f"  # {why}" for _, why in examples]
+    assert [shlex.split(line) for line in shown[1::2]] == [command.split() for command, _ in examples]
+    assert all(command.split()[:2] == ["official-trainer", verb] for command, _ in examples)
+
+
+@ALL
+def test_the_verb_after_a_verb_is_another_one(verb):
+    program, following, *_ = VERBS[verb].NEXT[0].split()
+    assert program == "official-trainer"
+    assert following in VERBS.keys() - {verb}
+
+
+@pytest.mark.parametrize(("verb", "command"), EXAMPLES, ids=[command for _, command in EXAMPLES])
+def test_examples_can_be_given(verb, command, monkeypatch):
+    """N7: in the workspace of this repository: flags, experiments, files and values are right."""
+    monkeypatch.chdir(ROOT)
+    verb, *rest = shlex.split(command)[1:]
+    parser = Parser(verb, usage="", description="")
+    VERBS[verb].add_flags(parser)
+    arguments = parser.read(rest)
+    arguments.home = None
+    if arguments.help:
+        return
+    if verb == "launch":
+        is_here = arguments.target == launch.LOCAL
+        profile = Profile() if is_here else targets.get(arguments.target).profile_class()
+        job_spec.read_mode(arguments, job_spec.read_profile(arguments, profile))
+    if verb in ("train", "check", "launch"):
+        flags.read_mode(arguments)
+    if verb in ("eval", "export", "predict"):
+        flags.read_checkpoint(arguments)
+    if verb == "predict":
+        flags.read_prediction(arguments)
+    name = getattr(arguments, "experiment", None) or (getattr(arguments, "name", None) if verb != "job" else None)
+    if name and "/" not in name:
+        assert target.resolve(name, arguments).experiment == name
+
+
+def test_help_of_all_verbs_needs_no_tensorflow():
+    """N7: one process for all; `--help` answers at once."""
+    program = """
+import sys
+from official_trainer import cli
+from official_trainer.cli import dispatch
+codes = [cli.main([verb, "--help"]) for verb in dispatch.verbs()] + [cli.main(["--help"])]
+heavy = {"tensorflow", "tf_keras", "keras", "numpy", "rich", "sklearn", "orbit"} & set(sys.modules)
+raise SystemExit(f"imported {heavy}" if heavy else max(codes))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [("launch", "slurm"), ("job", "logs")])
+def test_help_of_a_target_or_an_action_has_its_examples(words, capsys):
+    shown = [line for line in section(helped(capsys, *words), "Examples") if line.startswith("  official-trainer")]
+    assert shown
+    assert all(line.split()[1:3] == list(words) for line in shown)
+
+
+def test_help_of_an_unknown_target_has_all_examples(capsys):
+    assert len(section(helped(capsys, "launch", "slrm"), "Examples")) > 2 * len(targets.names())
+
+
+def test_help_of_train_py_names_train_py(capsys):
+    """T20: the script stands in its own usage and examples."""
+    assert cli.main(["train", "--help"], prog="train.py") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: python train.py ")
+    commands = [line for line in section(text, "Examples") if not line.startswith("  #")]
+    assert all(line.startswith("  python train.py --experiment=") for line in commands[:2])
+    assert "official-trainer train" not in text
+
+
+def test_usage_breaks_between_arguments():
+    usage = help_text.wrap_usage("program", "NAME [flags of train] " + "[--long=VALUE …] " * 5)
+    assert usage.splitlines()[0] == "program NAME [flags of train] [--long=VALUE …] [--long=VALUE …]"
+    assert max(len("usage: " + line) for line in usage.splitlines()[:1]) <= help_text.WIDTH
+    assert all(line.startswith(" " * 10 + " [") and len(line) <= help_text.WIDTH for line in usage.splitlines()[1:])
