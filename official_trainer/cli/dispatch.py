@@ -85,13 +85,13 @@ def help_line(module: types.ModuleType) -> str:
 
 def _command(argv: list[str], prog: str, home: str | None) -> int:
     if not argv:
-        print(_overview(), file=sys.stderr)
+        print(help_text.paint(_overview(), sys.stderr), file=sys.stderr)
         return int(ExitCode.CONFIG)
     name, *rest = argv
     if name == "help" and rest and not rest[0].startswith("-"):
         name, rest = rest[0], [*rest[1:], "--help"]
     if name in ("--help", "-h", "--helpfull", "--helpshort", "help"):
-        print(_overview())
+        print(help_text.paint(_overview()))
         return int(ExitCode.DONE)
     if name == "--version":
         print(f"official-trainer {_version()}")
@@ -103,7 +103,7 @@ def _command(argv: list[str], prog: str, home: str | None) -> int:
     module.add_flags(parser)
     arguments = parser.read(rest)
     if arguments.help:
-        print(help_text.verb_help(parser, module, arguments))
+        print(help_text.paint(help_text.verb_help(parser, module, arguments)))
         return int(ExitCode.DONE)
     arguments.home = home
     arguments.argv = [*called.split(), *rest]

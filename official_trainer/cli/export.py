@@ -16,7 +16,7 @@ USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--outpu
 EXAMPLES = (
     ("official-trainer export --model_dir=runs/digits", "the newest checkpoint, to export/saved_model there"),
     (
-        "official-trainer export --model_dir=runs/digits --checkpoint=best --output_dir=out",
+        "official-trainer export --model_dir=runs/digits --checkpoint=best --output_dir=best_model",
         "the best one, to another directory",
     ),
 )

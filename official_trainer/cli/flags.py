@@ -29,9 +29,9 @@ def add_run_flags(parser: Parser) -> None:
     parser.value("experiment", "NAME", "the same as a flag")
     parser.value("model_dir", "DIR", "directory of the run (default: runs/EXPERIMENT)")
     add_config_flags(parser)
-    parser.group("Gin bindings")
+    parser.group("Gin bindings", "--gin_params wins over --gin_file.")
     parser.value("gin_file", "FILE", "file of gin bindings; may be repeated", repeat=True)
-    parser.value("gin_params", "BINDINGS", "such as f.x=1, wins over the files; may be repeated", repeat=True)
+    parser.value("gin_params", "BINDINGS", "such as f.x=1, one per line; may be repeated", repeat=True)
     parser.output_group()
     parser.switch("quiet", "print only warnings, errors and results")
 

@@ -11,6 +11,7 @@ import re
 import textwrap
 import types
 from collections.abc import Mapping, Sequence
+from typing import TextIO
 
 from official_trainer.cli import terminal
 
@@ -96,6 +97,14 @@ def verb_help(parser: argparse.ArgumentParser, module: types.ModuleType, argumen
         text += [f"  # {why}", f"  {_wrap_command(_as_called(command, parser.prog))}"]
     command, why = module.NEXT
     return "\n".join([*text, "", f"Next: {command}  # {why}"])
+
+
+def paint(text: str, stream: TextIO | None = None) -> str:
+    """Returns a help with bold titles and dim comments if `stream` (default: stdout) is a terminal."""
+    titles = re.compile(r"^(?! )[^`\n]*:$|^(usage|Next):", re.MULTILINE)
+    comments = re.compile(r"  # .*$", re.MULTILINE)
+    text = titles.sub(lambda found: terminal.paint(found[0], "bold", stream), text)
+    return comments.sub(lambda found: terminal.paint(found[0], "dim", stream), text)
 
 
 def _wrap_command(command: str) -> str:

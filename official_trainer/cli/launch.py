@@ -34,12 +34,32 @@ USAGE = (
 EXAMPLES = (
     ("official-trainer launch local --workers=2 -- --experiment=digits_cnn", "two workers on this machine"),
     ("official-trainer launch local --workers=2 --dry_run -- digits_cnn", "print their commands only"),
-    ("official-trainer launch slurm --profile=launch/slurm.yaml -- digits_cnn", "show a job for Slurm"),
-    ("official-trainer launch slurm --profile=launch/slurm.yaml --submit -- digits_cnn", "submit it"),
-    ("official-trainer launch kubernetes --profile=launch/kubernetes.yaml -- digits_cnn", "show a JobSet"),
-    ("official-trainer launch skypilot --profile=launch/skypilot.yaml -- digits_cnn", "show a task for SkyPilot"),
-    ("official-trainer launch tpu --profile=launch/tpu.yaml -- digits_cnn", "show a job for a Cloud TPU slice"),
-    ("official-trainer launch vertex --profile=launch/vertex.yaml -- digits_cnn", "show a job for Vertex AI"),
+    (
+        "official-trainer launch slurm --profile=launch/slurm.yaml -- digits_cnn --model_dir=/shared/runs/digits",
+        "show a job for Slurm; the directories have to be shared by its nodes",
+    ),
+    (
+        "official-trainer launch slurm --profile=launch/slurm.yaml --submit -- digits_cnn "
+        "--model_dir=/shared/runs/digits",
+        "submit it",
+    ),
+    (
+        "official-trainer launch kubernetes --profile=launch/kubernetes.yaml -- digits_cnn --model_dir=/runs/digits",
+        "show a JobSet for Kubernetes; /runs is a volume of the profile",
+    ),
+    (
+        "official-trainer launch skypilot --profile=launch/skypilot.yaml -- digits_cnn "
+        "--model_dir=gs://my-bucket/digits",
+        "show a task for SkyPilot",
+    ),
+    (
+        "official-trainer launch tpu --profile=launch/tpu.yaml -- digits_cnn --model_dir=gs://my-bucket/digits",
+        "show a job for a Cloud TPU slice",
+    ),
+    (
+        "official-trainer launch vertex --profile=launch/vertex.yaml -- digits_cnn --model_dir=gs://my-bucket/digits",
+        "show a job for Vertex AI",
+    ),
 )
 NEXT = ("official-trainer job list", "the jobs that were submitted")
 

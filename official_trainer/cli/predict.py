@@ -19,7 +19,7 @@ EXAMPLES = (
         "outputs of the newest checkpoint as JSON lines",
     ),
     (
-        "official-trainer predict --model_dir=runs/digits --checkpoint=best --output=out",
+        "official-trainer predict --model_dir=runs/digits --checkpoint=best --output=best_outputs",
         "those of the best one, to another directory",
     ),
 )

@@ -1,5 +1,7 @@
 """N7: what `--help` prints: the overview, and for every verb its flags, its examples and the verb after it."""
 
+import dataclasses
+import io
 import re
 import shlex
 import subprocess
@@ -8,7 +10,7 @@ import sys
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import dispatch, flags, help_text, job_spec, launch, target
+from official_trainer.cli import dispatch, flags, help_text, job_spec, launch, submit, target
 from official_trainer.cli.parser import Parser
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Profile
@@ -97,10 +99,12 @@ def test_examples_can_be_given(verb, command, monkeypatch):
     arguments.home = None
     if arguments.help:
         return
-    if verb == "launch":
-        is_here = arguments.target == launch.LOCAL
-        profile = Profile() if is_here else targets.get(arguments.target).profile_class()
-        job_spec.read_mode(arguments, job_spec.read_profile(arguments, profile))
+    if verb == "launch" and arguments.target != launch.LOCAL:
+        engine, job = submit.checked(arguments, targets.get(arguments.target))
+        # The repository may be in a folder that machines do not share, such as /tmp.
+        assert not [*engine.problems(dataclasses.replace(job, cwd="/shared/workspace"))]
+    elif verb == "launch":
+        job_spec.read_profile(arguments, Profile())
     if verb in ("train", "check", "launch"):
         flags.read_mode(arguments)
     if verb in ("eval", "export", "predict"):
@@ -145,6 +149,22 @@ def test_help_of_train_py_names_train_py(capsys):
     commands = [line for line in section(text, "Examples") if not line.startswith("  #")]
     assert all(line.startswith("  python train.py --experiment=") for line in commands[:2])
     assert "official-trainer train" not in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_titles_and_comments_stand_out_on_a_terminal_only(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    text = "usage: x\n\nExamples:\n  # why\n  x y\n\nNext: z  # then"
+    assert help_text.paint(text, io.StringIO()) == text
+    bold, dim, end = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+    assert help_text.paint(text, Terminal()) == (
+        f"{bold}usage:{end} x\n\n{bold}Examples:{end}\n{dim}  # why{end}\n  x y\n\n{bold}Next:{end} z{dim}  # then{end}"
+    )
 
 
 def test_usage_breaks_between_arguments():
