@@ -59,7 +59,16 @@ class Moment:
 
 
 class Trigger:
-    """When something is due. Immutable; equal triggers are due at the same steps. Never due at step 0."""
+    """When something is due. Immutable; equal triggers are due at the same steps. Never due at step 0.
+
+    Example:
+      >>> from official_trainer.triggers import AnyOf, AtSteps, Every, Span
+      >>> trigger = AnyOf((AtSteps((10,)), Every(100)))
+      >>> [step for step in range(301) if trigger.is_due_at(step)]
+      [10, 100, 200, 300]
+      >>> trigger.next_step(after=10, until=1000, span=Span(end_step=1000))
+      100
+    """
 
     @property
     def is_foreseeable(self) -> bool:

@@ -68,6 +68,23 @@ class Run:
       outputs: what the trainer returned for the newest summary or evaluation, nested, as tensors; the flat numbers if
         an earlier process computed it.
       saved_steps: waits until no checkpoint is being written, and returns the steps of the saved ones.
+
+    Example:
+      An action that adds a number to those of all trackers, and its test:
+
+      >>> from official_trainer.actions import Action, Run
+      >>> from official_trainer.actions.action import LoopState
+      >>> from official_trainer.tracking import Tracker
+      >>> class Speed(Action):
+      ...     def on_step(self, run):
+      ...         run.tracker.log("speed", run.step, {"step_seconds": run.state.median_step_seconds})
+      >>> class Lines(Tracker):
+      ...     def log(self, split, step, values):
+      ...         print(split, step, values)
+      >>> state = LoopState(step=300)
+      >>> state.step_seconds.extend([0.5, 0.25, 0.5])
+      >>> Speed().on_step(Run(state=state, trainer=None, model_dir="", tracker=Lines()))
+      speed 300 {'step_seconds': 0.5}
     """
 
     state: LoopState
@@ -97,6 +114,15 @@ class Stop:
     Attributes:
       reason: why, for the console and the record.
       weights: directory and step of a checkpoint whose weights are exported at the end, instead of the last ones.
+
+    Example:
+      >>> from official_trainer.actions import Action, Stop
+      >>> class StopWhenAccurate(Action):
+      ...     def on_eval(self, run, logs):
+      ...         if logs["accuracy"] > 0.99:
+      ...             return Stop(reason="the accuracy is above 0.99")
+      >>> StopWhenAccurate().on_eval(run=None, logs={"accuracy": 0.995})
+      Stop(reason='the accuracy is above 0.99', weights=None)
     """
 
     reason: str
@@ -105,7 +131,19 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Save:
-    """Requests a checkpoint of this step."""
+    """Requests a checkpoint of this step.
+
+    Example:
+      >>> from official_trainer.actions import Action, Save
+      >>> from official_trainer.triggers import AtSteps
+      >>> class SaveEarly(Action):
+      ...     when = AtSteps((10, 100))
+      ...
+      ...     def on_step(self, run):
+      ...         return Save()
+      >>> SaveEarly().on_step(run=None)
+      Save()
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,6 +152,15 @@ class Rollback:
 
     Attributes:
       reason: the problem of the current state.
+
+    Example:
+      >>> from official_trainer.actions import Action, Rollback
+      >>> class StayAccurate(Action):
+      ...     def on_eval(self, run, logs):
+      ...         if logs["accuracy"] < 0.2:
+      ...             return Rollback(reason=f"the accuracy has fallen to {logs['accuracy']}")
+      >>> StayAccurate().on_eval(run=None, logs={"accuracy": 0.1})
+      Rollback(reason='the accuracy has fallen to 0.1')
     """
 
     reason: str
@@ -125,6 +172,22 @@ class CallAt:
 
     Attributes:
       step: a later step.
+
+    Example:
+      An action that begins something at the steps of `when`, and ends it five steps later:
+
+      >>> from types import SimpleNamespace
+      >>> from official_trainer.actions import Action, CallAt
+      >>> from official_trainer.triggers import Every
+      >>> class Trace(Action):
+      ...     when = Every(1000)
+      ...     is_on = False
+      ...
+      ...     def on_step(self, run):
+      ...         self.is_on = not self.is_on
+      ...         return CallAt(step=run.step + 5) if self.is_on else None
+      >>> Trace().on_step(SimpleNamespace(step=1000))
+      CallAt(step=1005)
     """
 
     step: int
@@ -145,6 +208,30 @@ class Action:
       when: when it is due: at these steps `on_step` is called, and `on_eval` after evaluations of these steps. By
         default with every summary of training and after every evaluation.
       on_error: the effect of an exception in a hook: `fail` ends the run, `warn` and `disable` continue it.
+
+    Example:
+      >>> from official_trainer.actions import Action, Stop
+      >>> class Plateau(Action):
+      ...     '''Ends training after three summaries without a lower loss, also over restarts.'''
+      ...
+      ...     def __init__(self):
+      ...         self._lowest, self._waited = float("inf"), 0
+      ...
+      ...     def on_step(self, run):
+      ...         loss = run.train_logs["smoothed_loss"]
+      ...         self._waited = 0 if loss < self._lowest else self._waited + 1
+      ...         self._lowest = min(loss, self._lowest)
+      ...         return Stop(reason="the loss does not fall") if self._waited == 3 else None
+      ...
+      ...     def state(self):
+      ...         return {"lowest": self._lowest, "waited": self._waited}
+      ...
+      ...     def restore(self, state):
+      ...         self._lowest, self._waited = state.get("lowest", float("inf")), state.get("waited", 0)
+      >>> plateau = Plateau()
+      >>> plateau.restore({"lowest": 0.25, "waited": 2})
+      >>> plateau.state()
+      {'lowest': 0.25, 'waited': 2}
     """
 
     name: str = ""
@@ -192,10 +279,20 @@ class Action:
         """
 
     def on_trace(self, run: Run, trace: Any) -> Any:
-        """Called after a function was traced (`traces.Trace`), once the window or the evaluation has ended."""
+        """Called after a function was traced, once the window or the evaluation has ended.
+
+        Args:
+          run: the run.
+          trace: what was traced (`engine.traces.Trace`).
+        """
 
     def on_end(self, run: Run, failure: BaseException | None) -> Any:
-        """Called when the run ends, after everything is saved; `failure` is the exception that ended it, or None."""
+        """Called when the run ends, after everything is saved.
+
+        Args:
+          run: the run.
+          failure: the exception that ended it; None for none.
+        """
 
     def state(self) -> Mapping[str, Any]:
         """Returns the state that a restart needs, in types that JSON supports; it is saved in each checkpoint."""

@@ -108,6 +108,28 @@ class ActionConfig(Component):
       priority: the lowest is called first; negative ones are allowed; equal ones are called in the order of the list.
       on_error: what happens after an error in it. `fail` ends the run, `warn` logs a warning and continues, `disable`
         logs a warning and does not call it again.
+
+    Example:
+      A file `actions/stop_at.py` of the workspace, used by `trainer.actions=[{type: stop_at, accuracy: 0.99}]`:
+
+      >>> import dataclasses
+      >>> from official_trainer.actions import Action, Stop
+      >>> from official_trainer.config import ActionConfig, Fraction, When
+      >>> class StopAt(Action):
+      ...     def __init__(self, accuracy):
+      ...         self._accuracy = accuracy
+      ...
+      ...     def on_eval(self, run, logs):
+      ...         return Stop(reason="good enough") if logs["accuracy"] >= self._accuracy else None
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class StopAtConfig(ActionConfig):
+      ...     when: When | None = When(after_eval=True)
+      ...     accuracy: Fraction = 0.95
+      ...
+      ...     def build(self):
+      ...         return StopAt(self.accuracy)
+      >>> StopAtConfig(accuracy=0.99).build().on_eval(run=None, logs={"accuracy": 0.995})
+      Stop(reason='good enough', weights=None)
     """
 
     FOLDER: ClassVar[str] = "actions"
@@ -128,6 +150,30 @@ class TrackerConfig(Component):
     Attributes:
       on_error: what happens after an error in it. `warn` logs one warning, and at the end how much is lost; `fail` ends
         the run.
+
+    Example:
+      A file `tracking/last.py` of the workspace, used by `trainer.trackers=[{type: last, file: newest.json}]`:
+
+      >>> import dataclasses, json, os
+      >>> from official_trainer.config import TrackerConfig
+      >>> from official_trainer.tracking import Place, Tracker
+      >>> class Last(Tracker):
+      ...     def __init__(self, path):
+      ...         self._path = path
+      ...
+      ...     def log(self, split, step, values):
+      ...         with open(self._path, "w") as file:
+      ...             json.dump({"step": step, split: values}, file)
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class LastConfig(TrackerConfig):
+      ...     file: str = "last.json"
+      ...
+      ...     def build(self, place):
+      ...         return Last(os.path.join(place.directory, self.file))
+      >>> tracker = LastConfig().build(Place(directory=".", experiment="digits_cnn", name="run"))
+      >>> tracker.log("train", 100, {"loss": 0.5})
+      >>> print(open("last.json").read())
+      {"step": 100, "train": {"loss": 0.5}}
     """
 
     FOLDER: ClassVar[str] = "tracking"

@@ -1,18 +1,7 @@
 """What a configuration class may declare: `Config`, one-of sections, ranges.
 
-Owns: the two base classes and the range annotations. A config class is a standard frozen dataclass:
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class ModelConfig(Config):
-        \"\"\"A small convolutional network.
-
-Attributes:
-          filters: channels of each convolution.
-          dropout: share of the features set to zero while training.
-        \"\"\"
-        filters: tuple[Positive, ...] = (32, 64)
-        dropout: Annotated[float, Between(0, 1)] = 0.1
-
+Owns: the two base classes and the range annotations. A config class is a standard frozen dataclass; the docstring of
+`Config` shows one.
 Does not own: reading values (`decode.py`), where they come from (`layers.py`), writing them (`dump.py`).
 """
 
@@ -25,7 +14,17 @@ from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that cannot change, so that it may be the default and the value of a `dict[str, X]` field."""
+    """A dict that cannot change, so that it may be the default and the value of a `dict[str, X]` field.
+
+    Example:
+      >>> import dataclasses
+      >>> from official_trainer.config import Config, FrozenDict
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class LossConfig(Config):
+      ...     weights: dict[str, float] = FrozenDict(boxes=1.0, masks=0.5)
+      >>> LossConfig().weights["masks"]
+      0.5
+    """
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise TypeError("this mapping belongs to a frozen configuration; build a new one with dict(old) and replace()")
@@ -48,6 +47,19 @@ class Config:
     (default: a `FrozenDict`), other `Config` classes, and `Annotated[X, …]` with the ranges of this module. Give every
     field a default, or the section cannot be written from YAML alone. A field whose name is a Python keyword is
     declared with an underscore after it, and written without.
+
+    The first line of a section's docstring and its `Attributes:` are what `show --explain` prints.
+
+    Example:
+      >>> import dataclasses
+      >>> from typing import Annotated
+      >>> from official_trainer.config import Between, Config, Positive
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class ModelConfig(Config):
+      ...     filters: tuple[Positive, ...] = (32, 64)
+      ...     dropout: Annotated[float, Between(0, 1)] = 0.1
+      >>> ModelConfig().replace(dropout=0.2)
+      ModelConfig(filters=(32, 64), dropout=0.2)
     """
 
     WORDS: ClassVar[tuple[str, ...]] = ()
@@ -57,7 +69,7 @@ class Config:
     OURS: ClassVar[frozenset[str]] = frozenset()
     """Fields that Model Garden's class lacks, in a section for one of its classes."""
     READS_AS_GARDEN: ClassVar[bool] = False
-    """Whether fields are read by Model Garden's rules: every field accepts null, and a list of texts accepts one text,
+    """Whether fields are read by Model Garden's rules. Every field accepts null, and a list of texts accepts one text,
     both with a warning; mappings are merged, and so are lists of sections of the same length, item by item."""
     READ_AS_GARDEN: ClassVar[frozenset[str]] = frozenset()
     """Fields that are read by these rules in a section whose other fields are not."""
@@ -84,6 +96,21 @@ class OneOf(Config):
     """A section in which `type` selects the one subsection that is in force (Model Garden's `OneOfConfig`).
 
     Subclasses declare `type: Literal[…] | None` and one `Config` field for each choice.
+
+    Example:
+      >>> import dataclasses
+      >>> from typing import Literal
+      >>> from official_trainer.config import Config, OneOf, Positive
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class MlpConfig(Config):
+      ...     units: Positive = 64
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class BackboneConfig(OneOf):
+      ...     type: Literal["mlp", "linear"] | None = "linear"
+      ...     mlp: MlpConfig = MlpConfig()
+      ...     linear: Config = Config()
+      >>> BackboneConfig(type="mlp").get()
+      MlpConfig(units=64)
     """
 
     IS_LENIENT: ClassVar[bool] = False
@@ -118,7 +145,27 @@ def _plain(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Between:
-    """A closed range for a number: `Annotated[float, Between(0, 1)]`; None leaves a side open."""
+    """A closed range for a number: `Annotated[float, Between(0, 1)]`; None leaves a side open.
+
+    Values are checked when a configuration is resolved, wherever they come from.
+
+    Attributes:
+      low: the least value that is allowed.
+      high: the largest.
+
+    Example:
+      >>> import dataclasses
+      >>> from typing import Annotated
+      >>> from official_trainer.config import Between, Config, resolve
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class CropConfig(Config):
+      ...     share: Annotated[float, Between(0.1, 1)] = 0.8
+      >>> resolve(CropConfig(), sets=["share=1.5"])
+      Traceback (most recent call last):
+        ...
+      official_trainer.config.errors.ConfigError: --set: share: must be between 0.1 and 1, got 1.5
+      ...
+    """
 
     low: float | None = None
     high: float | None = None
@@ -140,7 +187,21 @@ class Between:
 
 @dataclasses.dataclass(frozen=True)
 class Above:
-    """An open lower bound for a number: `Annotated[float, Above(0)]`."""
+    """An open lower bound for a number: `Annotated[float, Above(0)]`.
+
+    Attributes:
+      low: every allowed value is greater than this.
+
+    Example:
+      >>> import dataclasses
+      >>> from typing import Annotated
+      >>> from official_trainer.config import Above, Config, resolve
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class GrowthConfig(Config):
+      ...     factor: Annotated[float, Above(1)] = 1.2
+      >>> resolve(GrowthConfig(), sets=["factor=2"]).config
+      GrowthConfig(factor=2.0)
+    """
 
     low: float
 
@@ -155,7 +216,12 @@ class Above:
 
 
 Positive = Annotated[int, Between(1)]
+"""An integer from 1 on."""
 NonNegative = Annotated[int, Between(0)]
+"""An integer from 0 on."""
 PositiveFloat = Annotated[float, Above(0)]
+"""A number greater than 0."""
 NonNegativeFloat = Annotated[float, Between(0)]
+"""A number from 0 on."""
 Fraction = Annotated[float, Between(0, 1)]
+"""A number between 0 and 1, both included."""

@@ -30,6 +30,17 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
         with its origin; needs the result of `resolve`.
       shared: whether an experiment of Model Garden is written so that Model Garden can read it: without the fields that
         only we have, if they have their defaults.
+
+    Example:
+      >>> from official_trainer.config import ExportConfig, dump, resolve
+      >>> print(dump(ExportConfig(max_to_keep=3)), end="")
+      at_end: true
+      best: false
+      max_to_keep: 3
+      >>> print(dump(resolve(ExportConfig(), sets=["best=true"]), origins=True), end="")
+      at_end: true
+      best: true  # --set
+      max_to_keep: 1
     """
     resolved = config if isinstance(config, Resolved) else None
     assert resolved is not None or not origins, "only a Resolved has origins"
@@ -47,7 +58,14 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Returns every value by its path, in the form of trackers' parameters: scalars, and lists as one line of YAML."""
+    """Returns every value by its path, in the form of trackers' parameters: scalars, and lists as one line of YAML.
+
+    Example:
+      >>> from official_trainer.config import TaskConfig, flat
+      >>> values = flat(TaskConfig(init_checkpoint_allow_missing=("head/*",)))
+      >>> values["init_checkpoint_allow_missing"], values["train_data.global_batch_size"]
+      ("['head/*']", 32)
+    """
     return dict(_values(config, ""))
 
 

@@ -20,7 +20,18 @@ _SHOWN_COLUMNS = 110
 class Origin:
     """What set a value, and the place in its text.
 
-    `name` is the class whose default it is, the experiment, the file, or the flag. `line` and `column` count from 1.
+    Attributes:
+      kind: what set it.
+      name: the experiment, the file or the flag; empty for the default of a class.
+      line: line in the text of the file or flag, from 1; 0 if it is not known.
+      column: column in that line, from 1.
+      text: the whole text, for messages.
+
+    Example:
+      >>> from official_trainer.config import ExportConfig, resolve
+      >>> origin = resolve(ExportConfig(), sets=["best=true"]).origin("best")
+      >>> origin.kind, str(origin)
+      ('flag', '--set, column 6')
     """
 
     kind: Literal["default", "experiment", "file", "flag"]
@@ -39,7 +50,7 @@ class Origin:
 
     @property
     def brief(self) -> str:
-        """The place without columns: `a.yaml:6`, `--set`, `experiment digits_cnn`, `class default`."""
+        """The place without columns, such as `a.yaml:6`, `--set`, `experiment digits_cnn` or `class default`."""
         if self.kind == "default":
             return "class default"
         if self.kind == "experiment":
@@ -70,6 +81,15 @@ class Problem:
       fix: what to do.
       origin: the place of the text that caused it.
       length: columns to underline there.
+
+    Example:
+      >>> from official_trainer.config import ConfigError, ExportConfig, resolve
+      >>> try:
+      ...     resolve(ExportConfig(), sets=["max_to_kep=2"])
+      ... except ConfigError as error:
+      ...     problem = error.problems[0]
+      >>> problem.path, problem.near
+      ('max_to_kep', 'max_to_keep')
     """
 
     what: str
@@ -86,7 +106,7 @@ class Problem:
 
     @property
     def message(self) -> str:
-        """The problem on one line: place, path, what is wrong, what is allowed, nearest match, fix."""
+        """The problem on one line, with place, path, what is wrong, what is allowed, fix and nearest match."""
         text = self.what + (f", got {self.got}" if self.got else "")
         text += f"; allowed: {self.allowed}" if self.allowed else ""
         text += f"; {self.fix}" if self.fix else ""
@@ -130,7 +150,11 @@ def not_a_choice(path: str, value: object, choices: Sequence[str]) -> Problem:
 
 
 class ConfigError(UserError, ValueError):
-    """All problems of a configuration."""
+    """All problems of a configuration.
+
+    Attributes:
+      problems: each `Problem` once, in the order of the layers.
+    """
 
     exit_code = ExitCode.CONFIG
 

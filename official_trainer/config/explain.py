@@ -21,8 +21,25 @@ _WIDTH = 100
 def explain(resolved: Resolved, path: str) -> str:
     """Returns type, documentation, default, value, allowed values and origins of a field, or the fields of a section.
 
+    Args:
+      resolved: what `resolve` returned.
+      path: the field or section, such as `trainer.train_steps`; empty for the whole configuration.
+
     Raises:
       ConfigError: there is no such field; names the nearest.
+
+    Example:
+      >>> from official_trainer.config import ExperimentConfig, explain, resolve
+      >>> resolved = resolve(ExperimentConfig(), experiment="digits", sets=["trainer.train_steps=500"])
+      >>> print(explain(resolved, "trainer.train_steps"), end="")
+      trainer.train_steps: an integer at least 0
+        global step at which training ends.
+      <BLANKLINE>
+        value    500
+        default  0
+        allowed  at least 0
+        set by   class default     0
+                 --set, column 21  500
     """
     value = fields.find(resolved.config, path)
     keys = fields.settle(resolved.config, fields.parse_path(path))

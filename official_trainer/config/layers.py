@@ -37,13 +37,24 @@ def resolve(
     Args:
       base: what the experiment's factory returned.
       experiment: its name, for messages and the record.
-      config_files: YAML or JSON files.
+      config_files: paths of YAML or JSON files.
       params_overrides: arguments of `--params_override`: items, YAML, or a file.
       sets: arguments of `--set`: one item each.
       flags: dedicated flags on the command line: name of the flag, path of the field, text.
 
+    Returns:
+      The configuration in force, in `config`, and what set each of its values.
+
     Raises:
       ConfigError: with all problems of all layers.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from official_trainer.config import ExperimentConfig, resolve
+      >>> _ = Path("short.yaml").write_text("trainer: {train_steps: 500, summary_interval: 100}")
+      >>> resolved = resolve(ExperimentConfig(), config_files=["short.yaml"], sets=["trainer.train_steps=200"])
+      >>> resolved.config.trainer.train_steps, resolved.config.trainer.summary_interval
+      (200, 100)
     """
     found: list[Problem] = []
     base = values.normalise(base, type(base), "", found.append)

@@ -24,6 +24,13 @@ class TaskRoutine(Config):
       eval_steps: batches of an evaluation; -1 means all data, unset the same as `trainer.validation_steps`.
       task_weight: the weight of its loss in joint training; with interleaving, how often it is sampled relative to the
         other tasks, as `trainer.task_sampler` configures.
+
+    Example:
+      >>> from official_trainer.config import DataConfig, TaskConfig, TaskRoutine
+      >>> data = DataConfig(global_batch_size=64)
+      >>> digit = TaskRoutine(task_name="digit", task_config=TaskConfig(train_data=data), task_weight=3.0)
+      >>> digit.name
+      'digit'
     """
 
     task_name: str = ""
@@ -54,6 +61,19 @@ class MultiTaskConfig(Config):
       init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` may lack.
       model: the section of the shared model.
       task_routines: the tasks.
+
+    Example:
+      >>> import dataclasses
+      >>> from official_trainer.config import Config, MultiTaskConfig, Positive, TaskRoutine
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class TrunkConfig(Config):
+      ...     hidden: Positive = 64
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class DigitsTasksConfig(MultiTaskConfig):
+      ...     model: TrunkConfig = TrunkConfig()
+      >>> tasks = DigitsTasksConfig(task_routines=(TaskRoutine(task_name="digit"), TaskRoutine(task_name="parity")))
+      >>> [routine.name for routine in tasks.task_routines]
+      ['digit', 'parity']
     """
 
     init_checkpoint: str = ""
@@ -107,6 +127,11 @@ class TaskSamplingConfig(OneOf):
       uniform: all tasks equally often.
       proportional: in proportion to a power of their weights.
       annealing: in proportion to their weights at first, then more and more evenly.
+
+    Example:
+      >>> from official_trainer.config import MultiTaskTrainerConfig, TaskSamplingConfig
+      >>> MultiTaskTrainerConfig(task_sampler=TaskSamplingConfig(type="uniform")).task_sampler.type
+      'uniform'
     """
 
     type: Literal["uniform", "proportional", "annealing"] | None = "proportional"
@@ -123,6 +148,11 @@ class MultiTaskTrainerConfig(TrainerConfig):
       trainer_type: `joint` takes a batch of every task in each step and updates by the weighted sum of their losses;
         `interleaving` trains one task in each step.
       task_sampler: which task is trained in a step, with `interleaving`.
+
+    Example:
+      >>> from official_trainer.config import MultiTaskTrainerConfig
+      >>> MultiTaskTrainerConfig(trainer_type="joint", train_steps=2000).trainer_type
+      'joint'
     """
 
     trainer_type: Literal["interleaving", "joint"] = "interleaving"
@@ -145,6 +175,18 @@ class MultiTaskExperimentConfig(ExperimentConfig):
     Attributes:
       task: the tasks and their model.
       trainer: how they are trained.
+
+    Example:
+      >>> from official_trainer.config import (
+      ...     MultiTaskConfig, MultiTaskExperimentConfig, MultiTaskTrainerConfig, TaskRoutine, resolve
+      ... )
+      >>> config = MultiTaskExperimentConfig(
+      ...     task=MultiTaskConfig(task_routines=(TaskRoutine(task_name="digit"), TaskRoutine(task_name="parity"))),
+      ...     trainer=MultiTaskTrainerConfig(trainer_type="joint", train_steps=2000),
+      ... )
+      >>> changed = resolve(config, sets=["task.task_routines[0].task_weight=3"]).config
+      >>> changed.task.task_routines[0].task_weight
+      3.0
     """
 
     task: MultiTaskConfig = MultiTaskConfig()  # type: ignore[assignment]
@@ -173,6 +215,15 @@ class MultiEvalExperimentConfig(ExperimentConfig):
     Attributes:
       eval_tasks: these sets, each with its own Task for data, losses and metrics. Only their fields for evaluation have
         an effect.
+
+    Example:
+      The metrics of the set `rotated` are called `rotated/accuracy` and so on:
+
+      >>> from official_trainer.config import DataConfig, MultiEvalExperimentConfig, TaskConfig, TaskRoutine
+      >>> rotated = TaskConfig(validation_data=DataConfig(input_path="data/rotated.tfrecord"))
+      >>> config = MultiEvalExperimentConfig(eval_tasks=(TaskRoutine(task_name="rotated", task_config=rotated),))
+      >>> config.eval_tasks[0].task_config.validation_data.input_path
+      'data/rotated.tfrecord'
     """
 
     eval_tasks: tuple[TaskRoutine, ...] = ()

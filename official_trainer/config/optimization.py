@@ -171,6 +171,12 @@ class OptimizerConfig(OneOf):
 
     Attributes:
       type: the optimizer.
+
+    Example:
+      >>> from official_trainer.config import optimization as opt
+      >>> config = opt.OptimizerConfig(type="adamw", adamw=opt.AdamWeightDecayConfig(weight_decay_rate=0.01))
+      >>> config.get().weight_decay_rate
+      0.01
     """
 
     type: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"] | None = None
@@ -367,6 +373,12 @@ class LrConfig(OneOf):
 
     Attributes:
       type: the schedule.
+
+    Example:
+      >>> from official_trainer.config import optimization as opt
+      >>> cosine = opt.CosineLrConfig(initial_learning_rate=3e-3, decay_steps=2000)
+      >>> opt.LrConfig(type="cosine", cosine=cosine).get().decay_steps
+      2000
     """
 
     type: Literal["constant", "stepwise", _Decays, _Powers, "step_cosine_with_offset"] | None = None
@@ -421,6 +433,11 @@ class WarmupConfig(OneOf):
 
     Attributes:
       type: the warm-up; unset means none.
+
+    Example:
+      >>> from official_trainer.config import optimization as opt
+      >>> opt.WarmupConfig(type="linear", linear=opt.LinearWarmupConfig(warmup_steps=500)).get().warmup_steps
+      500
     """
 
     type: Literal["linear", "polynomial"] | None = None
@@ -441,6 +458,12 @@ class EMAConfig(Config):
       average_decay: share of the average kept in a step.
       start_step: step before which the average is just the weights.
       dynamic_decay: whether the decay rises as `(1 + n) / (10 + n)` over the first steps.
+
+    Example:
+      >>> from official_trainer.config import OptimizationConfig
+      >>> from official_trainer.config import optimization as opt
+      >>> OptimizationConfig(ema=opt.EMAConfig(average_decay=0.999, start_step=1000)).ema.average_decay
+      0.999
     """
 
     trainable_weights_only: bool = True
@@ -455,6 +478,19 @@ class OptimizationConfig(Config):
 
     Attributes:
       ema: weight averaging; unset means none.
+
+    Example:
+      >>> from official_trainer.config import OptimizationConfig
+      >>> from official_trainer.config import optimization as opt
+      >>> config = OptimizationConfig(
+      ...     optimizer=opt.OptimizerConfig(type="adam"),
+      ...     learning_rate=opt.LrConfig(
+      ...         type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=3e-3, decay_steps=2000)
+      ...     ),
+      ...     warmup=opt.WarmupConfig(type="linear", linear=opt.LinearWarmupConfig(warmup_steps=50)),
+      ... )
+      >>> config.optimizer.type, config.learning_rate.get().decay_steps
+      ('adam', 2000)
     """
 
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -122,6 +122,14 @@ class Resolved:
       experiment: its name.
       trail: what set each value.
       warnings: settings without effect, where they are allowed.
+
+    Example:
+      >>> from official_trainer.config import ExportConfig, resolve
+      >>> resolved = resolve(ExportConfig(best=True), experiment="digits", sets=["best=false"])
+      >>> resolved.config
+      ExportConfig(at_end=True, best=False, max_to_keep=1)
+      >>> [(origin.brief, value) for origin, value in resolved.history("best")]
+      [('class default', 'false'), ('experiment digits', 'true'), ('--set', 'false')]
     """
 
     config: Any

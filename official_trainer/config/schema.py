@@ -45,6 +45,13 @@ class DataConfig(Config):
       tf_data_service_address: its dispatcher, `grpc://host:port`.
       tf_data_service_job_name: name under which trainers, or the input pipelines of one, share a pass over the data;
         unset gives each its own. Needed with several input pipelines.
+
+    Example:
+      >>> from official_trainer.config import DataConfig
+      >>> train_data = DataConfig(input_path="data/train-*.tfrecord", global_batch_size=256, cache=True)
+      >>> validation_data = train_data.replace(input_path="data/validation.tfrecord")
+      >>> validation_data.global_batch_size
+      256
     """
 
     input_path: str | tuple[str, ...] = ""
@@ -89,6 +96,19 @@ class TaskConfig(Config):
       model: the model's own section.
       train_data: training examples.
       validation_data: examples for evaluation.
+
+    Example:
+      >>> import dataclasses
+      >>> from official_trainer.config import Config, DataConfig, Fraction, Positive, TaskConfig
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class MlpConfig(Config):
+      ...     units: Positive = 64
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class DigitsConfig(TaskConfig):
+      ...     model: MlpConfig = MlpConfig()
+      ...     held_out: Fraction = 0.2
+      >>> DigitsConfig(train_data=DataConfig(global_batch_size=64)).held_out
+      0.2
     """
 
     init_checkpoint: str = ""
@@ -106,6 +126,12 @@ class ExportConfig(Config):
       at_end: whether the run ends with an export to `model_dir/export/saved_model`.
       best: whether every new best checkpoint is also exported, to `model_dir/export/best/<step>`.
       max_to_keep: how many exports under `export/best` are kept, newest first.
+
+    Example:
+      >>> from official_trainer.config import ExportConfig, TrainerConfig
+      >>> trainer = TrainerConfig(best_checkpoint_eval_metric="accuracy", export=ExportConfig(best=True, max_to_keep=2))
+      >>> trainer.export.best
+      True
     """
 
     at_end: bool = True
@@ -169,6 +195,18 @@ class TrainerConfig(Config):
       export: SavedModel exports.
       actions: what is done at chosen steps, in the order of their priorities; each has a `type`.
       trackers: where metrics are written besides the console, `metrics.jsonl` and TensorBoard; each has a `type`.
+
+    Example:
+      >>> from official_trainer.config import ExperimentConfig, TrainerConfig, resolve
+      >>> trainer = TrainerConfig(
+      ...     train_steps=10_000,
+      ...     steps_per_loop=500,
+      ...     validation_interval=1000,
+      ...     best_checkpoint_eval_metric="accuracy",
+      ... )
+      >>> watched = resolve(ExperimentConfig(trainer=trainer), sets=["trainer.trackers=[csv]"]).config
+      >>> watched.trainer.trackers[0].type
+      'csv'
     """
 
     optimizer_config: OptimizationConfig = OptimizationConfig()
@@ -278,6 +316,12 @@ class RuntimeConfig(Config):
         buffers.
       tpu: the Cloud TPU of strategy `tpu`: its name, `local` for the one of this machine, or `grpc://host:8470`,
         or several separated by commas. Unset means the environment variable `TPU_NAME`.
+
+    Example:
+      >>> from official_trainer.config import ExperimentConfig, RuntimeConfig, resolve
+      >>> runtime = RuntimeConfig(distribution_strategy="mirrored", num_gpus=4, mixed_precision_dtype="bfloat16")
+      >>> resolve(ExperimentConfig(runtime=runtime)).config.runtime.num_gpus
+      4
     """
 
     distribution_strategy: Literal[
@@ -354,6 +398,15 @@ class ExperimentConfig(Config):
       task: model, data and losses.
       trainer: optimizer, length and intervals.
       runtime: devices and precision.
+
+    Example:
+      >>> from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig, TrainerConfig
+      >>> config = ExperimentConfig(
+      ...     task=TaskConfig(train_data=DataConfig(global_batch_size=64)),
+      ...     trainer=TrainerConfig(train_steps=2000),
+      ... )
+      >>> config.trainer.train_steps
+      2000
     """
 
     task: TaskConfig = TaskConfig()

@@ -1,6 +1,6 @@
 """The `when` of an action: a trigger, as it is written in YAML.
 
-Owns: the names and the syntax of triggers. Does not own: their meaning (`triggers.py`).
+Owns: the names and the syntax of triggers. Does not own: their meaning (`triggers.py`). In YAML::
 
     when: {every: 100}
     when: after_eval
@@ -53,6 +53,12 @@ class When(Config):
       any: at the steps of any of these.
       all: at the steps at which all of these are due.
       not_: at the steps at which this is not due; written `not`.
+
+    Example:
+      >>> from official_trainer.config import When
+      >>> when = When(any=(When(at_steps=(10, 500)), When(at_end=True)))
+      >>> when.trigger().is_due_at(500)
+      True
     """
 
     WORDS: ClassVar[tuple[str, ...]] = ("after_eval", "after_summary", "at_end")

@@ -6,6 +6,15 @@ Does not own: the experiments themselves (`experiments/`), or changing them (`co
 Listing never imports: the index reads decorators from the source. Getting one experiment imports only its module. A
 module may register with Model Garden's `exp_factory` instead, and a factory may return a configuration of Model Garden.
 Modules of a workspace are called `experiments.…`; those of another workspace leave `sys.modules` while one is in use.
+
+Example:
+  >>> from official_trainer import registry
+  >>> from official_trainer.config import ExperimentConfig, TrainerConfig
+  >>> @registry.register_config_factory("tiny")
+  ... def tiny():
+  ...     return ExperimentConfig(trainer=TrainerConfig(train_steps=100))
+  >>> registry.get_config("tiny").trainer.train_steps
+  100
 """
 
 from __future__ import annotations
@@ -75,8 +84,27 @@ _other_workspaces: dict[Path, dict[str, types.ModuleType]] = {}
 def register_config_factory(name: str) -> Callable[[F], F]:
     """Registers a function without arguments that returns the `ExperimentConfig` called `name`.
 
+    Args:
+      name: the name for `--experiment`, as a literal: the index of experiments is read from the source.
+
+    Returns:
+      The decorator; it returns the function as it is. The first line of the function's docstring is listed.
+
     Raises:
       ConfigError: another function has the name.
+
+    Example:
+      >>> from official_trainer import register_config_factory
+      >>> from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig, TrainerConfig
+      >>> @register_config_factory("digits_small")
+      ... def digits_small():
+      ...     '''Handwritten digits, a thousand steps.'''
+      ...     return ExperimentConfig(
+      ...         task=TaskConfig(train_data=DataConfig(global_batch_size=64)),
+      ...         trainer=TrainerConfig(train_steps=1000, validation_interval=200),
+      ...     )
+      >>> digits_small().trainer.train_steps
+      1000
     """
 
     def register(factory: F) -> F:
@@ -96,8 +124,27 @@ def register_config_factory(name: str) -> Callable[[F], F]:
 def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
     """Registers the decorated Task class for task configs of class `config_cls`.
 
+    Args:
+      config_cls: a subclass of `TaskConfig`. Its own subclasses have the same Task, unless they register another.
+
+    Returns:
+      The decorator; it returns the class as it is.
+
     Raises:
       ConfigError: another Task class is registered for it.
+
+    Example:
+      >>> import dataclasses
+      >>> from official_trainer import Task, register_task_cls, registry
+      >>> from official_trainer.config import TaskConfig
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class DigitsConfig(TaskConfig):
+      ...     num_classes: int = 10
+      >>> @register_task_cls(DigitsConfig)
+      ... class DigitsTask(Task):
+      ...     '''Says which digit an image shows.'''
+      >>> registry.get_task_cls(DigitsConfig()) is DigitsTask
+      True
     """
 
     def register(task_cls: C) -> C:
@@ -122,6 +169,20 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
 
     Raises:
       ConfigError: no class is registered; names the config class.
+
+    Example:
+      >>> import dataclasses
+      >>> from official_trainer import Task, registry
+      >>> from official_trainer.config import TaskConfig
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class LineConfig(TaskConfig):
+      ...     slope: float = 2.0
+      >>> @registry.register_task_cls(LineConfig)
+      ... class LineTask(Task):
+      ...     '''Learns the slope of a line.'''
+      >>> config = LineConfig(slope=0.5)
+      >>> registry.get_task_cls(config)(config).task_config.slope
+      0.5
     """
     if garden_class(task_config):
         return build_task
@@ -166,16 +227,43 @@ def _workspace_of(factory: Callable[[], Any]) -> Path | None:
 
 
 def find_workspace(start: str | Path | None = None) -> Path | None:
-    """Returns the nearest folder, from `start` (default: the current one) upwards, that holds `experiments/`."""
+    """Returns the nearest folder that holds `experiments/`, from a folder upwards; None without one.
+
+    Args:
+      start: where to begin; None means the current folder.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from official_trainer import registry
+      >>> Path("digits/experiments/vision").mkdir(parents=True)
+      >>> registry.find_workspace("digits/experiments/vision").name
+      'digits'
+    """
     here = Path(start) if start is not None else Path.cwd()
     return next((folder for folder in (here.resolve(), *here.resolve().parents) if (folder / _FOLDER).is_dir()), None)
 
 
 def experiments(workspace: Path) -> dict[str, Experiment]:
-    """Returns the experiments of a workspace by name, from their source.
+    r"""Returns the experiments of a workspace by name, from their source.
+
+    Args:
+      workspace: the folder that contains `experiments/`.
 
     Raises:
       ConfigError: two have the same name.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from official_trainer import registry
+      >>> Path("experiments").mkdir()
+      >>> _ = Path("experiments/digits.py").write_text(
+      ...     '@register_config_factory("digits_small")\n'
+      ...     'def digits_small():\n'
+      ...     '    "Handwritten digits, a thousand steps."\n'
+      ... )
+      >>> for experiment in registry.experiments(Path(".")).values():
+      ...     print(f"{experiment.name}: {experiment.summary} (line {experiment.line} of {experiment.path})")
+      digits_small: Handwritten digits, a thousand steps. (line 2 of experiments/digits.py)
     """
     found, _ = _scan(Path(workspace))
     index: dict[str, Experiment] = {}
@@ -257,6 +345,17 @@ def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
 
     Raises:
       ConfigError: no such name, or its module or factory fails.
+
+    Example:
+      An experiment of the workspace would be `registry.get_config("digits_small", registry.find_workspace())`.
+
+      >>> from official_trainer import registry
+      >>> from official_trainer.config import ExperimentConfig, RuntimeConfig, resolve
+      >>> @registry.register_config_factory("seeded")
+      ... def seeded():
+      ...     return ExperimentConfig(runtime=RuntimeConfig(seed=7))
+      >>> resolve(registry.get_config("seeded"), sets=["trainer.train_steps=10"]).config.runtime.seed
+      7
     """
     index = experiments(workspace) if workspace is not None else {}
     own, registered, theirs = index.get(name), _factories.get((None, name)), garden.entries().get(name)

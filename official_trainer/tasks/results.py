@@ -4,7 +4,7 @@ Owns: `Mean`, `SampledSet`, and `Results` of named parts. All are immutable, and
 bit for bit. Does not own: evaluating (`engine/evaluation.py`), where numbers go (`tracking/`). Nothing here needs
 TensorFlow.
 
-Use them as the state of a task's `aggregate_logs`:
+Use them as the state of a task's `aggregate_logs`::
 
     def aggregate_logs(self, state, step_logs):
         batch = Results({"error": Mean.of(step_logs["errors"])})
@@ -34,6 +34,12 @@ class Mean:
     Attributes:
       total: sum of value times weight.
       weight: sum of the weights.
+
+    Example:
+      >>> from official_trainer.tasks.results import Mean
+      >>> first, second = Mean.of([1.0, 2.0]), Mean.of([6.0], weights=[2.0])
+      >>> first.merge(second).value
+      3.75
     """
 
     total: _Number = Fraction(0)
@@ -85,6 +91,14 @@ class SampledSet:
       size: most examples kept.
       seed: another seed samples other examples.
       kept: `(priority, key, value)` of each, by rising priority.
+
+    Example:
+      >>> from official_trainer.tasks.results import SampledSet
+      >>> names = ["a.png", "b.png", "c.png", "d.png"]
+      >>> whole = SampledSet(size=2).add(keys=names, values=[0.9, 0.2, 0.4, 0.7])
+      >>> parts = SampledSet(size=2).add(names[2:], [0.4, 0.7]).merge(SampledSet(size=2).add(names[:2], [0.9, 0.2]))
+      >>> len(whole.values), parts == whole
+      (2, True)
     """
 
     size: int
@@ -145,6 +159,15 @@ class Results:
 
     Attributes:
       parts: by name; each has `merge(other)`, for another part of its class. Trackers show those with a number `value`.
+
+    Example:
+      >>> from official_trainer.tasks.results import Mean, Results
+      >>> results = Results({"error": Mean.of([0.5, 0.25]), "dev": Results({"accuracy": Mean.of([1, 0, 1, 1])})})
+      >>> results = results.merge(Results({"error": Mean.of([0.0, 0.25])}))
+      >>> results.as_logs()
+      {'dev': {'accuracy': 0.75}, 'error': 0.25}
+      >>> results["error"].value
+      0.25
     """
 
     parts: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -57,6 +57,14 @@ class Place:
       directory: where this process writes: the run directory, or a folder of its own there; a local path or a URL.
       experiment: registered name of the experiment.
       name: of the run, for people: the last part of the run directory, and the name of this process's folder there.
+
+    Example:
+      A service gets the same name for a run after a restart:
+
+      >>> from official_trainer.tracking import Place
+      >>> place = Place(directory="runs/digits", experiment="digits_cnn", name="digits")
+      >>> place.read_identity("service.json") == place.read_identity("service.json")
+      True
     """
 
     directory: str
@@ -90,6 +98,14 @@ class Outcome:
       status: `preempted` if the same command continues it.
       step: the last step, of a run that is done.
       metrics: the final metrics, flat, of a run that is done.
+
+    Example:
+      >>> from official_trainer.tracking import Outcome, Tracker
+      >>> class Mail(Tracker):
+      ...     def end(self, outcome):
+      ...         print(f"{outcome.status} at step {outcome.step}: {outcome.metrics}")
+      >>> Mail().end(Outcome(status="done", step=2000, metrics={"accuracy": 0.98}))
+      done at step 2000: {'accuracy': 0.98}
     """
 
     status: Literal["done", "preempted", "failed"] = "done"
@@ -102,22 +118,57 @@ class Tracker:
 
     `values` are flat when they come through `Trackers`: `{"loss": 0.5, "dev/accuracy": 0.9}`, Python floats; and
     `media` hold NumPy arrays of their own. Nothing is opened before the first call. This class itself writes nothing.
+
+    Example:
+      >>> from official_trainer.tracking import Histogram, Tracker
+      >>> class Lines(Tracker):
+      ...     '''Prints numbers, and how many values each histogram has.'''
+      ...
+      ...     def log(self, split, step, values):
+      ...         print(f"{split} {step}: {values}")
+      ...
+      ...     def publish(self, split, step, media):
+      ...         sizes = {name: thing.values.size for name, thing in media.items() if isinstance(thing, Histogram)}
+      ...         print(f"{split} {step}: {sizes}")
+      >>> Lines().log("train", 100, {"loss": 0.5, "accuracy": 0.75})
+      train 100: {'loss': 0.5, 'accuracy': 0.75}
     """
 
     spent_seconds = 0.0
     """How long callers have waited, where that is counted."""
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
-        """Takes the run's name and its flat config (`config.flat`), once at each start, after `rewind`."""
+        """Takes what describes the run, once at each start, after `rewind`.
+
+        Args:
+          experiment: its registered name.
+          config: values of the config by their paths, as `config.flat` returns them.
+        """
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        """Records the metrics of `split` (`train`, `validation`) at a global step."""
+        """Records the metrics of a split at a global step.
+
+        Args:
+          split: `train`, `validation`, or the name that an action has given.
+          step: the global step.
+          values: numbers by name, flat.
+        """
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        """Records histograms, images and texts."""
+        """Records histograms, images and texts.
+
+        Args:
+          split: as for `log`.
+          step: the global step.
+          media: by name, flat. Histograms hold their finite values as one row, images uint8 pixels.
+        """
 
     def rewind(self, step: int) -> None:
-        """Drops everything after `step`: the run continues there. Called at every start, with 0 for a fresh run."""
+        """Drops everything after a step, at which the run continues; called at every start.
+
+        Args:
+          step: the global step; 0 for a fresh run.
+        """
 
     def resume(self, split: str, step: int) -> None:
         """Announces numbers of `split` at `step` that a killed process may have logged already; they count once."""

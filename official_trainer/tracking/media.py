@@ -21,7 +21,18 @@ class MediaError(UserError, TypeError):
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """The distribution of the values of an array of numbers, of any shape; those that are not finite are left out."""
+    """The distribution of the values of an array of numbers, of any shape; those that are not finite are left out.
+
+    Attributes:
+      values: an array or tensor of numbers.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer.tracking import Histogram
+      >>> counts, edges = Histogram(np.array([0.0, 0.1, 0.9, 1.0])).buckets(2)
+      >>> counts.tolist(), edges.tolist()
+      ([2.0, 2.0], [0.0, 0.5, 1.0])
+    """
 
     values: Any
 
@@ -41,7 +52,18 @@ class Histogram:
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A picture: `[height, width, channels]`, one to four channels, uint8, or floats between 0 and 1."""
+    """A picture.
+
+    Attributes:
+      pixels: `[height, width, channels]`, one to four channels; uint8, or floats from 0 (dark) to 1.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer.tracking import Image
+      >>> image = Image(np.zeros([8, 8, 3], np.uint8))
+      >>> image.picture().size
+      (8, 8)
+    """
 
     pixels: Any
 
@@ -60,12 +82,23 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text in Markdown."""
+    """A text in Markdown.
+
+    Attributes:
+      markdown: the text.
+
+    Example:
+      >>> from official_trainer.tracking import Text, Tracker
+      >>> text = Text("**to be or** not to be")
+      >>> tracker = Tracker()  # in an action: run.tracker
+      >>> tracker.publish("samples", 100, {"greedy": text})
+    """
 
     markdown: str
 
 
 Media = Histogram | Image | Text
+"""What a tracker can show in addition to numbers."""
 
 
 def size_bytes(thing: Media) -> int:

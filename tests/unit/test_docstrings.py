@@ -1,0 +1,96 @@
+"""The public names that need no TensorFlow: each has a docstring with an example, and the example is right."""
+
+import ast
+import itertools
+import typing
+from pathlib import Path
+
+import pytest
+
+from official_trainer.config import declaration
+from tests.support import docstrings
+
+FACES = ("official_trainer.actions", "official_trainer.config", "official_trainer.tracking")
+MORE = {
+    "official_trainer.config.optimization": {"EMAConfig", "LrConfig", "OptimizerConfig", "WarmupConfig"},
+    "official_trainer.tasks.registry": {"", "experiments", "find_workspace", "get_config", "get_task_cls"},
+    "official_trainer.tasks.results": {"Mean", "Results", "SampledSet"},
+    "official_trainer.triggers": {"Trigger"},
+}
+"""Public names of modules without a stub."""
+
+FOR_OTHER_PACKAGES = {
+    "official_trainer.config": {"digest", "flow", "format_override", "not_a_choice"},
+    "official_trainer.tracking": {"Trackers", "closing", "flatten"},
+}
+"""What these offer to other packages of ours; the reference for users leaves it out."""
+
+PUBLIC = docstrings.public(FACES, MORE, FOR_OTHER_PACKAGES)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_example_of_a_public_name_is_right(name, tmp_path, monkeypatch):
+    """In an empty working directory; a name without an example fails too."""
+    monkeypatch.chdir(tmp_path)
+    assert docstrings.problem_of(PUBLIC[name], name) is None
+    failures = docstrings.failures_of(PUBLIC[name], name, monkeypatch)
+    assert not failures, failures
+
+
+def test_types_of_numbers_are_explained():
+    """In a line below each, because such a name has no docstring of its own."""
+    nodes = ast.parse(Path(declaration.__file__).read_text(encoding="utf-8")).body
+    explained = {
+        node.targets[0].id
+        for node, after in itertools.pairwise(nodes)
+        if isinstance(node, ast.Assign) and isinstance(getattr(after, "value", None), ast.Constant)
+    }
+    types = {name for name, value in vars(declaration).items() if typing.get_origin(value) is typing.Annotated}
+    assert types and types <= explained
+
+
+# The tests above can fail.
+
+
+def undocumented():
+    pass
+
+
+def without_example():
+    """Does nothing."""
+
+
+def wrong():
+    """Adds.
+
+    Example:
+      >>> 1 + 1
+      3
+    """
+
+
+class Documented:
+    """A class with an example only in its method."""
+
+    def twice(self):
+        """Doubles.
+
+        Example:
+          >>> twice = 2
+          >>> twice
+          2
+        """
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [(undocumented, "no docstring"), (without_example, "no example"), (wrong, None), (Documented, None)],
+)
+def test_a_docstring_without_an_example_is_found(value, problem):
+    found = docstrings.problem_of(value, "name")
+    assert found is None if problem is None else problem in found
+
+
+def test_a_wrong_example_is_reported(monkeypatch):
+    assert "Expected:\n    3\nGot:\n    2\n" in docstrings.failures_of(wrong, "wrong", monkeypatch)
+    assert docstrings.failures_of(Documented, "Documented", monkeypatch) == ""
