@@ -5,6 +5,12 @@ Does not own: any setting of the runtime; `engine/process.py` does that.
 
 `keras` is tf_keras: TPUStrategy, ParameterServerStrategy, orbit and every Model Garden model need Keras 2. With
 `TF_USE_LEGACY_KERAS` set before the first import, TensorFlow does not load Keras 3 too, which saves seconds.
+
+Example:
+  >>> from official_trainer.lazy import keras, tf
+  >>> model = keras.Sequential([keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(10)])
+  >>> model(tf.zeros([2, 8, 8, 1])).shape
+  TensorShape([2, 10])
 """
 
 from __future__ import annotations

@@ -59,6 +59,32 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
       windows: runs windows of training steps.
       evaluation: runs evaluations.
       checkpoint_state: what checkpoints hold, and the values of variables on every replica.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer import Task, inputs
+      >>> from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig
+      >>> from official_trainer.engine import Trainer
+      >>> from official_trainer.lazy import keras
+      >>> class Line(Task):
+      ...     def build_model(self):
+      ...         return keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+      ...
+      ...     def build_inputs(self, params, input_context=None):
+      ...         x = np.linspace(-1, 1, 64, dtype="float32")[:, None]
+      ...         return inputs.from_arrays((x, 3 * x + 1), params, input_context)
+      ...
+      ...     def build_losses(self, labels, model_outputs, aux_losses=None):
+      ...         return keras.losses.mean_squared_error(labels, model_outputs)
+      >>> data = DataConfig(global_batch_size=16)
+      >>> config = ExperimentConfig(task=TaskConfig(train_data=data, validation_data=data))
+      >>> task = Line(config.task)
+      >>> trainer = Trainer(config, task, task.build_model(), keras.optimizers.SGD(0.3))
+      >>> logs = trainer.train(100)
+      >>> int(trainer.global_step), float(logs["training_loss"]) < 1
+      (100, True)
+      >>> f"{trainer.evaluate(num_steps=-1)['validation_loss']:.3f}"
+      '0.000'
     """
 
     def __init__(  # noqa: PLR0913 - the signature is Model Garden's
@@ -271,7 +297,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             self.context.average.reset()
 
     def train(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
-        """Runs `num_steps` steps between `train_loop_begin` and `train_loop_end`; returns the latter's logs."""
+        """Runs steps between `train_loop_begin` and `train_loop_end`.
+
+        Args:
+          num_steps: how many.
+
+        Returns:
+          What `train_loop_end` returned, about these steps: scalars by name.
+        """
         self.train_loop_begin()
         self.run_steps(int(num_steps))
         return self.train_loop_end()
@@ -282,18 +315,31 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @do_not_convert
     def next_train_inputs(self, iterator: Any) -> Any:
-        """Returns the inputs of the next training step; runs on the host, traced."""
+        """Returns the inputs of the next training step; runs on the host, traced.
+
+        Args:
+          iterator: over distributed batches.
+        """
         return next(iterator)
 
     @do_not_convert
     def train_step(self, iterator: Any) -> None:
-        """Runs one step in cross-replica context, traced."""
+        """Runs one step in cross-replica context, traced.
+
+        Args:
+          iterator: for `next_train_inputs`.
+        """
         next_inputs = convert(self.next_train_inputs)
         self._step.run(self.context.input_wait.next(lambda: next_inputs(iterator)))
 
     @collective
     def train_loop_end(self) -> dict[str, Any]:
-        """Returns and resets the metrics of the steps since the last call; called eagerly."""
+        """Returns and resets the metrics of the steps since the last call; called eagerly.
+
+        Returns:
+          The task's metrics by name, `training_loss` (mean over the steps), `batch_loss` (of the last step),
+          `smoothed_loss` (moving average) and `learning_rate`; scalars.
+        """
         with self.process_group.reading(self._step.variables):
             rate = optimization.learning_rate(self.optimizer, self.global_step)
             return {**self._step.take_results(), **self.loss_trace, "learning_rate": rate}
@@ -306,9 +352,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @collective
     def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
-        """Evaluates `num_steps` batches (-1: all), with averaged weights if there are any; returns `eval_end`'s logs.
+        """Evaluates, with averaged weights if there are any.
 
-        If a named validation set has its own number of steps, that is used instead of `num_steps`.
+        Args:
+          num_steps: batches, -1 for all. If a named validation set has its own number, that is used for the set.
+
+        Returns:
+          What `eval_end` returned: the task's metrics by name and `validation_loss`, scalars; those of a named set in a
+          dictionary under its name.
 
         Raises:
           DataError: the validation data holds no batch, or cannot be read.
@@ -343,11 +394,20 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return {**passthrough_logs, **logs}
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
-        """Folds one step's logs into the state of the evaluation; called eagerly on the host."""
+        """Folds one step's logs into the state of the evaluation; called eagerly on the host.
+
+        Args:
+          state: what the last call returned, at first what `eval_begin` returned.
+          step_outputs: what `eval_step` returned.
+        """
         return self.evaluation.current_set.task.aggregate_logs(state, step_outputs)
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
-        """Returns the results of the evaluation; called eagerly, while averaged weights are still in the model."""
+        """Returns the results of the evaluation; called eagerly, while averaged weights are still in the model.
+
+        Args:
+          aggregated_logs: what `eval_reduce` returned last.
+        """
         return self.evaluation.results(aggregated_logs)
 
     # For the loop, actions and the modes of a run.

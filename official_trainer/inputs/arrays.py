@@ -33,13 +33,29 @@ def from_arrays(
 
     Args:
       arrays: NumPy arrays in nested tuples and dicts, all with the same first dimension.
-      params: the data section.
+      params: the data section, with `is_training` set, as a task's `build_inputs` gets it.
       input_context: the place of this pipeline in the job; None means that it feeds a single replica.
       transform_fn: augmentation `(batch, seeds) -> batch`, for random ops that take a seed. `seeds` is
         `[batch, 2]` int64 and differs for every example and epoch, so a resumed run draws the same numbers.
 
+    Returns:
+      Batches of one replica: tensors `[batch, …]` in the structure and with the types of `arrays`.
+
     Raises:
       DataError: there is no example, the arrays differ in length, or the data section names files.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer import inputs
+      >>> from official_trainer.config import DataConfig
+      >>> images, labels = np.zeros([100, 8, 8, 1], "float32"), np.arange(100) % 10
+      >>> params = DataConfig(global_batch_size=32, is_training=True)
+      >>> batch_images, batch_labels = next(iter(inputs.from_arrays((images, labels), params)))
+      >>> batch_images.shape, batch_labels.dtype
+      (TensorShape([32, 8, 8, 1]), tf.int64)
+      >>> validation = inputs.from_arrays((images, labels), params.replace(is_training=False))
+      >>> [len(batch_labels) for _, batch_labels in validation]
+      [32, 32, 32, 4]
     """
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)

@@ -56,6 +56,20 @@ class InputContext:
         it has checked them.
       served_by: address of the tf.data service that the batches come from; empty for none.
       sharing: returns how the data is divided among the pipelines; it may read every file. A pipeline may set it.
+
+    Example:
+      A pipeline of plain tf.data that starts at any step by itself:
+
+      >>> from official_trainer.config import DataConfig
+      >>> from official_trainer.inputs import InputContext
+      >>> from official_trainer.lazy import tf
+      >>> def build_inputs(params, input_context):
+      ...     batch_size = input_context.get_per_replica_batch_size(params.global_batch_size)
+      ...     first = input_context.start_step * batch_size
+      ...     return tf.data.Dataset.range(first, 10**9).batch(batch_size)
+      >>> context = InputContext(num_replicas_in_sync=2, start_step=100)
+      >>> next(iter(build_inputs(DataConfig(global_batch_size=8), context))).numpy().tolist()
+      [400, 401, 402, 403]
     """
 
     def __init__(
@@ -134,7 +148,7 @@ class InputContext:
 
     @property
     def elements_per_step(self) -> int:
-        """Elements of the pipeline that a step takes: one for each replica that it feeds."""
+        """Elements of the pipeline that a step takes, one for each replica that it feeds."""
         return max(1, self.num_replicas_in_sync // self.num_input_pipelines)
 
     @property

@@ -41,13 +41,38 @@ def from_tfrecords(
     the serialized records in memory, which makes the shuffle perfect and a restart immediate.
 
     Args:
-      params: the data section.
+      params: the data section, with `is_training` set, as a task's `build_inputs` gets it.
       input_context: the place of this pipeline in the job; None means that it feeds a single replica.
       parse_fn: turns one serialized record (scalar string) into a nest of tensors, all examples alike in shape.
-      transform_fn: augmentation `(batch, seeds) -> batch`, see `from_arrays`.
+      transform_fn: augmentation `(batch, seeds) -> batch` of batches of what `parse_fn` returns; `seeds` is
+        `[batch, 2]` int64, as for `from_arrays`.
+
+    Returns:
+      Batches of one replica: tensors `[batch, …]` in the structure and with the types of what `parse_fn` returns.
 
     Raises:
       DataError: no file, no record, a file that cannot be read or a record that `parse_fn` cannot parse.
+
+    Example:
+      >>> from official_trainer import inputs
+      >>> from official_trainer.config import DataConfig
+      >>> from official_trainer.lazy import tf
+      >>> with tf.io.TFRecordWriter("train.tfrecord") as writer:
+      ...     for value in (0.25, 0.75):
+      ...         feature = {"x": tf.train.Feature(float_list=tf.train.FloatList(value=[value, -value]))}
+      ...         writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+      >>> def parse(record):
+      ...     return tf.io.parse_single_example(record, {"x": tf.io.FixedLenFeature([2], tf.float32)})["x"]
+      >>> def add_noise(x, seeds):
+      ...     noise = tf.map_fn(lambda seed: tf.random.stateless_normal([2], seed), seeds, tf.float32)
+      ...     return x + 0.01 * noise
+      >>> params = DataConfig(input_path="train.tfrecord", global_batch_size=2, is_training=True, seed=7)
+      >>> batches = inputs.from_tfrecords(params, parse_fn=parse, transform_fn=add_noise)
+      >>> next(iter(batches)).shape
+      TensorShape([2, 2])
+      >>> validation = inputs.from_tfrecords(params.replace(is_training=False), parse_fn=parse)
+      >>> next(iter(validation)).numpy().tolist()
+      [[0.25, -0.25], [0.75, -0.75]]
     """
     files = record_files.find_files(params.input_path)
     return from_files(files, params, input_context, parse_fn=parse_fn, transform_fn=transform_fn)

@@ -32,12 +32,35 @@ def from_tfds(
     Order, repetition, sharding, `cache` and starting at a step are those of `from_tfrecords`.
 
     Args:
-      params: the data section.
+      params: the data section, with `is_training` set, as a task's `build_inputs` gets it.
       input_context: the place of this pipeline in the job; None means that it feeds a single replica.
-      transform_fn: augmentation `(batch, seeds) -> batch`, see `from_arrays`.
+      transform_fn: augmentation `(batch, seeds) -> batch`; `seeds` is `[batch, 2]` int64, as for `from_arrays`.
+
+    Returns:
+      Batches of one replica: dictionaries of tensors `[batch, …]` by the names of the features, or pairs
+      `(input, label)`.
 
     Raises:
       DataError: the dataset is not prepared, has no such split, or no (input, label) pair.
+
+    Example:
+      >>> import tensorflow_datasets as tfds
+      >>> from official_trainer import inputs
+      >>> from official_trainer.config import DataConfig
+      >>> from official_trainer.lazy import tf
+      >>> prepared = tfds.dataset_builders.store_as_tfds_dataset(
+      ...     name="numbers",
+      ...     version="1.0.0",
+      ...     data_dir="data",
+      ...     features=tfds.features.FeaturesDict({"x": tfds.features.Scalar(tf.int64)}),
+      ...     split_datasets={"train": tf.data.Dataset.from_tensor_slices({"x": tf.range(10, dtype=tf.int64)})},
+      ...     disable_shuffling=True,
+      ... )
+      Downloading and preparing dataset ...
+      Dataset numbers downloaded and prepared to data/numbers/1.0.0...
+      >>> params = DataConfig(tfds_name="numbers", tfds_split="train[:40%]", tfds_data_dir="data", is_training=False)
+      >>> [batch["x"].numpy().tolist() for batch in inputs.from_tfds(params)]
+      [[0, 1, 2, 3]]
     """
     builder = _builder(params)
     features = builder.info.features

@@ -3,8 +3,6 @@
 Owns: its arguments and what is refused before training, which checkpoint a path means, and that a checkpoint is read
 completely or not at all. Does not own: which checkpoints are kept, and that a half-written one never counts
 (`checkpoints/named.py`), names (`checkpoints/name_template.py`), or assigning values (`checkpoints/restore.py`).
-
-    ProgramCheckpoint("/runs/digits/best/{epoch:02d}-{val_loss:.3f}", monitor="val_loss", max_to_keep=3)
 """
 
 from __future__ import annotations
@@ -62,6 +60,20 @@ class ProgramCheckpoint(keras.callbacks.Callback):
     Attributes:
       every_steps: steps from one checkpoint to the next; None for one after each epoch.
       place: the directory, and the template of names there; no other callback may have both.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer import Program
+      >>> from official_trainer.lazy import keras
+      >>> from official_trainer.program import ProgramCheckpoint
+      >>> x = np.linspace(-1, 1, 64, dtype="float32")[:, None]
+      >>> program = Program(keras.Sequential([keras.Input([1]), keras.layers.Dense(1)]))
+      >>> program.compile(keras.optimizers.SGD(0.1), "mse")
+      >>> kept = ProgramCheckpoint("best/{epoch:02d}", monitor="loss", max_to_keep=2)
+      >>> history = program.fit(x, 3 * x, epochs=3, callbacks=[kept], verbose=0)
+      >>> kept.kept
+      ('best/03', 'best/02')
+      >>> program.load("best/02")  # fit continues from there
     """
 
     def __init__(  # noqa: PLR0913 - the signature is Keras's

@@ -74,6 +74,19 @@ class ScoreFunction(_Serializable):
       samples: samples for each example.
       baseline: `leave_one_out`, or `none` for unchanged rewards, which needs many more steps.
       sigma: deviation of Gaussians; it is not trained.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer.lazy import keras, tf
+      >>> from official_trainer.program import Program, ScoreFunction
+      >>> def is_right(y_true, y_pred):  # y_pred: classes that were sampled, int64 [batch]
+      ...     return tf.cast(tf.equal(tf.reshape(y_true, [-1]), y_pred), tf.float32)
+      >>> x = np.eye(4, dtype="float32").repeat(16, axis=0)
+      >>> program = Program(lambda: keras.Sequential([keras.Input([4]), keras.layers.Dense(4)]), seed=7)
+      >>> program.compile(keras.optimizers.Adam(0.1), reward=is_right, reward_estimator=ScoreFunction(samples=8))
+      >>> rewards = program.fit(x, x.argmax(axis=1), epochs=20, verbose=0).history["reward"]
+      >>> rewards[-1] > 0.9
+      True
     """
 
     outputs: Outputs | Mapping[str, Outputs] = "logits"
@@ -187,6 +200,20 @@ class EvolutionStrategies(_Serializable):
       population: copies that are tried in a step.
       sigma: deviation of the noise on each weight.
       antithetic: whether copies come in mirrored pairs.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer.lazy import keras, tf
+      >>> from official_trainer.program import EvolutionStrategies, Program
+      >>> def share_of_hits(y_true, y_pred):  # has no gradient
+      ...     return tf.reduce_mean(tf.cast(tf.abs(y_true - y_pred) < 0.5, tf.float32), axis=-1)
+      >>> x = np.linspace(-1, 1, 64, dtype="float32")[:, None]
+      >>> program = Program(lambda: keras.Sequential([keras.Input([1]), keras.layers.Dense(1)]), seed=7)
+      >>> estimator = EvolutionStrategies(population=16, sigma=0.1)
+      >>> program.compile(keras.optimizers.SGD(0.2), reward=share_of_hits, reward_estimator=estimator)
+      >>> rewards = program.fit(x, 3 * x, epochs=20, verbose=0).history["reward"]
+      >>> rewards[-1] > rewards[0]
+      True
     """
 
     population: int = 32
@@ -245,7 +272,12 @@ class EvolutionStrategies(_Serializable):
 
     @do_not_convert
     def surrogate(self, model: keras.Model, rewards: tf.Tensor) -> tf.Tensor:
-        """Returns a number whose gradient is the estimate of the gradient of the reward, from rewards [population]."""
+        """Returns a number whose gradient is the estimate of the gradient of the reward.
+
+        Args:
+          model: the model.
+          rewards: of the copies, `[population]`.
+        """
         variables = model.trainable_variables
         # The mean includes the copy itself, which biases it as a baseline: dividing by one less corrects that. In
         # pairs the baseline cancels out.

@@ -4,10 +4,6 @@ Owns: Keras's methods, and the meaning of each of their arguments for the loop. 
 (`compiled_model.py` runs `engine/loop.py`), data (`data.py`), rewards (`rewards.py`), when callbacks are called
 (`callbacks.py`).
 
-    program = Program(model, model_dir="/runs/digits")
-    program.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = program.fit(x, y, epochs=5, validation_split=0.2)
-
 With a run directory, a call of `fit` continues exactly where an earlier one was killed; `epochs` is then the number of
 epochs at which the run ends. Without one nothing is written, and each call trains `epochs - initial_epoch` epochs more,
 as in Keras.
@@ -59,6 +55,21 @@ class Program:
     Attributes:
       model: the Keras model; callbacks get it as `self.model`.
       model_dir: the run directory; empty for none.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer import Program
+      >>> from official_trainer.lazy import keras
+      >>> x = np.random.RandomState(0).randn(400, 4).astype("float32")
+      >>> y = x.argmax(axis=1)
+      >>> program = Program(keras.Sequential([keras.Input([4]), keras.layers.Dense(4)]), seed=7)
+      >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+      >>> program.compile(keras.optimizers.Adam(0.05), loss, metrics=["accuracy"])
+      >>> history = program.fit(x, y, epochs=5, validation_split=0.25, verbose=0)
+      >>> history.history["val_accuracy"][-1] > 0.7
+      True
+      >>> program.predict(x[:2], verbose=0).shape
+      (2, 4)
     """
 
     def __init__(
@@ -135,7 +146,14 @@ class Program:
         return self._compiled.to_config()
 
     def save_config(self, path: str) -> None:
-        """Writes the config of `to_config` as YAML, for `train.py --config_file`."""
+        """Writes the config of `to_config` as YAML, for `train.py --config_file`.
+
+        Args:
+          path: of the file, local or a URL.
+
+        Raises:
+          ArgumentError: as `to_config` does.
+        """
         config, name = self.to_config(), self._compiled.settings.experiment
         files.write_text_atomically(path, f"# experiment: {name}\n{configuration.dump(config)}")
 
@@ -249,6 +267,24 @@ class Program:
     ) -> keras.callbacks.History:
         """Trains; see `keras.Model.fit`, whose arguments these are.
 
+        Args:
+          x: features: arrays or tensors `[examples, …]`, a `tf.data.Dataset` of batches, or a generator of batches.
+          y: targets, `[examples, …]`; None where `x` yields `(features, targets)`.
+          batch_size: examples of a batch over all replicas, for arrays; None means 32.
+          epochs: the number of epochs after which training ends; those before `initial_epoch` count.
+          verbose: 0 prints nothing, 1 a progress bar, 2 a line for each epoch.
+          callbacks: callbacks of Keras.
+          validation_split: share of the arrays, taken from their end, that is for validation.
+          validation_data: `(x, y)`, `(x, y, sample_weight)` or a dataset.
+          shuffle: whether the order of the examples of arrays changes from epoch to epoch.
+          class_weight: weights of the examples' losses by their classes.
+          sample_weight: weights of the examples' losses, `[examples]`.
+          initial_epoch: the first epoch, where there is no run directory.
+          steps_per_epoch: batches of an epoch; None means a pass over the data.
+          validation_steps: batches of a validation; None means all.
+          validation_batch_size: as `batch_size`, for validation; None means the same.
+          validation_freq: epochs from one validation to the next, or the epochs that have one.
+
         Returns:
           The history: `history` has a list by name, with a number for each epoch.
 
@@ -295,7 +331,21 @@ class Program:
         callbacks: Sequence[Any] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """Evaluates; see `keras.Model.evaluate`, whose arguments and results these are."""
+        """Evaluates; see `keras.Model.evaluate`, whose arguments these are.
+
+        Args:
+          x: features, as for `fit`.
+          y: targets.
+          batch_size: examples of a batch, for arrays; None means 32.
+          verbose: as for `fit`.
+          sample_weight: weights of the examples, `[examples]`.
+          steps: batches; None means all.
+          callbacks: callbacks of Keras.
+          return_dict: whether the results are a dictionary by name.
+
+        Returns:
+          The loss and the metrics as a list in the order of `metrics_names`, or by name; the loss alone as a number.
+        """
         self._check_compiled("evaluate")
         source = self._read((x, y, sample_weight), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
@@ -312,6 +362,13 @@ class Program:
         """Returns the model's outputs for each example, in order, as NumPy arrays; see `keras.Model.predict`.
 
         With averaged weights, if the model was trained with `trainer.optimizer_config.ema`.
+
+        Args:
+          x: features, as for `fit`.
+          batch_size: examples of a batch, for arrays; None means 32.
+          verbose: as for `fit`.
+          steps: batches; None means all.
+          callbacks: callbacks of Keras.
 
         Raises:
           ArgumentError: the data has no end.
@@ -330,6 +387,10 @@ class Program:
         Calls of one program wait for each other. If the task that awaits this is cancelled, training ends after the
         current window, a run directory has the checkpoint of that step, and only then the task continues. The event
         loop handles signals; `asyncio.run` cancels at the first Ctrl-C.
+
+        Args:
+          *arguments: those of `fit`.
+          **keywords: those of `fit`.
         """
         return await self._compiled.calls.run_in_thread(functools.partial(self.fit, *arguments, **keywords))
 
@@ -367,7 +428,15 @@ class Program:
             self._compiled.begin_at(checkpoint.read_program(self.model, filepath))
 
     def load_weights(self, filepath: str | os.PathLike[str]) -> None:
-        """Reads only the model's variables from a checkpoint; see `load`."""
+        """Reads only the model's variables from a checkpoint.
+
+        Args:
+          filepath: as for `load`.
+
+        Raises:
+          ArgumentError: the model has no variables yet.
+          CheckpointError: there is no complete checkpoint, or it is of another model. Nothing was changed.
+        """
         with self._compiled.scope():
             checkpoint.read_weights(self.model, filepath)
 
@@ -382,7 +451,16 @@ class Program:
         reset_metrics: bool = True,
         return_dict: bool = False,
     ) -> Any:
-        """Runs one step of training on a batch; see `keras.Model.train_on_batch`."""
+        """Runs one step of training on a batch; see `keras.Model.train_on_batch`.
+
+        Args:
+          x: features, `[batch, …]`.
+          y: targets, `[batch, …]`.
+          sample_weight: weights of the examples, `[batch]`.
+          class_weight: weights of the examples' losses by their classes.
+          reset_metrics: whether the results are those of this batch alone.
+          return_dict: whether the results are a dictionary by name; otherwise they are as from `evaluate`.
+        """
         self._check_compiled("train_on_batch")
         source = one_batch(x, y, sample_weight)
         if class_weight:
@@ -392,7 +470,15 @@ class Program:
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, reset_metrics: bool = True, return_dict: bool = False
     ) -> Any:
-        """Evaluates one batch; see `keras.Model.test_on_batch`."""
+        """Evaluates one batch; see `keras.Model.test_on_batch`.
+
+        Args:
+          x: features, `[batch, …]`.
+          y: targets, `[batch, …]`.
+          sample_weight: weights of the examples, `[batch]`.
+          reset_metrics: whether the results are those of this batch alone.
+          return_dict: whether the results are a dictionary by name; otherwise they are as from `evaluate`.
+        """
         self._check_compiled("test_on_batch")
         logs = self._compiled.evaluate(one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
         return _results(logs, return_dict)
@@ -405,7 +491,14 @@ class Program:
     # Computing losses, rewards and metrics of outputs.
 
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
-        """Returns the loss of outputs, minus their reward; see `keras.Model.compute_loss`."""
+        """Returns the loss of outputs, minus their reward, a scalar; see `keras.Model.compute_loss`.
+
+        Args:
+          x: features.
+          y: targets, `[batch, …]`.
+          y_pred: outputs of the model, `[batch, …]`.
+          sample_weight: weights of the examples, `[batch]`.
+        """
         loss = self.model.compute_loss(x, y, y_pred, sample_weight)
         rewards = rewards_of(self.model)
         return loss if rewards is None else rewards.evaluated(loss, (x, y, sample_weight), y_pred, self.model)
@@ -415,9 +508,9 @@ class Program:
 
         Args:
           x: features; rewards do not use them.
-          y: targets; None if rewards need none.
-          y_pred: outputs of the model.
-          sample_weight: weights of the examples.
+          y: targets, `[batch, …]`; None if rewards need none.
+          y_pred: outputs of the model, `[batch, …]`.
+          sample_weight: weights of the examples, `[batch]`.
 
         Raises:
           ArgumentError: there is no reward.
@@ -428,7 +521,14 @@ class Program:
             return rewards.value(*tf.nest.map_structure(_as_tensor, (y, y_pred, sample_weight)))
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
-        """Updates the metrics with outputs, and returns their results; see `keras.Model.compute_metrics`."""
+        """Updates the metrics with outputs, and returns their results by name; see `keras.Model.compute_metrics`.
+
+        Args:
+          x: features.
+          y: targets, `[batch, …]`.
+          y_pred: outputs of the model, `[batch, …]`.
+          sample_weight: weights of the examples, `[batch]`.
+        """
         return dict(self.model.compute_metrics(x, y, y_pred, sample_weight))
 
     def get_metrics_result(self) -> dict[str, Any]:

@@ -45,6 +45,19 @@ class PythonReward:
       function: called as `function(y_true, y_pred)` with the targets (None without targets) and the outputs of one
         example, as NumPy arrays; returns a number. An `async def` is called for all examples of a batch at once, in
         one event loop for the whole process; it needs no `PythonReward` around it.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer.lazy import keras
+      >>> from official_trainer.program import Program, PythonReward, ScoreFunction
+      >>> def near(y_true, y_pred):  # of one example: y_true and the sampled class y_pred are NumPy scalars
+      ...     return 1.0 / (1 + abs(int(y_true) - int(y_pred)))
+      >>> x = np.eye(4, dtype="float32").repeat(8, axis=0)
+      >>> program = Program(keras.Sequential([keras.Input([4]), keras.layers.Dense(4)]))
+      >>> program.compile("adam", reward=PythonReward(near), reward_estimator=ScoreFunction())
+      >>> history = program.fit(x, x.argmax(axis=1), epochs=1, verbose=0)
+      >>> 0 < history.history["reward"][0] <= 1
+      True
     """
 
     function: Callable[[Any, Any], Any]

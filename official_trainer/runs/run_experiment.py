@@ -102,6 +102,42 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       ArgumentError: an argument cannot mean anything here.
       ConfigError: values of `params` are wrong.
       UserError: as the command line would raise; `exit_code` is for the kind of failure.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer import Task, inputs, run_experiment
+      >>> from official_trainer.config import DataConfig, ExperimentConfig, ExportConfig, TaskConfig, TrainerConfig
+      >>> from official_trainer.lazy import keras, tf
+      >>> class Line(Task):
+      ...     def build_model(self):
+      ...         return keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+      ...
+      ...     def build_inputs(self, params, input_context=None):
+      ...         x = np.linspace(-1, 1, 64, dtype="float32")[:, None]
+      ...         return inputs.from_arrays((x, 3 * x + 1), params, input_context)
+      ...
+      ...     def build_losses(self, labels, model_outputs, aux_losses=None):
+      ...         return keras.losses.mean_squared_error(labels, model_outputs)
+      ...
+      ...     @classmethod
+      ...     def create_optimizer(cls, optimizer_config, runtime_config=None, dp_config=None):
+      ...         return keras.optimizers.SGD(0.3)
+      >>> data = DataConfig(global_batch_size=16)
+      >>> params = ExperimentConfig(
+      ...     task=TaskConfig(train_data=data, validation_data=data),
+      ...     trainer=TrainerConfig(train_steps=100, export=ExportConfig(at_end=False)),
+      ... )
+      >>> model, results = run_experiment(
+      ...     tf.distribute.get_strategy(), Line(params.task), "train_and_eval", params, "runs/line", run_post_eval=True
+      ... )
+      Line: 2 parameters on one device, starting in runs/line
+      step 1/100  loss ...
+      finished at step 100: runs/line
+      time: ...
+      >>> f"{results['validation_loss']:.3f}"
+      '0.000'
+      >>> sorted(path for path in tf.io.gfile.listdir("runs/line") if path.startswith("ckpt-100"))
+      ['ckpt-100.data-00000-of-00001', 'ckpt-100.index', 'ckpt-100.manifest.json']
     """
     _check_arguments(distribution_strategy, mode, model_dir, trainer, controller_cls)
     strategy = distribution_strategy or tf.distribute.get_strategy()

@@ -4,10 +4,6 @@ Owns: collecting them at the steps at which they are requested, and copying them
 nothing: a call adds no operation to it.
 Does not own: which steps these are (`actions/schedule.py`), where values go (`actions/publish_intermediates.py`).
 
-    def call(self, images, training=None):
-        features = self.convolutions(images)
-        publish.histogram("features", features)
-
 Call them in a layer, or in a function that a task's training step calls. In code that builds a model, and in an
 evaluation, they do nothing.
 
@@ -17,6 +13,17 @@ weights may depend on which steps are published (in small dense models they do n
 
 A name that is published twice in a step, for example by a layer that is called twice, is numbered: `features`,
 `features_2`.
+
+Example:
+  >>> from official_trainer import publish
+  >>> from official_trainer.lazy import keras, tf
+  >>> class Encoder(keras.layers.Layer):
+  ...     def call(self, images):
+  ...         features = tf.reduce_mean(images, axis=[1, 2])
+  ...         publish.histogram("features", features)
+  ...         return features
+  >>> Encoder()(tf.ones([2, 8, 8, 3])).shape
+  TensorShape([2, 3])
 """
 
 from __future__ import annotations
@@ -54,17 +61,45 @@ _request: ContextVar[Tensors | None] = ContextVar("request", default=None)
 def scalar(name: str, value: Any) -> None:
     """Publishes one number; over replicas, its mean.
 
+    Args:
+      name: of the number.
+      value: a scalar tensor of any type of numbers.
+
     Raises:
       PublishError: it is not one number, or cannot be returned from this part of the step.
+
+    Example:
+      >>> from official_trainer import Task, publish
+      >>> from official_trainer.lazy import keras, tf
+      >>> class Digits(Task):
+      ...     def build_losses(self, labels, model_outputs, aux_losses=None):
+      ...         publish.scalar("largest_logit", tf.reduce_max(model_outputs))
+      ...         return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+      >>> Digits(params=None).build_losses(tf.constant([3, 7]), tf.zeros([2, 10])).shape
+      TensorShape([2])
     """
     _publish("scalar", name, value, _checked_scalar)
 
 
 def histogram(name: str, value: Any) -> None:
-    """Publishes the distribution of numbers of any shape; over replicas, of all of them together.
+    """Publishes the distribution of numbers; over replicas, of all of them together.
+
+    Args:
+      name: of the distribution.
+      value: a tensor of any shape and any type of numbers.
 
     Raises:
       PublishError: it holds no numbers, or cannot be returned from this part of the step.
+
+    Example:
+      >>> from official_trainer import publish
+      >>> from official_trainer.lazy import keras, tf
+      >>> class Relu(keras.layers.Layer):
+      ...     def call(self, x):
+      ...         publish.histogram(f"{self.name}/inputs", x)
+      ...         return tf.nn.relu(x)
+      >>> Relu()(tf.constant([[-1.0, 2.0]])).numpy().tolist()
+      [[0.0, 2.0]]
     """
     _publish("histogram", name, value, _checked_histogram)
 
@@ -79,6 +114,18 @@ def image(name: str, value: Any, *, max_images: int = 3) -> None:
 
     Raises:
       PublishError: it is not a batch of images, or cannot be returned from this part of the step.
+
+    Example:
+      >>> from official_trainer import publish
+      >>> from official_trainer.lazy import keras, tf
+      >>> class Augment(keras.layers.Layer):
+      ...     def call(self, images, training=None):
+      ...         if training:
+      ...             images = 1.0 - images
+      ...             publish.image("augmented", images, max_images=1)
+      ...         return images
+      >>> Augment()(tf.ones([4, 8, 8, 1]), training=True).shape
+      TensorShape([4, 8, 8, 1])
     """
 
     def check(call: str, tensor: tf.Tensor) -> tf.Tensor:
@@ -89,7 +136,19 @@ def image(name: str, value: Any, *, max_images: int = 3) -> None:
 
 @do_not_convert
 def is_wanted() -> bool:
-    """Whether the published values of this step are requested; for values that are expensive to compute."""
+    """Whether the published values of this step are requested; for values that are expensive to compute.
+
+    Example:
+      >>> from official_trainer import publish
+      >>> from official_trainer.lazy import keras, tf
+      >>> class Projection(keras.layers.Dense):
+      ...     def call(self, inputs):
+      ...         if publish.is_wanted():
+      ...             publish.scalar("largest_singular_value", tf.linalg.svd(self.kernel, compute_uv=False)[0])
+      ...         return super().call(inputs)
+      >>> Projection(3)(tf.zeros([2, 4])).shape
+      TensorShape([2, 3])
+    """
     collection = _collection.get()
     return collection is not None and collection.is_wanted
 

@@ -3,6 +3,16 @@
 Owns: setting every generator of a model at the start of a step, and named seeds for code that draws without a
 generator, so that no random state has to be saved and a resumed run draws the same numbers as an uninterrupted one.
 Does not own: the order of data (`inputs/order.py`).
+
+Example:
+  >>> from official_trainer import Task, random_streams
+  >>> from official_trainer.lazy import tf
+  >>> class Denoising(Task):
+  ...     def train_step(self, inputs, model, optimizer, metrics=None):
+  ...         noise = tf.random.stateless_normal(tf.shape(inputs), random_streams.seed("noise"))
+  ...         return super().train_step((inputs + noise, inputs), model, optimizer, metrics)
+  >>> Denoising(params=None).name
+  'Denoising'
 """
 
 from __future__ import annotations
@@ -24,7 +34,20 @@ from official_trainer.tasks.variables import layers_of
 def enable(seed: int) -> None:
     """Seeds Python, NumPy and TensorFlow, and makes Keras layers use generators whose state can be set.
 
-    Call it before any layer is built: layers built earlier draw from op seeds, which a step cannot set.
+    A run calls it. A program that builds a `Trainer` itself calls it before any layer is built: layers built earlier
+    draw from op seeds, which a step cannot set.
+
+    Args:
+      seed: any integer.
+
+    Example:
+      >>> from official_trainer import random_streams
+      >>> from official_trainer.lazy import keras
+      >>> def first_weights():
+      ...     random_streams.enable(seed=7)
+      ...     return keras.Sequential([keras.Input([2]), keras.layers.Dense(3)]).get_weights()[0]
+      >>> bool((first_weights() == first_weights()).all())
+      True
     """
     keras.backend.experimental.enable_tf_random_generator()
     keras.utils.set_random_seed(seed % 2**32)
@@ -42,16 +65,28 @@ class RandomStreamError(UserError, RuntimeError):
 def seed(name: str) -> tf.Tensor:
     """Returns the seed of a stream of random numbers in this step, for `tf.random.stateless_…`: int64 [2].
 
-    For `Task.train_step`, `Task.validation_step` and functions that they call, including layers:
-
-        noise = tf.random.stateless_normal(tf.shape(images), random_streams.seed("noise"))
+    For `Task.train_step`, `Task.validation_step` and functions that they call, including layers.
 
     In training it depends only on `runtime.seed`, the global step, the replica and the name: it differs if one of them
     does, and is the same after a restart. In an evaluation the position in the data replaces the global step, so all
     evaluations draw the same. Two calls with one name in a step return the same seed: use a name for each purpose.
 
+    Args:
+      name: of the stream.
+
     Raises:
       RandomStreamError: called outside of a step, as in a layer while a model is built.
+
+    Example:
+      >>> from official_trainer import random_streams
+      >>> from official_trainer.lazy import keras, tf
+      >>> class Noise(keras.layers.Layer):
+      ...     def call(self, images, training=None):
+      ...         if training:
+      ...             images += tf.random.stateless_normal(tf.shape(images), random_streams.seed("noise"))
+      ...         return images
+      >>> Noise()(tf.zeros([2, 4])).shape
+      TensorShape([2, 4])
     """
     streams = _streams.get()
     if streams is None:

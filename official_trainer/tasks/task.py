@@ -30,6 +30,43 @@ class Task:
     """One learning problem, seen from one replica. Subclasses override what differs.
 
     `build_model` and `build_inputs` are required. Most tasks add `build_losses` and `build_metrics` and nothing else.
+
+    Attributes:
+      task_config: the task's section of the config.
+      logging_dir: the run directory; empty for none.
+      name: what the task is called.
+
+    Example:
+      >>> import dataclasses
+      >>> import numpy as np
+      >>> from official_trainer import Task, inputs, register_task_cls
+      >>> from official_trainer.config import Positive, TaskConfig
+      >>> from official_trainer.lazy import keras
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class LargestConfig(TaskConfig):
+      ...     units: Positive = 8
+      >>> @register_task_cls(LargestConfig)
+      ... class LargestTask(Task):
+      ...     '''Says which of four numbers is the largest.'''
+      ...
+      ...     def build_model(self):
+      ...         numbers = keras.Input([4], name="numbers")
+      ...         x = keras.layers.Dense(self.task_config.units, activation="relu")(numbers)
+      ...         return keras.Model(numbers, keras.layers.Dense(4, dtype="float32")(x))
+      ...
+      ...     def build_inputs(self, params, input_context=None):
+      ...         numbers = np.random.RandomState(0).randn(1000, 4).astype("float32")
+      ...         numbers = numbers[:800] if params.is_training else numbers[800:]
+      ...         return inputs.from_arrays((numbers, numbers.argmax(axis=1)), params, input_context)
+      ...
+      ...     def build_losses(self, labels, model_outputs, aux_losses=None):
+      ...         return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+      ...
+      ...     def build_metrics(self, training=True):
+      ...         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+      >>> task = LargestTask(LargestConfig(units=16))
+      >>> task.inference_step(np.zeros([2, 4], "float32"), task.build_model()).shape
+      TensorShape([2, 4])
     """
 
     loss: ClassVar[str] = "loss"
@@ -65,11 +102,19 @@ class Task:
         `inputs.from_arrays`, `from_tfrecords` and `from_tfds` do this, and start at any step in no time.
 
         A batch is `(features, labels)`, or features alone, which then serve as their own labels.
+
+        Args:
+          params: the data section; `is_training` is set.
+          input_context: the place of this pipeline in the job.
         """
         raise NotImplementedError(f"{type(self).__name__} must define build_inputs(params, input_context)")
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
-        """Returns the metrics of training or of evaluation; their names must differ."""
+        """Returns the metrics of training or of evaluation; their names must differ.
+
+        Args:
+          training: whether they are those of training.
+        """
         return []
 
     @classmethod
@@ -79,7 +124,13 @@ class Task:
         runtime_config: RuntimeConfig | None = None,
         dp_config: Any = None,
     ) -> keras.optimizers.Optimizer:
-        """Returns the optimizer of `trainer.optimizer_config`; override to bring your own."""
+        """Returns the optimizer; override to bring your own.
+
+        Args:
+          optimizer_config: the section `trainer.optimizer_config`.
+          runtime_config: the section `runtime`; with float16 the optimizer scales the loss.
+          dp_config: differential privacy of Model Garden; refused here.
+        """
         from official_trainer.tasks import optimization
 
         if dp_config is not None:
@@ -90,6 +141,9 @@ class Task:
         """Gives a fresh run its first weights; called only when `model_dir` holds no checkpoint.
 
         The default restores the model from `task_config.init_checkpoint`, strictly, and logs what was restored.
+
+        Args:
+          model: of `build_model`, with the initial values of its layers.
         """
         from official_trainer.checkpoints import restore
 
@@ -107,18 +161,33 @@ class Task:
         """Returns the loss of one replica's batch: one value per example, `[batch, …]`, or a scalar.
 
         Return per-example values where you can: the engine averages them. Losses that layers add with
-        `add_loss` (regularisation and the like) are added by the engine, so `aux_losses` is None here; a task that
-        needs nothing else leaves this method out.
+        `add_loss` (regularisation and the like) are added by the engine; a task that needs nothing else leaves this
+        method out.
+
+        Args:
+          labels: those of the batch, as `build_inputs` yields them.
+          model_outputs: what the model returned for the features of the batch.
+          aux_losses: None here; Model Garden's own driver passes the losses that layers add.
         """
         return None
 
     def process_metrics(self, metrics: list[keras.metrics.Metric], labels: Any, model_outputs: Any) -> None:
-        """Updates `metrics` with one batch."""
+        """Updates metrics with one batch of one replica.
+
+        Args:
+          metrics: those of `build_metrics`.
+          labels: those of the batch.
+          model_outputs: what the model returned for it.
+        """
         for metric in metrics:
             metric.update_state(labels, model_outputs)
 
     def after_step(self, model: keras.Model) -> None:
-        """Changes the model after each optimizer update (weight constraints and the like); traced with the step."""
+        """Changes the model after each optimizer update (weight constraints and the like); traced with the step.
+
+        Args:
+          model: of `build_model`, with the updated weights.
+        """
         return None  # AutoGraph cannot convert a function without a statement
 
     def train_step(
@@ -129,6 +198,12 @@ class Task:
         metrics: list[keras.metrics.Metric] | None = None,
     ) -> dict[str, Any]:
         """Runs forward, backward and update on one replica's batch.
+
+        Args:
+          inputs: an element of `build_inputs`: `(features, labels)`, tensors `[batch, …]`, or features alone.
+          model: of `build_model`.
+          optimizer: its update is applied here.
+          metrics: those of `build_metrics(training=True)`.
 
         Returns:
           Logs; `logs[self.loss]` is this replica's mean loss, scalar float32.
@@ -149,6 +224,11 @@ class Task:
     ) -> dict[str, Any]:
         """Evaluates one replica's batch; called only with at least one example.
 
+        Args:
+          inputs: an element of `build_inputs`, as for `train_step`.
+          model: of `build_model`, with averaged weights if the run averages.
+          metrics: those of `build_metrics(training=False)`.
+
         Returns:
           Logs; `logs[self.loss]` is this replica's mean loss. Add outputs that `aggregate_logs` needs.
         """
@@ -160,7 +240,12 @@ class Task:
         return {self.loss: loss}
 
     def inference_step(self, inputs: Any, model: keras.Model) -> Any:
-        """Returns the model's outputs for features alone."""
+        """Returns the model's outputs for features alone; also what `predict` and an exported model compute.
+
+        Args:
+          inputs: features `[batch, …]`.
+          model: of `build_model`.
+        """
         return model(inputs, training=False)
 
     # What happens to step outputs during an evaluation. Called on the host, eagerly.
@@ -171,6 +256,27 @@ class Task:
         Args:
           state: what the last call returned.
           step_logs: what `validation_step` returned; each value is a tuple with one tensor per replica that had data.
+
+        Example:
+          The error over all examples, exact for any number of batches and replicas:
+
+          >>> from official_trainer import Task
+          >>> from official_trainer.lazy import tf
+          >>> from official_trainer.tasks.results import Mean, Results
+          >>> class Depth(Task):
+          ...     def validation_step(self, inputs, model, metrics=None):
+          ...         logs = super().validation_step(inputs, model, metrics)
+          ...         features, depth = inputs
+          ...         return {**logs, "errors": tf.abs(self.inference_step(features, model) - depth)}
+          ...
+          ...     def aggregate_logs(self, state, step_logs):
+          ...         batch = Results({"error": Mean.of(step_logs["errors"])})
+          ...         return batch if state is None else state.merge(batch)
+          >>> task = Depth(params=None)
+          >>> state = task.aggregate_logs(None, {"errors": (tf.constant([1.0, 2.0]), tf.constant([3.0]))})
+          >>> state = task.aggregate_logs(state, {"errors": (tf.constant([4.0]),)})
+          >>> task.reduce_aggregated_logs(state)
+          {'error': 2.5}
         """
         return None
 
@@ -178,13 +284,17 @@ class Task:
         """Turns the folded state of a whole evaluation into metrics, which may be nested by name.
 
         The default returns the numbers of `results.Results`, and none of any other state.
+
+        Args:
+          aggregated_logs: what `aggregate_logs` returned last; None without it.
+          global_step: the step of the evaluation, a scalar int64 variable.
         """
         return aggregated_logs.as_logs() if isinstance(aggregated_logs, Results) else {}
 
     # What else happens while it is trained.
 
     def build_actions(self, trainer: Any) -> Sequence[Any]:
-        """Returns actions of this task, in addition to `trainer.actions`: `action.Action`s, their configs, callables.
+        """Returns actions of this task, in addition to `trainer.actions`: each an `Action`, its config, or a callable.
 
         Args:
           trainer: has `model`, `optimizer`, `strategy`, `config`.
@@ -197,6 +307,9 @@ class Task:
         """Returns the serving functions of a SavedModel by name: traced functions with an input signature.
 
         The default is one `serving_default` that takes the model's inputs, any batch size, and returns its outputs.
+
+        Args:
+          model: of `build_model`, with the weights to export.
         """
         from official_trainer.tasks import export
 

@@ -80,6 +80,37 @@ class MultiTask(Task):
     interleaved training each step is one task's own `train_step`; `trainer.task_sampler` configures how often.
 
     Training data that ends is repeated, each task's by itself.
+
+    Attributes:
+      parts: the tasks, by their names.
+
+    Example:
+      Two tasks share a layer; each has its own Task for data, losses and metrics.
+
+      >>> import dataclasses
+      >>> from official_trainer import MultiTask, Task, register_task_cls
+      >>> from official_trainer.config import MultiTaskConfig, TaskConfig, TaskRoutine
+      >>> from official_trainer.lazy import keras
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class DigitConfig(TaskConfig):
+      ...     num_classes: int = 10
+      >>> @register_task_cls(DigitConfig)
+      ... class DigitTask(Task):
+      ...     def build_losses(self, labels, model_outputs, aux_losses=None):
+      ...         return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+      >>> class DigitsTasks(MultiTask):
+      ...     def build_models(self):
+      ...         image = keras.Input([8, 8, 1])
+      ...         x = keras.layers.Dense(64, activation="relu")(keras.layers.Flatten()(image))
+      ...         return {
+      ...             name: keras.Model(image, keras.layers.Dense(part.task.task_config.num_classes)(x))
+      ...             for name, part in self.parts.items()
+      ...         }
+      >>> digit = TaskRoutine(task_name="digit", task_config=DigitConfig(), task_weight=3.0)
+      >>> parity = TaskRoutine(task_name="parity", task_config=DigitConfig(num_classes=2))
+      >>> task = DigitsTasks(MultiTaskConfig(task_routines=(digit, parity)))
+      >>> {name: model.output_shape for name, model in task.build_model().sub_tasks.items()}
+      {'digit': (None, 10), 'parity': (None, 2)}
     """
 
     def __init__(
