@@ -50,7 +50,10 @@ class Origin:
 
     @property
     def brief(self) -> str:
-        """The place without columns, such as `a.yaml:6`, `--set`, `experiment digits_cnn` or `class default`."""
+        """The place without columns.
+
+        For example `a.yaml:6`, `--set`, `experiment digits_cnn` or `class default`.
+        """
         if self.kind == "default":
             return "class default"
         if self.kind == "experiment":

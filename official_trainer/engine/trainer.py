@@ -303,7 +303,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           num_steps: how many.
 
         Returns:
-          What `train_loop_end` returned, about these steps: scalars by name.
+          What `train_loop_end` returned about these steps, scalars by name.
         """
         self.train_loop_begin()
         self.run_steps(int(num_steps))
@@ -358,8 +358,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           num_steps: batches, -1 for all. If a named validation set has its own number, that is used for the set.
 
         Returns:
-          What `eval_end` returned: the task's metrics by name and `validation_loss`, scalars; those of a named set in a
-          dictionary under its name.
+          What `eval_end` returned, scalars by name, with `validation_loss` and the task's metrics; those of a named set
+          in a dictionary under its name.
 
         Raises:
           DataError: the validation data holds no batch, or cannot be read.

@@ -39,7 +39,7 @@ def from_arrays(
         `[batch, 2]` int64 and differs for every example and epoch, so a resumed run draws the same numbers.
 
     Returns:
-      Batches of one replica: tensors `[batch, …]` in the structure and with the types of `arrays`.
+      Batches of one replica, tensors `[batch, …]` in the structure and with the types of `arrays`.
 
     Raises:
       DataError: there is no example, the arrays differ in length, or the data section names files.

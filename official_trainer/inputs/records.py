@@ -48,7 +48,7 @@ def from_tfrecords(
         `[batch, 2]` int64, as for `from_arrays`.
 
     Returns:
-      Batches of one replica: tensors `[batch, …]` in the structure and with the types of what `parse_fn` returns.
+      Batches of one replica, tensors `[batch, …]` in the structure and with the types of what `parse_fn` returns.
 
     Raises:
       DataError: no file, no record, a file that cannot be read or a record that `parse_fn` cannot parse.

@@ -37,7 +37,7 @@ def from_tfds(
       transform_fn: augmentation `(batch, seeds) -> batch`; `seeds` is `[batch, 2]` int64, as for `from_arrays`.
 
     Returns:
-      Batches of one replica: dictionaries of tensors `[batch, …]` by the names of the features, or pairs
+      Batches of one replica, as dictionaries of tensors `[batch, …]` by the names of the features, or as pairs
       `(input, label)`.
 
     Raises:

@@ -286,7 +286,7 @@ class Program:
           validation_freq: epochs from one validation to the next, or the epochs that have one.
 
         Returns:
-          The history: `history` has a list by name, with a number for each epoch.
+          The history, whose attribute `history` has a list by name, with a number for each epoch.
 
         Raises:
           ArgumentError: arguments contradict each other.

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import io
+import re
 import sys
 import types
 import typing
@@ -12,6 +13,7 @@ from official_trainer.tasks import registry
 
 _OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _MODULE = "typed_by_a_user"
+_TAKEN_FOR_A_TYPE = re.compile(r"^ *(?:Returns|Yields):\n *([^\n]*):", re.MULTILINE)
 
 
 def public(faces, more, left_out):
@@ -41,6 +43,10 @@ def problem_of(value, name):
         return f"{name} has no docstring"
     if _needs_example(value) and not examples_of(value, name):
         return f"{name} has no example: add one under `Example:` in its docstring, with lines that begin with >>>"
+    parts = vars(value).values() if isinstance(value, type) else ()
+    for docstring in [value.__doc__, *(part.__doc__ for part in parts if callable(part))]:
+        if match := _TAKEN_FOR_A_TYPE.search(docstring or ""):
+            return f"{name}: Sphinx shows the words before the colon as a type: {match[1]}"
     return None
 
 

@@ -82,11 +82,28 @@ class Documented:
         """
 
 
+def with_a_colon():
+    """Counts.
+
+    Returns:
+      The counts: one for each word.
+
+    Example:
+      >>> with_a_colon = 1
+    """
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [(undocumented, "no docstring"), (without_example, "no example"), (wrong, None), (Documented, None)],
+    [
+        (undocumented, "no docstring"),
+        (without_example, "no example"),
+        (with_a_colon, "as a type: The counts"),
+        (wrong, None),
+        (Documented, None),
+    ],
 )
-def test_a_docstring_without_an_example_is_found(value, problem):
+def test_a_docstring_that_lacks_something_is_found(value, problem):
     found = docstrings.problem_of(value, "name")
     assert found is None if problem is None else problem in found
 
