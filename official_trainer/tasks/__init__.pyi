@@ -4,3 +4,7 @@ from . import registry as registry
 from .registry import register_config_factory as register_config_factory
 from .registry import register_task_cls as register_task_cls
 from .task import Task as Task
+from .task import scaled_loss as scaled_loss
+from .task import split_inputs as split_inputs
+from .task import total_loss as total_loss
+from .task import update as update

@@ -319,8 +319,25 @@ class Task:
 def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.Tensor:
     """Returns the mean of a task's loss plus everything the model added in its last call, scalar float32.
 
+    Args:
+      task: its `build_losses` is called.
+      labels: of one replica's batch, `[batch, …]`.
+      outputs: of the model for that batch.
+      model: its `losses` are added: regularisation, and what layers passed to `add_loss`.
+
     Raises:
       ValueError: there is neither.
+
+    Example:
+      >>> from official_trainer.lazy import keras, tf
+      >>> from official_trainer.tasks import Task, total_loss
+      >>> class Regression(Task):
+      ...     def build_losses(self, labels, model_outputs, aux_losses=None):
+      ...         return keras.losses.mean_squared_error(labels, model_outputs)
+      >>> model = keras.Sequential([keras.layers.Dense(1, activity_regularizer=keras.regularizers.L2(1.0))])
+      >>> outputs = model(tf.zeros([2, 3]))
+      >>> float(total_loss(Regression(None), tf.ones([2, 1]), outputs, model))
+      1.0
     """
     loss = task.build_losses(labels, outputs)
     terms = [] if loss is None else [tf.reduce_mean(tf.cast(loss, tf.float32))]
@@ -334,7 +351,17 @@ def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.T
 
 
 def scaled_loss(loss: tf.Tensor, optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
-    """Returns what the gradients of an update are taken of, for one replica's mean `loss`."""
+    """Returns what the gradients of an update are taken of, for one replica's mean `loss`; both scalar float32.
+
+    It divides by the number of replicas, because gradients are summed over them, and multiplies by the loss scale of
+    float16. Call it inside the tape, and give the result to `update`.
+
+    Example:
+      >>> from official_trainer.lazy import keras, tf
+      >>> from official_trainer.tasks import scaled_loss
+      >>> float(scaled_loss(tf.constant(2.0), keras.optimizers.SGD()))
+      2.0
+    """
     # Gradients are summed over replicas, so each brings its share of the mean.
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     share = loss if replicas == 1 else loss / replicas
@@ -342,7 +369,31 @@ def scaled_loss(loss: tf.Tensor, optimizer: keras.optimizers.Optimizer) -> tf.Te
 
 
 def update(tape: tf.GradientTape, scaled: tf.Tensor, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> bool:
-    """Updates a model by the gradients of what `scaled_loss` returned; returns whether it is one, or only added up."""
+    """Applies the gradients of what `scaled_loss` returned to a model: the last line of a `train_step` of your own.
+
+    Args:
+      tape: has recorded the forward pass.
+      scaled: what `scaled_loss` returned.
+      model: its trainable variables change.
+      optimizer: the one that `train_step` was called with.
+
+    Returns:
+      Whether the model was updated. With `trainer.gradient_accumulation_steps` the gradients of all micro-batches but
+      the last are only added up.
+
+    Example:
+      >>> from official_trainer.lazy import keras, tf
+      >>> from official_trainer.tasks import scaled_loss, update
+      >>> model = keras.Sequential([keras.layers.Dense(1, use_bias=False, input_shape=[1], kernel_initializer="ones")])
+      >>> optimizer = keras.optimizers.SGD(0.25)
+      >>> with tf.GradientTape() as tape:
+      ...     loss = tf.reduce_mean(tf.square(model(tf.ones([4, 1]))))
+      ...     scaled = scaled_loss(loss, optimizer)
+      >>> update(tape, scaled, model, optimizer)
+      True
+      >>> model.get_weights()[0].tolist()
+      [[0.5]]
+    """
     from official_trainer.tasks import optimization
 
     variables = model.trainable_variables
@@ -372,7 +423,15 @@ def _publish_gradients(model: keras.Model, variables: Sequence[tf.Variable], gra
 
 @do_not_convert
 def split_inputs(inputs: Any) -> tuple[Any, Any]:
-    """Returns `(features, labels)` of a batch; features alone are their own labels."""
+    """Returns `(features, labels)` of a batch; features alone are their own labels.
+
+    Example:
+      >>> from official_trainer.tasks import split_inputs
+      >>> split_inputs(("features", "labels"))
+      ('features', 'labels')
+      >>> split_inputs("features")
+      ('features', 'features')
+    """
     if isinstance(inputs, tuple) and len(inputs) == 2:
         return inputs
     return inputs, inputs

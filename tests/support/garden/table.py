@@ -1,4 +1,4 @@
-"""What each of Model Garden's experiments does here, tried one by one; writes the table in docs/project/model_garden.md.
+"""What each of Model Garden's experiments does here, tried one by one; writes docs/project/model_garden.md.
 
     python -m tests.support.garden.table [EXPERIMENT …]
 
