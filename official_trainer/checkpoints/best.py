@@ -7,6 +7,8 @@ Does not own: evaluating (`engine/evaluation.py`), the format of checkpoints (`d
 
 A better one is committed before a worse one is deleted, so whenever this process dies, the best are there and rank as
 before. A better evaluation of the same step is written to a folder of its own and then takes the old one's place.
+A run that goes on from an earlier step than its last evaluation finds best checkpoints of steps that it has yet to reach
+again. They stay, but do not count before it has reached them: its numbers are those of a run that was never interrupted.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ class BestCheckpoint:
         self.policy = Retention(monitor=metric, direction=direction, max_to_keep=max_to_keep)
         self._metadata = dict(metadata or {})
         self._on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
+        self._reached: int | None = None  # the step of the last evaluation of this process; None before the first
         self._records = read_records(directory)
         replacements = files.join(directory, REPLACEMENT)
         for step in manifest.committed_steps(replacements):  # some of its files may be in their place already
@@ -112,7 +115,7 @@ class BestCheckpoint:
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
         """Saves the model if `eval_logs` are among the best; returns whether they are."""
         self._read()
-        global_step = int(global_step)  # Model Garden's Trainer has NumPy's
+        self._reached = global_step = int(global_step)  # Model Garden's Trainer has NumPy's
         logs = _as_numbers(eval_logs)
         new = _candidate(global_step, find_metric(logs, self.metric))
         found = self._found()
@@ -140,7 +143,8 @@ class BestCheckpoint:
         _write_if_changed(files.join(self.directory, _INFO), json.dumps(info, indent=4) + "\n")
         directory = CheckpointDirectory(self.directory)
         for step in manifest.parts(self.directory).keys() - set(self.steps):
-            directory.delete(step)
+            if self._has_reached(step):
+                directory.delete(step)
         directory.tidy()
         # TensorFlow's pointer names the newest; a tool that follows it into this directory wants the best.
         pointer = pointer_text(self.step, reversed(self.steps))
@@ -163,12 +167,15 @@ class BestCheckpoint:
         self._records = read_records(self.directory)
 
     def _found(self) -> list[Candidate]:
-        """Returns what is saved; records of another metric, and of NaN, do not count."""
+        """Returns what is saved; records of another metric, of NaN and of steps yet to be reached do not count."""
         return [
             _candidate(step, record["value"])
             for step, record in self._records.items()
-            if record.get("metric") == self.metric and not math.isnan(record["value"])
+            if record.get("metric") == self.metric and not math.isnan(record["value"]) and self._has_reached(step)
         ]
+
+    def _has_reached(self, step: int) -> bool:
+        return self._reached is None or step <= self._reached
 
 
 def _candidate(step: int, value: float | None) -> Candidate:

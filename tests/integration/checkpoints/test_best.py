@@ -74,13 +74,37 @@ def test_ranking_goes_on_after_a_restart_and_a_lower_limit_holds_at_once(model_d
     assert committed_steps(model_dir) == (50,)
 
 
-def test_a_higher_step_from_before_a_rollback_is_ranked_by_its_value(model_dir):
-    """C6: newest does not mean best; a lower step may come later."""
+def test_a_later_step_counts_once_the_run_has_reached_it_again(model_dir):
+    """C6: a run that was killed goes on from an earlier step; what it kept of later ones is neither used nor deleted."""
+    offer(keeper(model_dir), 80, 0.5)
     best = keeper(model_dir)
+    assert offer(best, 40, 0.4)
+    assert (best.step, best.value) == (40, 0.4)
+    assert committed_steps(model_dir) == (40, 80)
+    assert offer(best, 60, 0.45)
+    assert (best.step, committed_steps(model_dir)) == (60, (60, 80))
     offer(best, 80, 0.5)
-    assert not offer(best, 40, 0.4)
-    assert offer(best, 60, 0.6)
-    assert_whole(model_dir, [(60, 0.6)])
+    assert_whole(model_dir, [(80, 0.5)])
+
+
+@pytest.mark.parametrize("max_to_keep", [1, 2, 3])
+def test_kills_between_evaluations_change_no_best_value(tmp_path, max_to_keep):
+    """C6, N1: each evaluation is told the same best value as in a run without kills, and the same ones remain."""
+    values = dict(zip(range(8, 72, 8), [0.3, 0.5, 0.4, 0.9, 0.2, 0.8, 0.9, 0.1], strict=True))
+
+    def told(directory, steps):
+        best, found = keeper(directory, max_to_keep=max_to_keep), {}
+        for step in steps:
+            offer(best, step, values[step])
+            found[step] = best.value
+        return found
+
+    expected = told(tmp_path / "unbroken", values)
+    seen = {}
+    for again_from, last in ((8, 24), (8, 40), (32, 56), (8, 64)):
+        seen |= told(tmp_path / "killed", range(again_from, last + 8, 8))
+    assert seen == expected
+    assert committed_steps(tmp_path / "killed") == committed_steps(tmp_path / "unbroken")
 
 
 def test_one_step_has_one_checkpoint_the_better(model_dir):
@@ -115,7 +139,7 @@ FIRST = [(10, 0.5), (20, 0.7), (30, 0.6)]
         (1, 20, 0.7, [(20, 0.7)]),  # an evaluation that is done again replaces nothing
         (2, 40, 0.9, [(40, 0.9), (20, 0.7)]),
         (2, 40, 0.65, [(20, 0.7), (40, 0.65)]),
-        (3, 15, 0.55, [(20, 0.7), (30, 0.6), (15, 0.55)]),
+        (3, 40, 0.55, [(20, 0.7), (30, 0.6), (40, 0.55)]),
     ],
 )
 def test_a_death_between_any_two_writes_leaves_a_true_ranking(

@@ -62,7 +62,6 @@ def directory(tmp_path):
 HISTORIES = {
     "first": (None, (10, 0.5)),
     "later": ((10, 0.5), (20, 0.7)),
-    "earlier_after_a_rollback": ((30, 0.5), (20, 0.7)),
     "same_step_evaluated_again": ((10, 0.5), (10, 0.7)),
 }
 
