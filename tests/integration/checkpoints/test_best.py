@@ -75,7 +75,7 @@ def test_ranking_goes_on_after_a_restart_and_a_lower_limit_holds_at_once(model_d
 
 
 def test_a_later_step_counts_once_the_run_has_reached_it_again(model_dir):
-    """C6: a run that was killed goes on from an earlier step; what it kept of later ones is neither used nor deleted."""
+    """C6: a run that was killed goes on from an earlier step; what it kept of later ones is not used, nor deleted."""
     offer(keeper(model_dir), 80, 0.5)
     best = keeper(model_dir)
     assert offer(best, 40, 0.4)
