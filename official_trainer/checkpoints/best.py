@@ -7,8 +7,8 @@ Does not own: evaluating (`engine/evaluation.py`), the format of checkpoints (`d
 
 A better one is committed before a worse one is deleted, so whenever this process dies, the best are there and rank as
 before. A better evaluation of the same step is written to a folder of its own and then takes the old one's place.
-A run that goes on from an earlier step than its last evaluation finds best checkpoints of later steps. They stay, but do
-not count before the run has reached them again: its numbers are those of a run that was never interrupted.
+A run that goes on from an earlier step than its last evaluation finds best checkpoints of later steps. They stay, but
+do not count before the run has reached them again: its numbers are those of a run that was never interrupted.
 """
 
 from __future__ import annotations
