@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 _SHOWN = 3
 
@@ -26,6 +26,20 @@ class ExitCode(enum.IntEnum):
     RETRY = 75
     PREEMPTED = 143
 
+
+MEANINGS: Mapping[ExitCode, str] = {
+    ExitCode.DONE: "done",
+    ExitCode.FAILED: "failed: a bug, in the task or in this package",
+    ExitCode.CONFIG: "the configuration, the command line or `model_dir` is wrong, or the checkpoint has another model",
+    ExitCode.DATA: "the data is missing, empty or damaged, or ended early",
+    ExitCode.NON_FINITE: "the loss is not finite, or above `trainer.loss_upper_bound`",
+    ExitCode.STALLED: "stalled: no progress for far longer than ever before; the stacks of all threads are in "
+    "`stall-<n>.txt`. Of several workers, the one that hangs",
+    ExitCode.RETRY: "the disk is full or fails, another process has `model_dir`, a stop came while a step hung, or "
+    "another process of the run is gone or hangs; what was saved is whole",
+    ExitCode.PREEMPTED: "stopped by SIGTERM, Ctrl-C or `runtime.max_wall_seconds`; the state is saved",
+}
+"""Why a process ends with each code, in Markdown, for docs/reference/exit_codes.md."""
 
 START_AGAIN = (ExitCode.RETRY, ExitCode.PREEMPTED)
 """A launcher starts again after these, as often as it is configured to; 0 is the end; all others need a person."""

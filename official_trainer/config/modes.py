@@ -1,7 +1,7 @@
 """The modes of a run, Model Garden's and `predict`, and when each evaluates.
 
-Owns: the names, and the error for other names. Does not own: what a mode does (`runs/train.py`, `runs/evaluate.py`,
-`runs/predict.py`).
+Owns: the names, a line about each, and the error for other names. Does not own: what a mode does (`runs/train.py`,
+`runs/evaluate.py`, `runs/predict.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ TRAINING_MODES: Mapping[str, Evaluates] = {
 }
 """Modes that train, and when each evaluates."""
 
-MODES = (*TRAINING_MODES, "eval", "continuous_eval", "continuous_train_and_eval", "predict")
+MODES: Mapping[str, str] = {
+    "train": "trains only",
+    "train_and_eval": "trains; evaluates at every `trainer.validation_interval` and at the end. The default",
+    "train_and_post_eval": "trains, then evaluates once",
+    "eval": "evaluates the newest checkpoint and changes nothing",
+    "continuous_eval": "evaluates each checkpoint of a run in another process as it appears, until that run is done",
+    "continuous_train_and_eval": "a run in `from-<step>/` for each checkpoint that appears in `task.init_checkpoint`",
+    "predict": "writes the outputs of a checkpoint for all examples to files",
+}
+"""All modes, and what each does, in Markdown, for the reference."""
 
 DEFAULT_MODE = "train_and_eval"
 
