@@ -1,6 +1,7 @@
 """What the documents say is so: links, commands, outputs, examples, tables, names."""
 
 import dataclasses
+import html
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from docs.generators import terminal
 from official_trainer import cli, config
 from official_trainer.cli import dispatch, flags, job_spec, launch, target
 from official_trainer.config import modes
@@ -272,6 +274,31 @@ def test_the_run_of_the_readme_looks_as_shown(smoke):
     assert len(shown) > 5
 
 
+def masked_screen(lines):
+    """Returns forms of lines on a terminal, without numbers and without the length of the progress bar."""
+    whole = [re.sub("[━╸╺]+", "━", line).strip() for line in lines]
+    return {re.sub(r"\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?", "#", line) for line in whole if line}
+
+
+def test_the_picture_of_a_terminal_looks_as_a_run_does(tmp_path):
+    """Every line in `docs/images/terminal.svg` has a form that a run prints; numbers and times may differ."""
+    lines = {}
+    for number, text in re.findall(
+        r'clip-path="url\(#terminal-line-(\d+)\)">(.*?)</text>', read("docs/images/terminal.svg")
+    ):
+        lines[int(number)] = lines.get(int(number), "") + html.unescape(text).replace("\xa0", " ")
+    prompt, *shown = (lines[number] for number in sorted(lines))
+    assert prompt == " ".join(["$ python train.py", *terminal.COMMAND])
+    start = next(i for i, line in enumerate(shown) if line.startswith("time: "))
+    short = [*terminal.COMMAND, "--config_file=configs/smoke/digits_cnn.yaml"]
+    now = [line.plain for line in terminal.screen(short, tmp_path)]
+    assert masked_screen(shown[:start]) <= masked_screen(now), "run `python docs/generate.py terminal`\n" + "\n".join(
+        now
+    )
+    assert any(line.startswith("time: ") for line in now)
+    assert len(shown[:start]) > 5
+
+
 def table(document, heading):
     """Returns the first cells of the first table under a heading, without backticks."""
     section = re.split(rf"^#+ {re.escape(heading)}$", read(document), flags=re.MULTILINE)[1]
@@ -280,9 +307,9 @@ def table(document, heading):
 
 
 def test_what_a_run_leaves_behind(smoke):
-    """N15, T19: each file of a run is in the README's table, and each row of the table is there."""
+    """N15, T19: each file of a run is in the table, and each row of the table is there."""
     model_dir, _ = smoke
-    names = table("README.md", "What a run leaves behind")
+    names = table("docs/reference/files.md", "Always there")
     patterns = {name: re.compile(re.escape(name).replace("<step>", r"\d+").replace(r"\*", ".*")) for name in names}
     seen = set()
     for path in (p for p in model_dir.rglob("*") if p.is_file()):
@@ -298,10 +325,10 @@ def test_what_a_run_leaves_behind(smoke):
 
 
 def test_modes_and_exit_codes_are_all_there():
-    """T10, N6: the tables of the README list what there is."""
-    assert set(table("README.md", "Modes and exit codes")) == set(modes.MODES)
-    codes = re.search(r"^\| exit code.*?\n\n", read("README.md"), flags=re.MULTILINE | re.DOTALL)[0]
-    assert [int(code) for code in re.findall(r"^\| (\d+) ", codes, flags=re.MULTILINE)] == sorted(ExitCode)
+    """T10, N6: the tables list what there is."""
+    page = "docs/reference/exit_codes.md"
+    assert set(table(page, "Modes")) == set(modes.MODES)
+    assert [int(code) for code in table(page, "Exit codes")] == sorted(ExitCode)
 
 
 def test_the_task_of_the_readme_trains(workspace, model_dir, tmp_path):

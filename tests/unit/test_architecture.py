@@ -103,7 +103,6 @@ def test_there_are_thirteen_packages_and_few_arrows_between_them():
 
 STRINGS = {
     "config/components.py": "a component is found by the name of its file; the folders are `actions` and `tracking`",
-    "config/reference.py": "the prefix of modules that are this package's",
     "launch/local/children.py": "what the process imports that others are forked from",
     "launch/rerun.py": "the command line of a process",
     "tracking/mlflow.py": "the name of a tag",

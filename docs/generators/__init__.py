@@ -1,0 +1,1 @@
+"""Pages that are written from declarations in the code: one module for each kind."""

@@ -1,0 +1,41 @@
+"""The page `docs/reference/exit_codes.md`, from `ExitCode` and the modes.
+
+Owns: the layout. Does not own: what a code or a mode means (`official_trainer/errors.py`, `config/modes.py`).
+"""
+
+from __future__ import annotations
+
+from official_trainer.config import modes
+from official_trainer.errors import MEANINGS, START_AGAIN, ExitCode
+
+
+def page() -> str:
+    """Returns the page."""
+    codes = [_row(code) for code in ExitCode]
+    does = [f"| `{mode}` | {meaning} |" for mode, meaning in modes.MODES.items()]
+    return "\n".join([_HEAD, *codes, _MODES, *does]) + "\n"
+
+
+_HEAD = """\
+# Exit codes and modes
+
+## Exit codes
+
+A scheduler decides by the exit code whether to start the same command again, as `official-trainer launch local
+--supervise` and the jobs of the other targets of `official-trainer launch` do.
+
+| code | name | means | start again? |
+|---|---|---|---|"""
+
+_MODES = """
+## Modes
+
+`--mode` says what a run does.
+
+| mode | what it does |
+|---|---|"""
+
+
+def _row(code: ExitCode) -> str:
+    again = "yes" if code in START_AGAIN else "" if code is ExitCode.DONE else "no"
+    return f"| {int(code)} | `{code.name}` | {MEANINGS[code]} | {again} |"

@@ -1,0 +1,68 @@
+"""The generated pages of the documentation are current, and complete."""
+
+import pytest
+
+from docs import generate
+from docs.extensions.links import relink
+from docs.generators import api, config
+from official_trainer.config.fields import docs, hints
+from official_trainer.config.schema import ExperimentConfig
+from tests import ROOT
+
+PAGES = generate.pages()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_reference_page_is_current(name):
+    """The committed page is what `python docs/generate.py` writes."""
+    committed = ROOT / "docs/reference" / name
+    assert committed.read_text(encoding="utf-8") == PAGES[name], "run `python docs/generate.py`"
+
+
+def test_no_page_is_left_that_is_generated_no_more():
+    """A package or a section that is gone takes its page with it."""
+    for folder in ("config", "api"):
+        present = {f"{folder}/{path.name}" for path in (ROOT / "docs/reference" / folder).iterdir()}
+        assert present == {name for name in PAGES if name.startswith(f"{folder}/")}
+
+
+def test_every_field_of_the_schema_is_documented():
+    """N7: what `explain` and the reference show exists for each field."""
+    several = [entry.cls for entry in config.several()]
+    assert len(several) > 5
+    for cls in [*(cls for _, cls in config.sections(ExperimentConfig)), *several]:
+        assert [name for name in hints(cls) if not docs(cls).get(name)] == []
+
+
+def test_every_public_name_is_described():
+    """Those that the stubs of the packages list, and those of the whole package."""
+    for package in api.packages_with_names():
+        for name in api.public_names(package):
+            if name.definition is not None:
+                assert f":: official_trainer.{package}.{name.name}\n" in PAGES[f"api/{package}.md"]
+    text = "".join(PAGES[name] for name in PAGES if name.startswith("api/"))
+    assert all(
+        f"`{name.name} <official_trainer." in text for name in api.public_names("") if name.definition is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("link", "becomes"),
+    [
+        ("[a](../reference/config.md#trainer)", "[a](../reference/config.md#trainer)"),
+        ("[a](#here) [b](https://x.org/y)", "[a](#here) [b](https://x.org/y)"),
+        ("[a](../../launch/slurm.yaml)", "[a](path:../../launch/slurm.yaml)"),
+        ("[a](../../launch/)", "[a](path:../../launch/README.md)"),
+        ("[a](../../benchmarks/README.md#one)", "[a](../project/benchmarks.md#one)"),
+    ],
+)
+def test_links_of_a_page_lead_to_pages_of_the_site(link, becomes):
+    """A file of the repository that is no page gets one; a file that is shown as a page is that page."""
+    page = ROOT / "docs/guides/config.md"
+    assert relink(link, page.parent, page) == becomes
+
+
+def test_links_of_an_included_file_count_from_its_own_folder():
+    page = ROOT / "docs/project/benchmarks.md"
+    assert relink("[a](../docs/guides/gin.md)", ROOT / "benchmarks", page) == "[a](../guides/gin.md)"
+    assert relink("[a](job.py)", ROOT / "benchmarks", page) == "[a](path:../../benchmarks/job.py)"
