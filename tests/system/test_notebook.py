@@ -1,6 +1,7 @@
 """The notebook in docs/ runs, from its first cell to its last, and what is stored in it is what comes of it.
 
-To store new outputs: copy it into an empty folder, `jupyter execute --inplace keras.ipynb` there, and copy it back.
+To store new outputs: copy it into an empty folder, `jupyter execute --inplace keras_notebook.ipynb` there, and copy it
+back.
 """
 
 import nbformat
@@ -9,7 +10,7 @@ from nbclient import NotebookClient
 
 from tests import ROOT
 
-NOTEBOOK = ROOT / "docs/guides/keras.ipynb"
+NOTEBOOK = ROOT / "docs/guides/keras_notebook.ipynb"
 
 
 def outputs(notebook):

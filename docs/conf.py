@@ -1,0 +1,63 @@
+"""Settings of the documentation site.
+
+To build it: `pip install -e '.[docs]' && sphinx-build -W --keep-going docs docs/_build/html`; then open
+docs/_build/html/index.html.
+
+References to names (`nitpicky`) are not checked: the signatures name classes of TensorFlow and Keras, which publish no
+list of their names for Sphinx, and names in backticks are often not Python's. Links and headings are checked.
+"""
+
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+project = "official-trainer"
+copyright = "the authors of official-trainer"
+release = version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+extensions = [
+    "myst_nb",  # Markdown, and the notebook
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "docs.extensions.docstrings",
+    "docs.extensions.repository_files",
+]
+exclude_patterns = ["_build", "README.md"]
+
+# Pages
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"  # tests/system/test_notebook.py runs it
+suppress_warnings = ["misc.highlighting_failure"]  # a block with `…` in place of lines is shown without colours
+copybutton_prompt_text = "$ "
+copybutton_exclude = ".linenos, .gp, .go"
+pygments_style = "friendly"
+
+# Names of Python
+default_role = "name"  # docs.extensions.docstrings
+add_module_names = False
+autoclass_content = "both"  # the class and its constructor
+autodoc_default_options = {"members": True}
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints = "signature"
+maximum_signature_line_length = 90
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_attr_annotations = True
+toc_object_entries_show_parents = "hide"
+python_use_unqualified_type_names = True
+
+# The site
+html_theme = "furo"
+html_title = f"official-trainer {release}"
+html_copy_source = False
+html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
