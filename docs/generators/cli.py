@@ -1,4 +1,4 @@
-"""The page `docs/reference/cli.md`, from the flags that each verb declares.
+"""The page `docs/reference/cli.md`, from what each verb declares.
 
 Owns: the layout. Does not own: flags, descriptions and examples; they stand in `official_trainer/cli`.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from official_trainer.cli import dispatch
+from official_trainer.cli import dispatch, help_text
 from official_trainer.cli.parser import Parser
 
 _HEAD = """\
@@ -18,44 +18,50 @@ _HEAD = """\
 
 `official-trainer VERB --help` prints the same. `python train.py` is `official-trainer train` with the folder of
 `train.py` as the workspace. Flags are spelled as absl's: `--flag=value`, `--flag value`, `-flag`, `--noflag`;
-`--flagfile=FILE` reads flags from a file, one a line.
-"""
+`--flagfile=FILE` reads flags from a file, one a line."""
 
 
 def page() -> str:
     """Returns the page."""
     verbs = dispatch.verbs()
-    contents = [f"| [`{name}`](#{name}) | {dispatch.help_line(module)} |" for name, module in verbs.items()]
-    table = "\n".join(["| verb | what it does |", "|---|---|", *contents])
-    return "\n\n".join([_HEAD.strip(), table, *("\n\n".join(_verb(*verb)) for verb in verbs.items())]) + "\n"
+    listed = [name for names in help_text.GROUPS.values() for name in names]
+    names = sorted(verbs, key=lambda name: listed.index(name) if name in listed else len(listed))
+    sections = ["\n\n".join(_verb(name, verbs[name])) for name in names]
+    return "\n\n".join([_HEAD, _contents(names, verbs), *sections]) + "\n"
+
+
+def _contents(names: list[str], verbs: Mapping[str, types.ModuleType]) -> str:
+    rows = [f"| [`{name}`](#{name}) | {dispatch.help_line(verbs[name])} |" for name in names]
+    return "\n".join(["| verb | what it does |", "|---|---|", *rows])
 
 
 def _verb(name: str, module: types.ModuleType) -> Iterator[str]:
-    parser = Parser(f"official-trainer {name}", usage=module.USAGE, description=dispatch.help_line(module))
+    parser = Parser(f"official-trainer {name}", usage=module.USAGE, description=help_text.description(module))
     module.add_flags(parser)
     yield f"## {name}"
-    yield _markdown(parser.description or "")
-    yield f"```text\n{parser.usage}\n```"
-    shown = [action for action in parser._actions if action.help is not argparse.SUPPRESS and action.dest != "help"]
-    shown.sort(key=lambda action: bool(action.option_strings))  # what has no dashes comes first
-    if shown:
-        yield "\n".join(["| argument | meaning |", "|---|---|", *map(_row, shown)])
-    if parser.epilog:
-        yield _markdown(parser.epilog)
+    yield _code(parser.description or "")
+    yield f"```text\n{parser.prog} {module.USAGE}\n```"
+    parser.format_help()  # sorts the groups
+    for group in parser._action_groups:
+        actions = [each for each in group._group_actions if each.help != argparse.SUPPRESS and each.dest != "help"]
+        if actions:
+            yield "\n".join([f"| {_code(group.title or '')} | |", "|---|---|", *map(_row, actions)])
+            yield from [_code(group.description)] if group.description else []
+    yield from [_code(parser.epilog)] if parser.epilog else []
+    yield "Examples:"
+    examples = "\n".join(f"# {why}\n{command}" for command, why in module.EXAMPLES)
+    yield f"```text\n{examples}\n```"  # not `sh`: tests of the help try them, those of pages need not
+    yield f"Next: `{module.NEXT[0]}`, {module.NEXT[1]}."
 
 
 def _row(action: argparse.Action) -> str:
     name = action.option_strings[-1] if action.option_strings else str(action.metavar)
-    value = f"={action.metavar}" if action.option_strings and action.nargs is None and action.metavar else ""
-    meaning = (action.help or "").replace("|", "\\|").replace("<", "&lt;")
-    return f"| `{name}{value}` | {_code(meaning)} |"
+    value = f"={action.metavar}" if action.option_strings and action.nargs is None else ""
+    return f"| `{name}{value}` | {_code(action.help or '')} |"
 
 
 def _code(text: str) -> str:
-    """Returns text with its flags and overrides as code."""
-    return re.sub(r"(?<![`\w])(--\w+(?:=\w+)?)", r"`\1`", text) if "`" not in text else text
-
-
-def _markdown(text: str) -> str:
-    """Returns the text of a help page, whose indented lines are commands."""
-    return re.sub(r"((?:^ +\S.*\n?)+)", lambda found: f"```sh\n{found[1].rstrip()}\n```\n", text, flags=re.MULTILINE)
+    """Returns text with its flags and overrides as code; what is in backticks stays."""
+    parts = re.split(r"(`[^`]*`)", text.replace("|", "\\|").replace("<", "&lt;"))
+    flag = re.compile(r"--\w+(?:=[\w.=]*\w)?|\bPATH=VALUE\b|\b\w+\.\w+=\w+(?!\w|,)")
+    return "".join(part if part.startswith("`") else flag.sub(r"`\g<0>`", part) for part in parts)

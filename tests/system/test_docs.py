@@ -1,7 +1,6 @@
 """What the documents say is so: links, commands, outputs, examples, tables, names."""
 
 import dataclasses
-import html
 import importlib.util
 import json
 import os
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from docs.generators import terminal
 from official_trainer import cli, config
 from official_trainer.cli import dispatch, flags, job_spec, launch, target
 from official_trainer.config import modes
@@ -272,31 +270,6 @@ def test_the_run_of_the_readme_looks_as_shown(smoke):
     _, out = smoke
     assert masked(shown) <= masked(out.splitlines()), f"paste a new run; a short one now prints\n{out}"
     assert len(shown) > 5
-
-
-def masked_screen(lines):
-    """Returns forms of lines on a terminal, without numbers and without the length of the progress bar."""
-    whole = [re.sub("[━╸╺]+", "━", line).strip() for line in lines]
-    return {re.sub(r"\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?", "#", line) for line in whole if line}
-
-
-def test_the_picture_of_a_terminal_looks_as_a_run_does(tmp_path):
-    """Every line in `docs/images/terminal.svg` has a form that a run prints; numbers and times may differ."""
-    lines = {}
-    for number, text in re.findall(
-        r'clip-path="url\(#terminal-line-(\d+)\)">(.*?)</text>', read("docs/images/terminal.svg")
-    ):
-        lines[int(number)] = lines.get(int(number), "") + html.unescape(text).replace("\xa0", " ")
-    prompt, *shown = (lines[number] for number in sorted(lines))
-    assert prompt == " ".join(["$ python train.py", *terminal.COMMAND])
-    start = next(i for i, line in enumerate(shown) if line.startswith("time: "))
-    short = [*terminal.COMMAND, "--config_file=configs/smoke/digits_cnn.yaml"]
-    now = [line.plain for line in terminal.screen(short, tmp_path)]
-    assert masked_screen(shown[:start]) <= masked_screen(now), "run `python docs/generate.py terminal`\n" + "\n".join(
-        now
-    )
-    assert any(line.startswith("time: ") for line in now)
-    assert len(shown[:start]) > 5
 
 
 def table(document, heading):

@@ -1,0 +1,32 @@
+"""The picture of a terminal in the documentation shows what a run prints."""
+
+import html
+import re
+
+from docs import generate
+from docs.generators import terminal
+
+
+def masked_screen(lines):
+    """Returns forms of lines on a terminal, without numbers and without the length of the progress bar."""
+    whole = [re.sub("[━╸╺]+", "━", line).strip() for line in lines]
+    return {re.sub(r"\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?", "#", line) for line in whole if line}
+
+
+def test_the_picture_of_a_terminal_looks_as_a_run_does(tmp_path):
+    """Every line in `docs/images/terminal.svg` has a form that a run prints; numbers and times may differ."""
+    lines = {}
+    for number, text in re.findall(
+        r'clip-path="url\(#terminal-line-(\d+)\)">(.*?)</text>', generate.PICTURE.read_text(encoding="utf-8")
+    ):
+        lines[int(number)] = lines.get(int(number), "") + html.unescape(text).replace("\xa0", " ")
+    prompt, *shown = (lines[number] for number in sorted(lines))
+    assert prompt == " ".join(["$ python train.py", *terminal.COMMAND])
+    start = next(i for i, line in enumerate(shown) if line.startswith("time: "))
+    short = [*terminal.COMMAND, "--config_file=configs/smoke/digits_cnn.yaml"]
+    now = [line.plain for line in terminal.screen(short, tmp_path)]
+    assert masked_screen(shown[:start]) <= masked_screen(now), "run `python docs/generate.py terminal`\n" + "\n".join(
+        now
+    )
+    assert any(line.startswith("time: ") for line in now)
+    assert len(shown[:start]) > 5
