@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from docs.extensions.repository_files import linkcode_resolve  # noqa: E402, F401 - Sphinx calls it
+
 project = "official-trainer"
 copyright = "the authors of official-trainer"
 release = version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -22,7 +24,7 @@ extensions = [
     "myst_nb",  # Markdown, and the notebook
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
+    "sphinx.ext.linkcode",
     "sphinx_copybutton",
     "docs.extensions.docstrings",
     "docs.extensions.repository_files",

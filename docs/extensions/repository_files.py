@@ -1,14 +1,17 @@
 """Links from pages to files of the repository, which the site then shows.
 
-Owns: one page for each linked file that is no page itself, under `source/`.
+Owns: one page for each linked file that is no page itself, under `source/`; links from the Python API to the code.
 Does not own: where a relative link leads (`links.py`); links between pages, which MyST checks.
 """
 
 from __future__ import annotations
 
+import functools
 import html
+import importlib
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from sphinx.util import logging
 from docs.extensions.links import DOCS, ROOT, relink
 
 _logger = logging.getLogger(__name__)
+_FROM_API = "../../source/"
 _LANGUAGES = {".sbatch": "bash", "Dockerfile": "docker"}
 
 
@@ -30,6 +34,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", _page_read)
     app.connect("include-read", _include_read)
     app.connect("doctree-read", _link_to_source_pages, priority=400)  # before Sphinx copies files for download
+    app.connect("doctree-read", _note_code, priority=900)  # after Sphinx has added the links to code
     app.connect("html-collect-pages", _source_pages)
     return {"parallel_read_safe": True}
 
@@ -58,11 +63,29 @@ def _link_to_source_pages(app: Sphinx, doctree: nodes.document) -> None:
         linked.append(str(path))
 
 
+def linkcode_resolve(_domain: str, info: Mapping[str, str]) -> str | None:
+    """Returns the link from a name of the Python API to its code; all pages of the API are in `reference/api/`."""
+    try:
+        found = functools.reduce(getattr, info["fullname"].split("."), importlib.import_module(info["module"]))
+        found = inspect.unwrap(found.fget if isinstance(found, property) else found)
+        path, line = Path(inspect.getfile(found)), inspect.getsourcelines(found)[1]
+    except (AttributeError, OSError, TypeError):  # an attribute, or a value
+        return None
+    return f"{_FROM_API}{path.relative_to(ROOT)}.html#L-{line}" if path.is_relative_to(ROOT) else None
+
+
+def _note_code(app: Sphinx, doctree: nodes.document) -> None:
+    linked = app.env.metadata[app.env.docname].setdefault("linked_files", [])
+    for node in doctree.findall(nodes.reference):
+        if node.get("refuri", "").startswith(_FROM_API):
+            linked.append(node["refuri"].removeprefix(_FROM_API).partition(".html#")[0])
+
+
 def _source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yields a page for each file that a page links to."""
     for path in sorted({path for data in app.env.metadata.values() for path in data.get("linked_files", ())}):
         text = (ROOT / path).read_text(encoding="utf-8")
-        code = app.builder.highlighter.highlight_block(text, _language(path), linenos="inline")
+        code = app.builder.highlighter.highlight_block(text, _language(path), linenos="inline", lineanchors="L")
         body = f"<h1><code>{html.escape(path)}</code></h1>\n{code}"
         yield f"source/{path}", {"title": path, "body": body}, "page.html"
 
