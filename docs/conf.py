@@ -45,6 +45,7 @@ default_role = "name"  # docs.extensions.docstrings
 add_module_names = False
 autoclass_content = "both"  # the class and its constructor
 autodoc_default_options = {"members": True}
+autodoc_inherit_docstrings = False  # what Keras and orbit say of their methods stands there
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "signature"

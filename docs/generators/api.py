@@ -43,6 +43,13 @@ GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Reading and writing": ["layers", "overrides", "provenance", "explain", "dump", "text"],
         "Errors": ["errors"],
     },
+    "engine": {"Trainer": ["trainer"], "Loop": ["loop"]},
+    "program": {
+        "Program": ["program"],
+        "Checkpoints": ["checkpoint"],
+        "Rewards": ["estimators", "reward_function"],
+        "Errors": ["compiled_model", "data"],
+    },
     "inputs": {"Pipelines": ["arrays", "records", "tfds"], "Tools for your own pipelines": ["context", "order"]},
     "tasks": {"Tasks": ["task", "multi_task"], "Experiments": ["registry"]},
 }
@@ -190,6 +197,7 @@ def _page(package: str, names: Sequence[Name]) -> Iterator[str]:
 def _described(names: Mapping[str, Name]) -> str:
     """Returns the directives with which Sphinx describes names, each by the path that it is imported from."""
     directives = [f".. {_directive(name)}:: {path}" for path, name in names.items()]
+    directives.sort(key=lambda directive: "autoexception" in directive)  # these come last
     return "\n".join(["```{eval-rst}", *directives, "```"])
 
 
