@@ -29,13 +29,11 @@ extensions = [
     "docs.extensions.docstrings",
     "docs.extensions.repository_files",
 ]
-exclude_patterns = ["_build", "README.md"]
+exclude_patterns = ["_build"]
 
 # Pages
-myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # tests/system/test_notebook.py runs it
-suppress_warnings = ["misc.highlighting_failure"]  # a block with `…` in place of lines is shown without colours
 copybutton_exclude = ".linenos, .gp, .go"  # copies neither prompts nor outputs
 pygments_style = "friendly"
 
