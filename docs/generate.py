@@ -1,6 +1,7 @@
 """Writes the generated pages of `docs/reference`, which are committed: `python docs/generate.py`.
 
-`python docs/generate.py terminal` trains for some seconds and draws `docs/images/terminal.svg`.
+`python docs/generate.py terminal` trains for some seconds and draws `docs/images/terminal.svg`, and
+`python docs/generate.py packages` draws `docs/images/packages.svg`.
 
 Owns: which pages are generated. Does not own: their text; each module of `generators/` has a part of it.
 """
@@ -13,10 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from docs.generators import api, cli, config, exit_codes, terminal  # noqa: E402
+from docs.generators import api, cli, config, exit_codes, packages, terminal  # noqa: E402
 
 REFERENCE = ROOT / "docs/reference"
-PICTURE = ROOT / "docs/images/terminal.svg"
+IMAGES = ROOT / "docs/images"
+PICTURES = {"terminal": terminal.picture, "packages": packages.picture}
 
 
 def pages() -> dict[str, str]:
@@ -25,9 +27,10 @@ def pages() -> dict[str, str]:
 
 
 def main(argv: list[str]) -> None:
-    """Writes the pages, or the picture."""
-    if argv == ["terminal"]:
-        PICTURE.write_text(terminal.picture(), encoding="utf-8")
+    """Writes the pages, or the pictures that are named."""
+    for name in argv:
+        (IMAGES / f"{name}.svg").write_text(PICTURES[name](), encoding="utf-8")
+    if argv:
         return
     for name, text in pages().items():
         path = REFERENCE / name

@@ -16,9 +16,8 @@ def masked_screen(lines):
 def test_the_picture_of_a_terminal_looks_as_a_run_does(tmp_path):
     """Every line in `docs/images/terminal.svg` has a form that a run prints; numbers and times may differ."""
     lines = {}
-    for number, text in re.findall(
-        r'clip-path="url\(#terminal-line-(\d+)\)">(.*?)</text>', generate.PICTURE.read_text(encoding="utf-8")
-    ):
+    drawn = (generate.IMAGES / "terminal.svg").read_text(encoding="utf-8")
+    for number, text in re.findall(r'clip-path="url\(#terminal-line-(\d+)\)">(.*?)</text>', drawn):
         lines[int(number)] = lines.get(int(number), "") + html.unescape(text).replace("\xa0", " ")
     prompt, *shown = (lines[number] for number in sorted(lines))
     assert prompt == " ".join(["$ python train.py", *terminal.COMMAND])

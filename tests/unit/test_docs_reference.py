@@ -1,10 +1,13 @@
-"""The generated pages of the documentation are current, and complete."""
+"""The generated pages and pictures of the documentation are current, and complete."""
+
+import html
+import re
 
 import pytest
 
 from docs import generate
 from docs.extensions.links import relink
-from docs.generators import api, config
+from docs.generators import api, config, packages
 from official_trainer.config.fields import docs, hints
 from official_trainer.config.schema import ExperimentConfig
 from tests import ROOT
@@ -44,6 +47,14 @@ def test_every_public_name_is_described():
     assert all(
         f"`{name.name} <official_trainer." in text for name in api.public_names("") if name.definition is not None
     )
+
+
+def test_the_picture_of_the_packages_is_current():
+    """Its arrows are the imports that there are; `python docs/generate.py packages` draws it."""
+    drawn = html.unescape((generate.IMAGES / "packages.svg").read_text(encoding="utf-8"))
+    arrows = {tuple(found) for found in re.findall(r"<title>(\w+)/->(\w+)/</title>", drawn)}
+    assert arrows == packages.drawn_imports()
+    assert len(arrows) > 10
 
 
 @pytest.mark.parametrize(
