@@ -26,7 +26,7 @@ from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.matching import Matching
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ActionConfig, Positive, When
-from official_trainer.config.components import folder_problem
+from official_trainer.config.folders import folder_problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 
@@ -66,7 +66,7 @@ class AverageCheckpointsConfig(ActionConfig):
     max_to_keep: Positive = 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if problem := folder_problem(self.directory):
+        if problem := folder_problem(self.directory, own="averaged"):
             yield "directory", problem
         if self.last == 1 and self.recalibrate_batch_norm is None:
             yield "last", "is 1, the model as it is; average more, or set recalibrate_batch_norm"

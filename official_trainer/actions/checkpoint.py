@@ -17,7 +17,7 @@ from official_trainer.checkpoints.name_template import NameTemplate
 from official_trainer.checkpoints.named import EXPORT, NamedCheckpoints
 from official_trainer.checkpoints.retention import Retention
 from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
-from official_trainer.config.components import folder_problem
+from official_trainer.config.folders import folder_problem
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tracking.monitored import required_metric
@@ -53,7 +53,7 @@ class CheckpointConfig(ActionConfig):
     export: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if problem := folder_problem(self.directory):
+        if problem := folder_problem(self.directory, own="checkpoints"):
             yield "directory", problem
         try:
             NameTemplate(self.template)

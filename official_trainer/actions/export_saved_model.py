@@ -13,7 +13,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.actions.action import Action, Run
 from official_trainer.config import ActionConfig, Positive, When
-from official_trainer.config.components import folder_problem
+from official_trainer.config.folders import folder_problem
 from official_trainer.tasks import export
 
 _RESERVED = ("best", "saved_model")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.actions.action import Action, CallAt, Run
 from official_trainer.config import ActionConfig, Positive, When
+from official_trainer.config.folders import folder_problem
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.triggers import AnyOf, EverySeconds, Moment, Trigger
@@ -49,6 +50,10 @@ class ProfileConfig(ActionConfig):
     steps: Positive = 5
     on_demand: bool = True
     directory: str = "train"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if problem := folder_problem(self.directory, own="train"):
+            yield "directory", problem
 
     def build(self) -> Profile:
         return Profile(self)

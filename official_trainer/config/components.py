@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -183,22 +182,6 @@ class TrackerConfig(Component):
     """The arguments of `pip install` that install them."""
 
     on_error: Literal["warn", "fail"] = "warn"
-
-
-RESERVED_FOLDERS = (
-    *("best", "commands", "continuous_eval", "export", "hparams", "intermediates", "mlartifacts", "non_finite"),
-    *("optimizer", "quarantine", "time", "train", "validation", "wandb"),
-)
-"""Folders of a run directory that an action cannot use as its own."""
-
-
-def folder_problem(name: str, reserved: Collection[str] = RESERVED_FOLDERS) -> str | None:
-    """Returns what is wrong with the name of an action's own folder, in which it deletes old files, or None."""
-    if name in reserved or name.startswith("from-"):
-        return f"is {name!r}, which the run uses itself; name another folder"
-    if not name or name in (".", "..") or "/" in name or "\\" in name:
-        return f"is {name!r}; it must be the name of one folder"
-    return None
 
 
 def _files(folder: Path, root: str) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from official_trainer.config.components import ActionConfig, TrackerConfig
 from official_trainer.config.declaration import Between, Config, NonNegative, Positive, PositiveFloat
+from official_trainer.config.folders import folder_problem
 from official_trainer.config.optimization import OptimizationConfig
 
 
@@ -267,14 +268,29 @@ class TrainerConfig(Config):
         for index, name in enumerate(names):
             if name in names[:index]:
                 yield f"actions[{index}]", f"is the second action called {name}; give one of them another name"
-        cleaned = [getattr(a, "directory", None) if hasattr(a, "max_to_keep") else None for a in self.actions]
-        places = [(action.type, directory) for action, directory in zip(self.actions, cleaned, strict=True)]
-        for index, (kind, directory) in enumerate(places):
-            if directory is not None and (kind, directory) in places[:index]:
-                what = f"is {directory!r}, like that of another {kind}, and each would delete the other's; set another"
-                yield f"actions[{index}].directory", what
-        if self.best_checkpoint_eval_metric and not self.best_checkpoint_export_subdir:
+        yield from self._folder_problems()
+
+    def _folder_problems(self) -> Iterator[tuple[str, str]]:
+        """Yields folders outside of the run directory, those of other parts, and one folder for two fields."""
+        best, validation = self.best_checkpoint_export_subdir, self.validation_summary_subdir
+        if best:
+            if problem := folder_problem(best, own="best"):
+                yield "best_checkpoint_export_subdir", problem
+        elif self.best_checkpoint_eval_metric:
             yield "best_checkpoint_export_subdir", "must name a folder when best_checkpoint_eval_metric is set"
+        if problem := folder_problem(validation, own="validation"):
+            yield "validation_summary_subdir", problem
+        taken = {(False, best): "best_checkpoint_export_subdir"} if self.best_checkpoint_eval_metric else {}
+        if validation == best:
+            yield "validation_summary_subdir", f"is {best!r}, like best_checkpoint_export_subdir; set another"
+        for index, action in enumerate(self.actions):
+            if not hasattr(action, "max_to_keep") or (directory := getattr(action, "directory", None)) is None:
+                continue
+            place = (action.type == "export_saved_model", directory)  # its folders lie in `export/`
+            if place in taken:
+                what = f"is {directory!r}, like {taken[place]}, and each would delete the other's; set another"
+                yield f"actions[{index}].directory", what
+            taken[place] = f"that of another {action.type}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

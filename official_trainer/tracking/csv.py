@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from official_trainer import files
 from official_trainer.config import TrackerConfig
+from official_trainer.config.folders import file_problem
 from official_trainer.errors import UserError
 from official_trainer.tracking import MetricError, Place, Tracker
 
@@ -39,10 +40,8 @@ class CsvConfig(TrackerConfig):
     file: str = "metrics.csv"
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if not self.file.endswith(".csv"):
-            yield "file", f"is {self.file!r}; the name of a table ends in .csv"
-        if "/" in self.file or "\\" in self.file:
-            yield "file", f"is {self.file!r}; it must be the name of one file in the run directory"
+        if problem := file_problem(self.file, suffix=".csv"):
+            yield "file", problem
 
     def build(self, place: Place) -> CsvTracker:
         return CsvTracker(files.join(place.directory, self.file))

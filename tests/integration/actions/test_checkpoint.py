@@ -127,12 +127,6 @@ def test_a_metric_that_is_not_there_is_refused_before_training(model_dir):
 @pytest.mark.parametrize(
     ("actions", "trainer", "message"),
     [
-        (
-            (CheckpointConfig(directory="mine"),),
-            {"best_checkpoint_eval_metric": "score", "best_checkpoint_export_subdir": "mine"},
-            "action 'checkpoint' failed in on_start at step 0: trainer.actions: .*/mine is where other checkpoints "
-            "are kept too, and each would delete the other's; set another directory",
-        ),
         ((CheckpointConfig(monitor="perplexity"),), {}, "is unknown whether a higher or a lower 'perplexity'"),
     ],
 )
