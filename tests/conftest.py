@@ -5,9 +5,16 @@ import tempfile
 
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
 
+import hypothesis
 import pytest
 
 from tests.support.chaos import summary
+
+# How long an example takes says nothing about what is tested: the machine may be busy with other work.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 _cache = None
 

@@ -107,6 +107,18 @@ def test_kills_between_evaluations_change_no_best_value(tmp_path, max_to_keep):
     assert committed_steps(tmp_path / "killed") == committed_steps(tmp_path / "unbroken")
 
 
+def test_a_rollback_drops_what_comes_after_its_step_and_nothing_else(model_dir):
+    """C6: the best checkpoint of the step that the run goes back to stays."""
+    best = keeper(model_dir, max_to_keep=3)
+    for step, value in [(10, 0.5), (20, 0.9), (30, 0.7)]:
+        offer(best, step, value)
+    assert best.drop_after(20) == (30,)
+    assert_whole(model_dir, [(20, 0.9), (10, 0.5)])
+    assert best.drop_after(9) == (10, 20)
+    assert (best.step, committed_steps(model_dir)) == (None, ())
+    assert not files.exists(f"{model_dir}/info.json")
+
+
 def test_one_step_has_one_checkpoint_the_better(model_dir):
     """C6: evaluated again, a step keeps its better value."""
     best = keeper(model_dir, max_to_keep=2)

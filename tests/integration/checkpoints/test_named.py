@@ -64,7 +64,7 @@ def test_which_are_saved_and_which_stay(model_dir, policy, taken, kept):
     assert on_disk(model_dir) == {f"s{step}": step for step in kept}
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 9)), max_size=12),
     st.sampled_from(["max", "min"]),

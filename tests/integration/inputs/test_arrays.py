@@ -47,7 +47,7 @@ def global_batches(arrays, params, steps, job, **settings):
     return [np.concatenate(step) for step in zip(*parts, strict=True)]
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     n=st.integers(1, 40),
     quarter=st.integers(1, 4),
@@ -66,7 +66,7 @@ def test_order_from_any_step_for_any_job(n, quarter, start, job, seed, shuffle):
     np.testing.assert_array_equal(part, whole[start:])
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(n=st.integers(1, 50), batch=st.integers(1, 16), seed=st.integers(0, 9))
 def test_each_example_once_in_every_epoch(n, batch, seed):
     """N1: batches run across the edge of an epoch and nothing is dropped."""
@@ -155,7 +155,7 @@ def test_augmentation_is_exact_after_a_restart_and_differs_between_epochs():
     assert not np.array_equal(seeds_of(0, 9, seed=1), whole)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(n=st.integers(1, 40), quarter=st.integers(1, 3), job=st.sampled_from(JOBS), drop=st.booleans())
 @example(n=10, quarter=1, job=(2, 4), drop=False)
 def test_evaluation_counts_each_example_once(n, quarter, job, drop):

@@ -58,6 +58,19 @@ def test_history_and_calls_are_those_of_keras(data, name):
     assert ours.evaluate(*data, verbose=0) == theirs.evaluate(*data, verbose=0)
 
 
+def test_weights_of_classes_and_of_examples_multiply(data):
+    """K4: what Keras documents; its own fit fails on both together."""
+    x, y = data
+    of_class, of_example = {0: 1.0, 1: 0.5, 2: 3.0}, np.linspace(0.1, 2, EXAMPLES).astype(np.float32)
+    product = of_example * np.array([of_class[label] for label in np.ravel(y)], np.float32)
+    arguments = {"verbose": 0, "shuffle": False}
+    both = lightly(Program(light())).fit(x, y, sample_weight=of_example, class_weight=of_class, **arguments)
+    one = lightly(Program(light())).fit(x, y, sample_weight=product, **arguments)
+    assert both.history["loss"] == pytest.approx(one.history["loss"], rel=1e-6)
+    alone = lightly(Program(light())).fit(x, y, sample_weight=of_example, **arguments)
+    assert both.history["loss"] != pytest.approx(alone.history["loss"], rel=1e-3)
+
+
 @pytest.mark.parametrize("steps_per_execution", cases([3, 100], 3))
 def test_executions_of_several_steps_use_every_batch(data, steps_per_execution):
     """K2: the last execution of an epoch is shorter."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from official_trainer.actions.action import Action, LoopState, Run
@@ -35,7 +35,6 @@ def bits(value):
     return np.float64(value).tobytes() if not math.isnan(value) else "nan"
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(numbers, weights), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_means_merge_in_any_order_to_the_same_bits(pairs, order):
     """B2: associative and commutative, also with numbers that are none and sums that would run over."""
@@ -70,7 +69,6 @@ def test_weights_that_are_none():
         Mean.of([1], [math.inf])
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 60), max_size=20), min_size=1, max_size=6),
     st.integers(1, 12),
@@ -132,7 +130,6 @@ def results_of(keys):
     return Results(parts)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 20), max_size=5), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_results_merge_in_any_order(batches, order):
     """B2: part by part, however they are nested."""

@@ -75,7 +75,7 @@ def expected(num_examples):
 
 
 @pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=3, derandomize=True)
 @given(half=st.integers(1, 14), num_examples=st.integers(1, MAX_EXAMPLES))
 @example(half=1, num_examples=1)
 @example(half=2, num_examples=6)  # of the last batch, one replica has all

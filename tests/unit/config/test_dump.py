@@ -48,7 +48,7 @@ MODELS = st.builds(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(MODELS)
 def test_dump_load_equal(tmp_path_factory, found):
     """N23: a dump read onto the experiment gives an equal configuration and, dumped again, the same bytes."""
@@ -64,7 +64,7 @@ def test_dump_load_equal(tmp_path_factory, found):
         assert yaml.load(text, Loader=loader) == config.as_dict()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(FREE)
 def test_flow_is_read_the_same_by_any_reader(value):
     assert yaml.safe_load(f"v: {flow(value)}") == {"v": _plain(value)}

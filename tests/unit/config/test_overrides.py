@@ -217,7 +217,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(VALUES, min_size=1, max_size=3), st.sampled_from([",", "; ", "\n"]))
 def test_what_is_formatted_is_parsed_back(values, separator):
     """T20: `format_override` and the parser are inverse for any value, alone or in a list of items."""
@@ -230,7 +230,7 @@ def test_what_is_formatted_is_parsed_back(values, separator):
         assert _equal(alone[name], value)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_any_text_survives_in_a_text_field(first, second):
     items = [format_override("task.model.text", first), format_override("task.train_data.tfds_data_dir", second)]
@@ -238,7 +238,7 @@ def test_any_text_survives_in_a_text_field(first, second):
     assert (config.task.model.text, config.task.train_data.tfds_data_dir) == (first, second)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet="ab=.,;[]{}'\"~+:\n \\0-#!&*", max_size=24))
 def test_no_text_breaks_the_parser(text):
     """N7: whatever is typed, the answer is a configuration or a ConfigError."""

@@ -5,7 +5,7 @@ import json
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_trainer.distributed import environment
@@ -148,7 +148,7 @@ def clusters(draw):
     return Cluster(addresses=found, role=role, index=index, source="TF_CONFIG")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(clusters())
 def test_what_is_written_is_read(found):
     """N20: any cluster, as TF_CONFIG and back, is the same."""

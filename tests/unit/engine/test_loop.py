@@ -13,7 +13,7 @@ from tests.support.loops import Disk, Killed, config_of, multiples, start
 intervals = st.integers(1, 40)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 60), intervals, intervals, intervals, st.integers(1, 120))
 def test_every_event_fires_at_exactly_its_steps(steps_per_loop, summary, checkpoint, validation, total):
     """T10, G2: for any intervals, and whatever steps_per_loop is."""
@@ -34,7 +34,7 @@ def test_every_event_fires_at_exactly_its_steps(steps_per_loop, summary, checkpo
     assert sum(trainer.windows) == total
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.integers(1, 30),
     intervals,

@@ -73,7 +73,7 @@ kills = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.integers(0, 10**6), kills)
 def test_actions_and_their_states_are_the_same_after_any_kills(checkpoint, validation, every, patience, seed, kills):
     """B1, G2, G3, N2: also a kill between an evaluation's row and the next checkpoint."""
@@ -98,7 +98,7 @@ def test_actions_and_their_states_are_the_same_after_any_kills(checkpoint, valid
     assert sorted(killed.rows) == sorted(whole.rows)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 40))
 def test_windows_end_where_actions_are_due(steps_per_loop, every, times):
     """B1, G2, G3: whatever steps_per_loop is."""

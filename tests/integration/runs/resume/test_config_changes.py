@@ -184,7 +184,7 @@ SETS = st.fixed_dictionaries({}, optional=VALUES).map(
 def test_no_change_means_no_difference_and_undo_brings_the_old_config_back(max_examples):
     """N9: for any two configs of one experiment, written and read back; each reported change is one."""
 
-    @settings(max_examples=max_examples, deadline=None)
+    @settings(max_examples=max_examples)
     @given(SETS, SETS)
     def holds(old, new):
         before, now = sample.resolved(*old), sample.resolved(*new)

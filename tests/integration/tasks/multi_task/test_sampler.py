@@ -63,7 +63,7 @@ def test_tasks_come_as_often_as_their_shares_say(name):
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(
     seed=st.integers(0, 2**31),
     cuts=st.lists(st.integers(0, 300), min_size=1, max_size=4),

@@ -255,7 +255,7 @@ def test_a_machine_installs_and_trains_and_says_how_it_ended(dump):
 TEXTS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=12)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(TEXTS | st.sampled_from(["$(id)", "`id`", "'", '"', "a\nb", "\r", "-n", "*", "~", "\\", "!"])),
     value=TEXTS,

@@ -117,7 +117,7 @@ WORDS = st.one_of(
 NAMES = WORDS.map(lambda text: text.replace("/", "")[:40] or "x").filter(lambda name: name not in (".", ".."))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(WORDS, max_size=4),
     value=WORDS,
