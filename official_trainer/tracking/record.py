@@ -156,8 +156,15 @@ class RunRecord:
         self._write_run()
 
     def set_span(self, start_step: int, end_step: int | None) -> None:
-        """Records the first and the last step of this process; without an `end_step` the earlier one stays."""
+        """Records the first and the last step of this process; without an `end_step` the earlier one stays.
+
+        A `start_step` above 0 is that of the checkpoint that was restored. A process that died between a commit and the
+        next record has left an older one here.
+        """
         self._run["steps"] |= {"start": start_step, "current": start_step}
+        if start_step:
+            self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = start_step
+            self._write_status()
         if end_step is not None:
             self._run["steps"]["end"] = end_step
         self._write_run()

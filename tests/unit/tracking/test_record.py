@@ -88,6 +88,19 @@ def test_the_status_follows_the_run(model_dir):
     assert run.best == read(model_dir)["best"] == {"metric": "accuracy", "value": 0.5, "step": 200}
 
 
+def test_a_restart_records_the_checkpoint_that_it_begins_with(model_dir):
+    """N6, N15: a process that was killed after a commit has not recorded it; one with nothing to do saves none."""
+    start(model_dir).checkpoint(200)
+    restarted = start(model_dir)
+    assert read(model_dir, "status.json")["last_checkpoint_step"] is None
+    restarted.set_span(300, 300)
+    assert read(model_dir, "status.json")["last_checkpoint_step"] == 300
+    assert read(model_dir)["last_checkpoint_step"] == restarted.last_checkpoint_step == 300
+    fresh = start(model_dir)
+    fresh.set_span(0, 300)
+    assert read(model_dir)["last_checkpoint_step"] == 300
+
+
 @pytest.mark.parametrize(
     ("exit_code", "status"),
     [(0, "done"), (1, "failed"), (4, "failed"), (75, "failed"), (143, "preempted"), (9, "failed")],
