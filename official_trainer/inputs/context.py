@@ -65,11 +65,11 @@ class InputContext:
       >>> from official_trainer.lazy import tf
       >>> def build_inputs(params, input_context):
       ...     batch_size = input_context.get_per_replica_batch_size(params.global_batch_size)
-      ...     first = input_context.start_step * batch_size
+      ...     first = input_context.start_step * params.global_batch_size
       ...     return tf.data.Dataset.range(first, 10**9).batch(batch_size)
       >>> context = InputContext(num_replicas_in_sync=2, start_step=100)
       >>> next(iter(build_inputs(DataConfig(global_batch_size=8), context))).numpy().tolist()
-      [400, 401, 402, 403]
+      [800, 801, 802, 803]
     """
 
     def __init__(
