@@ -7,6 +7,7 @@ Does not own: the names (the `__init__.pyi` of a package, or its `__all__`), the
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,7 @@ def _joined(*parts: str | None) -> str:
     return ".".join(part for part in parts if part)
 
 
+@functools.cache
 def _tree(module: str) -> ast.Module:
     """Parses a module or a package, named after `official_trainer.`."""
     path = ENGINE / module.replace(".", "/")

@@ -66,7 +66,7 @@ class AverageCheckpointsConfig(ActionConfig):
     max_to_keep: Positive = 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if problem := folder_problem(self.directory, own="averaged"):
+        if problem := folder_problem(self.directory):
             yield "directory", problem
         if self.last == 1 and self.recalibrate_batch_norm is None:
             yield "last", "is 1, the model as it is; average more, or set recalibrate_batch_norm"

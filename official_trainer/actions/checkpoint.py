@@ -53,7 +53,7 @@ class CheckpointConfig(ActionConfig):
     export: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if problem := folder_problem(self.directory, own="checkpoints"):
+        if problem := folder_problem(self.directory):
             yield "directory", problem
         try:
             NameTemplate(self.template)

@@ -37,6 +37,13 @@ def public(faces, more, left_out):
     return {name: value for name, value in found.items() if first[id(value)] == name}
 
 
+def check(value, name, patch):
+    """Refuses a public name whose docstring lacks something, or whose examples fail."""
+    assert problem_of(value, name) is None
+    failures = failures_of(value, name, patch)
+    assert not failures, failures
+
+
 def problem_of(value, name):
     """Returns what the docstring of a public name lacks, or None."""
     if not (inspect.getdoc(value) or "").strip():

@@ -2,13 +2,13 @@
 
 import json
 import re
-import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from docs.generators.config import anchor as anchor_of
 from official_trainer.cli import dispatch
 from official_trainer.config import modes
 from official_trainer.errors import ExitCode
@@ -19,6 +19,7 @@ from tests.support.docs import given
 from tests.support.docs.pages import DOCUMENTS, LANGUAGES, PAGES, blocks, commands, read, words_of
 from tests.support.docs.session import Session
 from tests.support.forked import run_command
+from tests.support.workspace import copy_workspace
 
 WORD_FOR_WORD = {"README.md", "docs/quickstart.md", "docs/tutorial.md"}
 """Pages whose trainings are never shortened; `-m full` runs the others word for word too."""
@@ -109,8 +110,7 @@ COMMANDS = [(words, place) for words, place in commands_not_run() if "=" not in 
 def workspace(tmp_path_factory):
     """This repository's workspace with the files that the documents show."""
     folder = tmp_path_factory.mktemp("workspace")
-    for name in ("experiments", "configs", "launch"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(folder)
     for block in FILES:
         (folder / block.path).parent.mkdir(exist_ok=True)
         (folder / block.path).write_text(block.text)
@@ -147,7 +147,7 @@ def test_links_lead_somewhere(document):
         assert path.exists(), f"{document}: {link}"
         if anchor:
             headings = re.findall(r"^(?:#+ |\()(.*?)(?:\)=)?$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            assert anchor in [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings], link
+            assert anchor in map(anchor_of, headings), link
 
 
 def test_the_two_commands_of_the_start():

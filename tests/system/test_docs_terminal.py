@@ -5,12 +5,13 @@ import re
 
 from docs import generate
 from docs.generators import terminal
+from tests.support.docs.outputs import masked
 
 
 def masked_screen(lines):
     """Returns forms of lines on a terminal, without numbers and without the length of the progress bar."""
     whole = [re.sub("[━╸╺]+", "━", line).strip() for line in lines]
-    return {re.sub(r"\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?", "#", line) for line in whole if line}
+    return {*masked(line for line in whole if line)}
 
 
 def test_the_picture_of_a_terminal_looks_as_a_run_does(tmp_path):

@@ -138,6 +138,22 @@ def test_what_is_refused_before_the_first_step(model_dir, actions, trainer, mess
     assert committed_steps(model_dir) == ()
 
 
+def test_a_task_whose_action_uses_the_folder_of_the_best_checkpoint(model_dir, monkeypatch):
+    """C1, C3: message; an action that a task adds in Python is not in the config, so the run finds it at its start."""
+    monkeypatch.setattr(
+        scripted_runs.ScriptedTask, "build_actions", lambda self, trainer: [CheckpointConfig(directory="mine")]
+    )
+    message = (
+        "action 'checkpoint' failed in on_start at step 0: trainer.actions: .*/mine is where other checkpoints "
+        "are kept too, and each would delete the other's; set another directory"
+    )
+    best = {"best_checkpoint_eval_metric": "score", "best_checkpoint_export_subdir": "mine"}
+    with pytest.raises(ActionError, match=message) as caught:
+        scripted_runs.do(model_dir, **best)
+    assert caught.value.exit_code == 2
+    assert committed_steps(model_dir) == ()
+
+
 def test_an_epoch_whose_length_nobody_knows(model_dir, monkeypatch):
     """C3: message."""
 

@@ -24,6 +24,7 @@ from tests import ROOT
 from tests.support.docs import children, pages
 from tests.support.docs.outputs import masked, shows
 from tests.support.forked import TIMEOUT_SECONDS, Child, Completed
+from tests.support.workspace import copy_workspace
 
 FIRST_RUN = "python train.py --experiment=digits_cnn --mode=train_and_eval --model_dir=runs/digits"
 """The README's first command. It runs once for all pages; one that only reads `runs/digits` gets this run too."""
@@ -51,8 +52,7 @@ class Session:
         if page == pages.TEMPLATE:
             assert self._ours("official-trainer", ["init", str(self.workspace)], {}, cwd=folder).code == 0
         else:
-            for name in ("experiments", "configs", "launch"):
-                shutil.copytree(ROOT / name, self.workspace / name, ignore=shutil.ignore_patterns("__pycache__"))
+            copy_workspace(self.workspace)
             shutil.copy(ROOT / "train.py", self.workspace)
 
     def carry_out(self, block):
@@ -166,14 +166,11 @@ class Session:
         elif program == "python" and argv[0] == "train.py":
             argv = self._shortened(["train", *argv[1:]])
             done = self._ours(program, argv, environ, ctrl_c=ctrl_c)
-        elif program == "python" and argv[0] == "-m":
-            return None, self._child(
-                functools.partial(children.run_program, argv[1], argv[2:], is_module=True), environ
-            )
-        elif program == "python" and argv[0].endswith(".py"):
-            return None, self._child(
-                functools.partial(children.run_program, argv[0], argv[1:], is_module=False), environ
-            )
+        elif program == "python" and (argv[0] == "-m" or argv[0].endswith(".py")):
+            is_module = argv[0] == "-m"
+            name, *rest = argv[is_module:]
+            target = functools.partial(children.run_program, name, rest, is_module=is_module)
+            return None, self._child(target, environ)
         else:
             return None, self._shell(text)
         self._remember_best(argv, done)

@@ -2,7 +2,6 @@
 
 import glob
 import os
-import shutil
 import tomllib
 
 import pytest
@@ -13,6 +12,7 @@ from official_trainer.launch import targets
 from tests import ROOT
 from tests.support.forked import run_command
 from tests.support.launch import examples, rendered
+from tests.support.workspace import copy_workspace
 
 PACKAGE = ROOT / "official_trainer"
 PROFILES = sorted(path.name for path in (ROOT / "launch").glob("*.yaml"))
@@ -48,8 +48,7 @@ def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
         words = [word.replace("digits_cnn", "my_experiment") for word in words]
         assert " ".join(words) in (folder / "launch/README.md").read_text()
     else:
-        shutil.copytree(ROOT / "experiments", folder / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(ROOT / "launch", folder / "launch")
+        copy_workspace(folder, "experiments", "launch")
     slurm = folder / "launch/slurm.yaml"
     slurm.write_text(f"{slurm.read_text()}node_local: []\n")  # the tests' folder is below one of them
     monkeypatch.chdir(folder)

@@ -15,6 +15,7 @@ from official_trainer.cli import list as list_verb
 from official_trainer.cli import train as train_verb
 from official_trainer.errors import ExitCode, UserError
 from tests import ROOT
+from tests.support.terminal import Terminal
 
 VERBS = {"check", "doctor", "eval", "export", "init", "list", "show", "train"}
 
@@ -209,11 +210,6 @@ def test_the_words_of_this_process_are_the_default(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["official-trainer", "train", "--experiment=mnist"])
     assert cli.main() == 0
     assert seen[1].argv == ["official-trainer", "train", "--experiment=mnist"]
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_colour_on_a_terminal_only(monkeypatch):

@@ -15,6 +15,7 @@ from official_trainer.cli.parser import Parser
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Profile
 from tests import ROOT
+from tests.support.terminal import Terminal
 
 VERBS = dispatch.verbs()
 ALL = pytest.mark.parametrize("verb", VERBS)
@@ -122,6 +123,7 @@ def test_help_of_all_verbs_needs_no_tensorflow():
 import sys
 from official_trainer import cli
 from official_trainer.cli import dispatch
+from tests.support.terminal import Terminal
 codes = [cli.main([verb, "--help"]) for verb in dispatch.verbs()] + [cli.main(["--help"])]
 heavy = {"tensorflow", "tf_keras", "keras", "numpy", "rich", "sklearn", "orbit"} & set(sys.modules)
 raise SystemExit(f"imported {heavy}" if heavy else max(codes))
@@ -149,11 +151,6 @@ def test_help_of_train_py_names_train_py(capsys):
     commands = [line for line in section(text, "Examples") if not line.startswith("  #")]
     assert all(line.startswith("  python train.py --experiment=") for line in commands[:2])
     assert "official-trainer train" not in text
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_titles_and_comments_stand_out_on_a_terminal_only(monkeypatch):

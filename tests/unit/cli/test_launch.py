@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 
 import pytest
 
@@ -13,12 +12,12 @@ from official_trainer.cli import launch as verb
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 from official_trainer.launch.verdict import End, Outcome
-from tests import ROOT
+from tests.support.workspace import copy_workspace
 
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(tmp_path, "experiments")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -2,14 +2,13 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from official_trainer import cli
 from official_trainer.distributed.cluster import GIVEN_GPUS
-from tests import ROOT
+from tests.support.workspace import copy_workspace
 
 ON_SLURM = {"node_local": [], "workers": 2, "nodes": 2, "tasks_per_node": 1, "resources": {"gpus": 4}}
 
@@ -22,7 +21,7 @@ def launch(capfd, target, profile, *words):
 
 @pytest.fixture(autouse=True)
 def _in_workspace(tmp_path, monkeypatch):
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(tmp_path, "experiments")
     monkeypatch.chdir(tmp_path)
 
 

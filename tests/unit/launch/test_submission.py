@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from official_trainer.launch.target import Rendered, Target
 from tests import ROOT
 from tests.support.launch import engine as scripted
 from tests.support.launch.jobs import until
+from tests.support.workspace import copy_workspace
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def workspace(tmp_path, monkeypatch):
     """A workspace, an engine's program on the PATH, and a target that uses it."""
     folder = tmp_path / "work space"
     folder.mkdir()
-    shutil.copytree(ROOT / "experiments", folder / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(folder, "experiments")
     scripted.install(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setattr(targets, "names", lambda: ("scripted",))

@@ -4,6 +4,7 @@ import math
 import pytest
 
 from official_trainer.tracking.console import Console, format_number, format_seconds
+from tests.support.terminal import Terminal
 
 
 class Clock:
@@ -12,11 +13,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.fixture

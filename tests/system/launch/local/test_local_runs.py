@@ -1,18 +1,18 @@
 """A real experiment, trained by real processes of a job on this machine."""
 
 import json
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from tests import ROOT
+from tests.support.workspace import copy_workspace
 
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(tmp_path, "experiments")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

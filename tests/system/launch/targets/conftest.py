@@ -8,6 +8,7 @@ import pytest
 
 from tests import ROOT
 from tests.support.slurm import cluster
+from tests.support.workspace import copy_workspace
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +27,7 @@ def daemons():
 @pytest.fixture
 def slurm(daemons, tmp_path, monkeypatch):
     """Slurm, with the current directory in a workspace; no job is left."""
-    for name in ("experiments", "configs"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(tmp_path, "experiments", "configs")
     for name, value in daemons.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -16,9 +16,9 @@ from official_trainer.cli import job as verb
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
 from official_trainer.launch.targets import tpu_supervise
-from tests import ROOT
 from tests.support.launch import fake_google
 from tests.support.launch.rendered_google import FIELDS, NAME, PROFILES, TPU, VERTEX, profile_of, rendered
+from tests.support.workspace import copy_workspace
 
 GCLOUD = shutil.which("gcloud")
 
@@ -38,7 +38,7 @@ def google(tmp_path, monkeypatch):
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
     folder = tmp_path / "work space"
-    shutil.copytree(ROOT / "experiments", folder / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(folder, "experiments")
     monkeypatch.chdir(folder)
     return folder
 

@@ -8,8 +8,8 @@ import yaml
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
-from tests import ROOT
 from tests.support.launch.api_server import ApiServer
+from tests.support.workspace import copy_workspace
 
 PROFILE = """\
 image: registry.example.com/trainer:1
@@ -23,7 +23,7 @@ workers: 2
 def api(tmp_path, monkeypatch):
     if shutil.which("kubectl") is None:
         pytest.skip("NO JOB IS HANDED TO KUBECTL: it is not on the PATH")
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(tmp_path, "experiments")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     monkeypatch.setenv("HOME", str(tmp_path))  # kubectl keeps there what it finds out

@@ -17,8 +17,8 @@ from official_trainer.launch import targets
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import training_job
 from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
-from tests import ROOT
 from tests.support.launch.stand_ins import StandIns
+from tests.support.workspace import copy_workspace
 
 HOSTILE = [
     "", " ", "'", '"', "\\", "a'b\"c", "$(touch oops)", "`touch oops`", "${HOME}", "!!", "a;b&c|d", "*", "~", "\n",
@@ -279,7 +279,7 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
 )
 def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, fields, said):
     """N20: all of it before anything is submitted."""
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(tmp_path, "experiments")
     monkeypatch.chdir(tmp_path)
     Path("p.yaml").write_text(json.dumps({"node_local": [], "workers": 2, **fields}))
     words = ["launch", "slurm", "--profile=p.yaml", "--submit", "digits_mlp", "--model_dir=/tmp/run"]
@@ -291,7 +291,7 @@ def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, f
 
 def test_each_run_of_a_sweep_is_checked_in_its_own_folder(tmp_path, monkeypatch, capfd):
     """N20: one that is there already goes on if its config may; the folder around them is no run."""
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(tmp_path, "experiments")
     monkeypatch.chdir(tmp_path)
     Path("p.yaml").write_text('{"node_local": [], "sweep": [["runtime.seed=1"], ["runtime.seed=2"]]}')
     words = ["launch", "slurm", "--profile=p.yaml", "digits_mlp", "--model_dir=run"]
@@ -321,7 +321,7 @@ def test_a_directory_in_memory():
     ],
 )
 def test_words_that_no_file_can_hold(tmp_path, monkeypatch, capfd, word, said):
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(tmp_path, "experiments")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["launch", "slurm", "--", "digits_mlp", "--model_dir=/runs/x", word]) == 2
     assert said in capfd.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from official_trainer.launch.target import Host
 from official_trainer.launch.targets import tpu_supervise
 from tests import ROOT
 from tests.support.launch.rendered_google import NAME, TPU, profile_of, rendered
+from tests.support.workspace import copy_workspace
 
 RUN = "gs://bucket/run"
 EXIT, STATUS = f"{RUN}/.launch/exit.json", f"{RUN}/status.json"
@@ -278,7 +278,7 @@ esac
 def workspace(tmp_path, monkeypatch):
     """A workspace, a profile, and a gcloud that has a slice in its queue for ever."""
     folder = tmp_path / "workspace"
-    shutil.copytree(ROOT / "experiments", folder / "experiments", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_workspace(folder, "experiments")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "gcloud").write_text(STUB)
     (tmp_path / "bin" / "gcloud").chmod(0o755)
