@@ -169,7 +169,8 @@ class TrainerConfig(Config):
         checkpoint before they end.
       best_checkpoint_eval_metric: evaluation metric by which the best checkpoint is kept; `a|b` names `b` inside `a`;
         empty keeps none.
-      best_checkpoint_metric_comp: whether a `higher` or a `lower` value is better.
+      best_checkpoint_metric_comp: whether a `higher` or a `lower` value is better; the opposite of what the metric or
+        its task declares is refused.
       best_checkpoint_max_to_keep: how many checkpoints are kept as best, by their values; of equal ones the earlier.
         `best` in a flag, and `info.json` in their folder, mean the first of them.
       best_checkpoint_export_subdir: folder in `model_dir` for the best checkpoint.

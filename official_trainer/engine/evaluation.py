@@ -14,6 +14,7 @@ from typing import Any
 
 import orbit
 
+from official_trainer.config import ConfigError, Problem
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
@@ -266,7 +267,7 @@ class Evaluation:
             self.exporter = before
 
     def check_monitored(self, wanted: Mapping[str, str]) -> None:
-        """Refuses metrics that evaluations do not produce.
+        """Refuses metrics that evaluations do not produce, and a best checkpoint that would be the worst.
 
         Names that only the task knows are found by evaluating one batch, which changes nothing.
 
@@ -275,7 +276,9 @@ class Evaluation:
 
         Raises:
           MonitoredMetricError: lists what evaluations do produce.
+          ConfigError: `trainer.best_checkpoint_metric_comp` contradicts what is declared of its metric.
         """
+        self._check_best(wanted)
         prefixes = [(f"{each.name}|" if each.name else "", each) for each in self._sets]
         if not wanted.keys() - {prefix + metric.name for prefix, each in prefixes for metric in each.measures}:
             return
@@ -289,6 +292,21 @@ class Evaluation:
                     f"{wanted_by}: evaluation does not produce {name!r}; it produces "
                     f"{', '.join(sorted(produced))}{hint}"
                 )
+
+    def _check_best(self, wanted: Mapping[str, str]) -> None:
+        """Refuses a `best_checkpoint_metric_comp` that contradicts the direction of its metric, if that is known."""
+        settings = self._trainer.config.trainer
+        name, chosen = settings.best_checkpoint_eval_metric, settings.best_checkpoint_metric_comp
+        if name not in wanted:
+            return
+        try:
+            right = monitored.COMPARISONS[self.metric_direction(name)]
+        except metrics.MetricDirectionError:  # nothing is declared, as for most metrics of Model Garden
+            return
+        if right != chosen:
+            what = f"is {chosen!r}, which would keep the worst checkpoint as the best: a {right} {name!r} is better"
+            fix = f"set trainer.best_checkpoint_metric_comp={right}"
+            raise ConfigError([Problem(what, "trainer.best_checkpoint_metric_comp", fix=fix)])
 
     def metric_direction(self, name: str) -> monitored.Direction:
         """Returns whether a higher (`max`) or a lower (`min`) value of an evaluation's metric is better.

@@ -186,7 +186,6 @@ def test_the_best_weights_are_exported(model_dir, actions, trainer, folder):
     ("actions", "trainer"),
     [
         ((), {}),
-        ((), {"best_checkpoint_eval_metric": "score", "best_checkpoint_metric_comp": "lower"}),
         ((), {"best_checkpoint_eval_metric": "perplexity"}),
         ((CheckpointConfig(monitor="score", mode="min"),), {}),
     ],

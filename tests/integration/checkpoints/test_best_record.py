@@ -14,6 +14,9 @@ import tensorflow as tf
 
 from official_trainer import files
 from official_trainer.checkpoints.best import BestCheckpoint
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.config import ConfigError
+from tests.support import scripted_runs
 from tests.support.cases import cases
 from tests.support.chaos.faulty_files import Killed
 from tests.support.chaos.tiny import read_newest
@@ -230,3 +233,26 @@ def test_a_checkpoint_takes_anothers_place_on_a_url():
     assert read_newest(restarted.checkpoint, directory) == 10
     assert restarted.checkpoint.model.weights.numpy()[1] == pytest.approx(0.7)
     assert "replacement" not in files.list_dir(directory)
+
+
+@pytest.mark.parametrize(
+    ("metric", "chosen", "right"),
+    [("score", "lower", "higher"), ("dev|score", "lower", "higher"), ("validation_loss", "higher", "lower")],
+)
+def test_the_worst_checkpoint_is_not_kept_as_the_best(model_dir, metric, chosen, right):
+    """C6: what the task, the metric or the engine declares is not contradicted; nothing was trained."""
+    options = {"best_checkpoint_eval_metric": metric, "best_checkpoint_metric_comp": chosen}
+    with pytest.raises(ConfigError) as caught:
+        scripted_runs.do(model_dir, **options)
+    assert str(caught.value) == (
+        f"trainer.best_checkpoint_metric_comp: is {chosen!r}, which would keep the worst checkpoint as the best: a "
+        f"{right} {metric!r} is better; set trainer.best_checkpoint_metric_comp={right}"
+    )
+    assert committed_steps(model_dir) == ()
+
+
+def test_the_best_of_a_metric_that_declares_nothing_is_as_configured(model_dir):
+    """C6: most of Model Garden's metrics declare nothing."""
+    options = {"best_checkpoint_eval_metric": "perplexity", "train_steps": 20}
+    scripted_runs.do(model_dir, scores=(0.6, 0.5), **options)  # perplexity is the negative of the score here
+    assert committed_steps(f"{model_dir}/best") == (20,)

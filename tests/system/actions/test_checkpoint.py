@@ -44,13 +44,13 @@ def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch, where, ste
 @pytest.mark.parametrize("where", ["before the row", "after the row"])
 def test_the_checkpoint_comes_first_and_the_record_second(model_dir, monkeypatch, where):
     """B4: of the run's own best by a named set too: the record is the manifest, written last."""
-    options = {"best_checkpoint_eval_metric": "dev|score", "best_checkpoint_metric_comp": "lower", "train_steps": 20}
+    options = {"best_checkpoint_eval_metric": "dev|score", "train_steps": 20}
     with scripted_runs.killed(monkeypatch, where, 10):
-        scripted_runs.do(model_dir, scores=(0.5, 0.4), **options)
+        scripted_runs.do(model_dir, scores=(0.4, 0.5), **options)
     assert committed_steps(f"{model_dir}/best") == (10,)
-    scripted_runs.do(model_dir, scores=(0.5, 0.4), **options)
+    scripted_runs.do(model_dir, scores=(0.4, 0.5), **options)
     assert committed_steps(f"{model_dir}/best") == (10,)
-    assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.5
+    assert manifest.read(f"{model_dir}/best", 10).extra["value"] == -0.4
 
 
 def test_a_saved_model_lies_beside(model_dir):
