@@ -62,8 +62,13 @@ def read_exactly(
     return report
 
 
-def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
+def read_items(prefix: str, items: Mapping[str, Trackable], *, allow_extra: Sequence[str] = ()) -> RestoreReport:
     """Restores `items` from a checkpoint that holds more, for evaluating or exporting it.
+
+    Args:
+      prefix: of the files.
+      items: what is restored, by the name it has in the checkpoint.
+      allow_extra: patterns of variables, as for `read_init_checkpoint`, of which the checkpoint may have more.
 
     Raises:
       CheckpointError: any variable of `items` is missing or of another shape, or the checkpoint has more of them.
@@ -71,7 +76,8 @@ def read_items(prefix: str, items: Mapping[str, Trackable]) -> RestoreReport:
     """
     matching = _match(prefix, items)
     report = matching.report(items_only=True)
-    if not report.is_exact:
+    extra = [spec for spec in report.extra if not any(_allows(pattern, spec) for pattern in allow_extra)]
+    if extra or report.missing or report.wrong_shape:
         raise CheckpointError(
             f"checkpoint of another model; nothing was restored.\n{report}\n"
             "Use the code and the config that the run was trained with (params.yaml in its directory)."

@@ -35,6 +35,7 @@ class TrainerOptions:
       stop: asks the run to stop; None for one that never does.
       counts_input_wait: whether steps count when they wait for data, so that a state can be saved meanwhile.
       measures_loss: whether steps add to `training_loss` and the loss trace.
+      keeps_model_metrics: whether the model's metrics go on from one summary to the next, until the caller resets them.
       skips_idle_replicas: whether a replica without examples skips an evaluation step; then the step must not
         communicate with all replicas.
     """
@@ -43,6 +44,7 @@ class TrainerOptions:
     stop: StopRequest | None = None
     counts_input_wait: bool = True
     measures_loss: bool = True
+    keeps_model_metrics: bool = False
     skips_idle_replicas: bool = True
 
 

@@ -52,6 +52,7 @@ class TrainStep:
         self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         of_model = list(getattr(context.model, "metrics", []))
         self.metrics: list[Any] = [*context.task.build_metrics(training=True), *of_model] if trains else []
+        self._kept = of_model if context.options.keeps_model_metrics else []
         self.trace = LossTrace()
         check_names(self._measures, "training")
 
@@ -65,9 +66,9 @@ class TrainStep:
         return [*self.trace.variables, *variables_of(self._measures)]
 
     def take_results(self) -> dict[str, Any]:
-        """Returns the results of all metrics, and resets them."""
+        """Returns the results of all metrics, and resets those that do not go on."""
         logs = {metric.name: metric.result() for metric in self._measures}
-        for metric in self._measures:
+        for metric in [each for each in self._measures if each not in self._kept]:
             metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
         return logs
 

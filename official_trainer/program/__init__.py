@@ -7,6 +7,7 @@ Trainer, a second way to save.
       ├─► settings.py       the sections of an experiment's config that a program takes
       └─► compiled_model.py one Trainer for each `compile`, one call at a time; experiment.py: of an experiment
             ├─► data.py         arrays, datasets, generators as batches, from any batch on; parts for replicas
+            │     └─► rows.py       the rows of dense, ragged and sparse arrays
             ├─► trainer.py      Keras's own pieces as the steps of a Task; evaluations that call callbacks
             │     └─► rewards.py  what rewards add to a step
             │           ├─► reward_function.py  one reward: by name, of tensors, in Python

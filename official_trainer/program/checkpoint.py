@@ -29,7 +29,8 @@ from official_trainer.tasks.optimization import build_slots
 from official_trainer.tracking.monitored import Direction, required_metric
 
 _OF_VALIDATION = "val_"
-_FORMATS = (".keras", ".h5", ".hdf5", ".tf")
+_FILES = (".keras", ".h5", ".hdf5")
+_FORMATS = (*_FILES, ".tf")
 
 
 def _parse(filepath: str) -> tuple[tuple[str, str], NameTemplate]:
@@ -101,7 +102,8 @@ class ProgramCheckpoint(keras.callbacks.Callback):
           save_weights_only: whether the optimizer is left out.
           mode: whether higher (`max`) or lower (`min`) values are better; `auto` takes what the metric declares.
           save_freq: `epoch`, or a number: saved at the global steps that are multiples of it.
-          initial_value_threshold: only better values than this are saved.
+          initial_value_threshold: only better values than this are saved, with `save_best_only` or `max_to_keep`; as in
+            Keras, it has no effect where everything is saved.
           max_to_keep: how many are kept, the best or the newest; None keeps all.
           keep_every_n_steps: checkpoints at multiples of it are kept too, for ever.
 
@@ -113,21 +115,22 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         self.verbose, self.save_weights_only = verbose, save_weights_only
         self.monitor = monitor or ("val_loss" if save_best_only else "")
         self.mode, self.save_freq = mode, save_freq
+        ranks = save_best_only or max_to_keep is not None  # else all are kept, as in Keras also those that are NaN
         self._policy = Retention(
-            monitor=self.monitor,
+            monitor=self.monitor if ranks else "",
             max_to_keep=max_to_keep,
             save_best_only=save_best_only,
-            threshold=initial_value_threshold,
+            threshold=initial_value_threshold if ranks else None,
             keep_every_n_steps=keep_every_n_steps,
         )
-        if problem := next(self._problems(), None):
+        if problem := next(self._problems(initial_value_threshold), None):
             raise ArgumentError(f"ProgramCheckpoint: {problem}")
         self.place, self._template = _parse(self.filepath)
         self.every_steps = None if save_freq == "epoch" else int(save_freq)
         self._fit: tuple[Any, Epochs] | None = None  # trainer and epochs of the call of fit that runs
         self._checkpoints: NamedCheckpoints | None = None
 
-    def _problems(self) -> Iterator[str]:
+    def _problems(self, initial_value_threshold: float | None) -> Iterator[str]:
         policy = self._policy
         if self.save_freq != "epoch" and not _is_count(self.save_freq):
             yield f"save_freq={self.save_freq!r}; allowed: 'epoch', or a number of steps from 1 on"
@@ -138,8 +141,8 @@ class ProgramCheckpoint(keras.callbacks.Callback):
                 yield f"{name}={count!r}; allowed: a number from 1 on, or None"
         if not self.monitor and self.mode != "auto":
             yield f"mode={self.mode!r} has no effect without monitor; give monitor too"
-        if not self.monitor and policy.threshold is not None:
-            yield f"initial_value_threshold={policy.threshold} has no effect without monitor; give monitor too"
+        if not self.monitor and initial_value_threshold is not None:
+            yield f"{initial_value_threshold=} has no effect without monitor; give monitor too"
         if self.filepath.endswith(_FORMATS):
             yield (
                 f"filepath={self.filepath!r} names a file of another format, but each checkpoint is a folder; leave "
@@ -255,14 +258,48 @@ def _is_count(value: Any) -> bool:
 
 
 def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
-    """Reads the variables of a model from a checkpoint; see `find`.
+    """Reads the variables of a model from a checkpoint, or from what Keras has saved.
+
+    Args:
+      model: its variables are assigned.
+      filepath: of a checkpoint, see `find`; a `.keras` or `.h5` file; a SavedModel; or a checkpoint that TensorFlow or
+        Keras has written, by its prefix or its folder.
 
     Raises:
       ArgumentError: the model has no variables yet.
       CheckpointError: there is no complete checkpoint, or it is of another model. Nothing was assigned.
     """
     _check_built(model)
-    restore.read_items(find(filepath), {"model": model})
+    path = str(os.fspath(filepath))
+    if path.endswith(_FILES):
+        _read_file(model, path)
+    else:
+        others = _of_others(path)
+        # Keras saves the optimizer of a compiled model inside of it.
+        restore.read_items(others or find(path), {"model": model}, allow_extra=["optimizer/*"] if others else ())
+
+
+def _read_file(model: keras.Model, path: str) -> None:
+    before = model.get_weights()
+    try:
+        model.load_weights(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:  # Keras has no class of its own
+        model.set_weights(before)  # some of them may be assigned
+        raise CheckpointError(f"{path} cannot be read into the model, which is unchanged: {error}") from error
+
+
+def _of_others(path: str) -> str | None:
+    """Returns the prefix of a checkpoint that this package did not write; None if there is none."""
+    inside = files.join(path, "variables", "variables")  # of a SavedModel
+    for prefix in (path.removesuffix(".index"), inside):
+        directory = prefix.rpartition("/")[0] or "."
+        if files.exists(f"{prefix}.index"):
+            # In a directory of ours, one without a manifest is not complete.
+            return None if manifest.committed_steps(directory) else prefix
+    if not files.is_dir(path) or manifest.committed_steps(path):
+        return None
+    newest: str | None = tf.train.latest_checkpoint(path)
+    return newest
 
 
 def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:

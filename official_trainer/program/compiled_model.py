@@ -32,10 +32,10 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
-from official_trainer.program.data import ArgumentError, CallData, Own, Source
+from official_trainer.program.data import ArgumentError, CallData, Own, Source, check_outputs
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.settings import EXPERIMENT, TASK, Settings
-from official_trainer.program.trainer import NoStore, ProgramTask, ProgramTrainer
+from official_trainer.program.settings import EXPERIMENT, Settings
+from official_trainer.program.trainer import NoStore, ProgramTrainer
 from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
@@ -217,11 +217,10 @@ class CompiledModel:
       calls: the call that runs.
     """
 
-    def __init__(self, model: keras.Model, settings: Settings, task: Any = None, data: CallData | None = None) -> None:
-        """Takes the model; and a Task for it, with the data that it builds, or none for one with Keras's steps."""
+    def __init__(self, model: keras.Model, settings: Settings, task: Any, data: CallData) -> None:
+        """Takes the model, a Task for it, and where the Task finds the data of a call."""
         self.model, self.settings, self.calls = model, settings, Calls()
-        self._data: CallData = data or {True: None, False: None}
-        self._task = task or ProgramTask(TASK, model, self._data)
+        self._task, self._data = task, data
         self._trainer: ProgramTrainer | None = None
         self._compiled_loss: Any = None  # the trainer is for this one; each `compile` makes another
         self._first_step = 0  # of a trainer that is not built yet
@@ -283,6 +282,7 @@ class CompiledModel:
     def _build_trainer(self, data: Source) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
         _create_variables(self._task.validation_step, self.model, data.element_spec)
+        check_outputs(self.model)
         self.model.reset_metrics()
         parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
         return ProgramTrainer(*parts, keeps_record=bool(self.settings.model_dir))
@@ -340,7 +340,7 @@ class CompiledModel:
             trainer.use_config(settings.config(self.model, epochs, validation_steps))
             action = CallbacksAction(callbacks, epochs)
             run = self._run_in_directory if settings.model_dir else self._run_in_memory
-            with trainer.in_call(callbacks):
+            with trainer.in_call(callbacks, epochs):
                 try:
                     run(trainer, epochs, action)
                 except ActionError as error:

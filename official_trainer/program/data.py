@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import DataConfig
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.inputs import DataError, InputContext, skip
 from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
+from official_trainer.program.rows import as_rows, cut_rows, gather
 from official_trainer.tasks.autograph import do_not_convert
 
 DEFAULT_BATCH_SIZE = 32  # Keras's
@@ -32,6 +33,63 @@ class ArgumentError(UserError, ValueError):
     """An argument of a Program's method is wrong, or contradicts another."""
 
     exit_code = ExitCode.CONFIG
+
+
+def check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
+    """Refuses a dict with other names, or a list of another length.
+
+    Args:
+      place: the argument's name.
+      argument: its value.
+      names: those allowed.
+      which: whose names they are.
+
+    Raises:
+      ArgumentError: lists what is allowed.
+    """
+    if isinstance(argument, list | tuple) and len(argument) != len(names):
+        raise ArgumentError(
+            f"{place} needs one entry for each of the {len(names)} {which} ({', '.join(names)}), None for no value; it "
+            f"has {len(argument)}"
+        )
+    for name in argument if isinstance(argument, Mapping) else ():
+        if name not in names:
+            near = nearest(str(name), names)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ArgumentError(f"{place}[{name!r}]: the {which} are {', '.join(names)}{hint}")
+
+
+def names_of_outputs(model: keras.Model) -> Sequence[str] | None:
+    """Returns the names of a model's outputs, in the order of their structure.
+
+    None if only a batch shows them, and for outputs within outputs.
+    """
+    if model.outputs is None:
+        return None
+    output = model.output
+    entries = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
+    if any(map(tf.nest.is_nested, entries)):
+        return None
+    return sorted(output) if isinstance(output, Mapping) else list(model.output_names)
+
+
+def check_outputs(model: keras.Model) -> None:
+    """Refuses losses, their weights and metrics of a compiled model that are for outputs which it does not have.
+
+    Of a model whose outputs only a batch shows, they are checked after the first.
+
+    Raises:
+      ArgumentError: names the argument, and the outputs.
+    """
+    losses, metrics = model.compiled_loss, model.compiled_metrics
+    names = losses._output_names if model.outputs is None else names_of_outputs(model)
+    if names is None:
+        return
+    of_losses = {"loss": losses._user_losses, "loss_weights": losses._user_loss_weights}
+    of_metrics = {"metrics": metrics._user_metrics, "weighted_metrics": metrics._user_weighted_metrics}
+    for place, argument in {**of_losses, **of_metrics}.items():
+        if place in of_losses or isinstance(argument, Mapping):  # a list of metrics may be for one output, or for all
+            check_names(place, argument, names)
 
 
 class Source:
@@ -159,7 +217,7 @@ class Arrays(Source):
           DataError: there is no array, or they differ in their number of rows.
         """
         with tf.init_scope(), tf.device("CPU:0"):
-            self._tensors = tf.nest.map_structure(_as_tensor, _with_tuples(data))
+            self._tensors = tf.nest.map_structure(as_rows, _with_tuples(data))
         rows = {int(tensor.shape[0]) for tensor in tf.nest.flatten(self._tensors)}
         if len(rows) != 1 or not max(rows):
             sizes = ", ".join(str(tuple(tensor.shape)) for tensor in tf.nest.flatten(self._tensors))
@@ -173,7 +231,9 @@ class Arrays(Source):
         def of_batch(tensor: tf.Tensor) -> tf.TensorSpec:
             return tf.TensorSpec([self._batch_size, *tensor.shape[1:]], tensor.dtype)
 
-        self._block_steps = window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
+        self._block_steps = 1  # tf.data cannot divide blocks of ragged or sparse rows
+        if all(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(self._tensors)):
+            self._block_steps = window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
         super().__init__(self._num_batches)
 
     def cut(self, steps: int, epochs: int) -> None:
@@ -211,7 +271,7 @@ class Arrays(Source):
             rows = tf.range(start, tf.minimum(start + steps * size, examples))
             if shuffle and shuffle != "batch":
                 rows = shuffled(number * examples + rows, examples, self._seed)
-            return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), self._tensors)
+            return tf.nest.map_structure(lambda tensor: gather(tensor, rows), self._tensors)
 
         blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(do_not_convert(block))
         return blocks if steps == 1 else blocks.rebatch(size)
@@ -377,14 +437,6 @@ def _with_tuples(structure: Any) -> Any:
     return tuple(map(_with_tuples, structure)) if isinstance(structure, tuple | list) else structure
 
 
-def _as_tensor(array: Any) -> tf.Tensor:
-    """Returns an array as Keras does: all floats have the type `floatx`."""
-    tensor = tf.convert_to_tensor(array)
-    if tensor.shape.rank == 0:
-        raise DataError(f"{tensor.numpy()!r} is one number; give an array with a row for each example")
-    return tf.cast(tensor, keras.backend.floatx()) if tensor.dtype.is_floating else tensor
-
-
 def _signature(item: Any) -> Any:
     def spec(array: Any) -> tf.TensorSpec:
         tensor = tf.convert_to_tensor(array)
@@ -414,7 +466,7 @@ def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = Fal
         def part(replica: tf.Tensor) -> Any:
             start = tf.minimum(replica * length, size)
             stop = tf.minimum(start + length, size)
-            rows = tf.nest.map_structure(lambda tensor: tensor[start:stop], batch)
+            rows = tf.nest.map_structure(lambda tensor: cut_rows(tensor, start, stop), batch)
             return (rows, tf.fill([stop - start], num_replicas / tf.cast(size, tf.float32))) if weighted else rows
 
         return tf.data.Dataset.range(num_replicas).map(do_not_convert(part))

@@ -127,11 +127,14 @@ class ScoreFunction(_Serializable):
         return y_pred if self._kind(name) == "gaussian" else tf.argmax(y_pred, axis=-1)
 
     @do_not_convert
-    def estimate(self, name: str, y_pred: tf.Tensor, mask: Any, evaluate: Evaluate) -> tuple[tf.Tensor, tf.Tensor]:
+    def estimate(
+        self, output: tuple[int, str], y_pred: tf.Tensor, mask: Any, evaluate: Evaluate
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Samples outputs and computes their rewards.
 
         Args:
-          name: of the output.
+          output: its position among the outputs, and its name. The position decides which random numbers are drawn:
+            Keras numbers the names of unnamed layers by how many there were in the process.
           y_pred: the output, [batch, …].
           mask: Keras's mask of the output; None for none. Masked elements become neither more nor less likely.
           evaluate: returns the rewards of samples.
@@ -139,8 +142,10 @@ class ScoreFunction(_Serializable):
         Returns:
           The mean reward, and a number whose gradient is the estimate of the gradient of the mean reward; scalars.
         """
-        y_pred = tf.cast(y_pred, tf.float32)
-        drawn, log_probs = self._gaussian(name, y_pred) if self._kind(name) == "gaussian" else self._class(name, y_pred)
+        y_pred, (position, name) = tf.cast(y_pred, tf.float32), output
+        seed = random_streams.seed(f"score function of output {position}")
+        is_gaussian = self._kind(name) == "gaussian"
+        drawn, log_probs = self._gaussian(y_pred, seed) if is_gaussian else self._class(name, y_pred, seed)
         if mask is not None and mask.shape.rank == log_probs.shape.rank - 1:
             log_probs *= tf.cast(mask, tf.float32)
         log_probs = tf.reduce_sum(log_probs, axis=list(range(2, log_probs.shape.rank)))
@@ -155,14 +160,14 @@ class ScoreFunction(_Serializable):
     def _kind(self, name: str) -> str:
         return self.outputs[name] if isinstance(self.outputs, Mapping) else self.outputs
 
-    def _gaussian(self, name: str, mean: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _gaussian(self, mean: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shape = tf.concat([[self.samples], tf.shape(mean)], axis=0)
-        noise = tf.random.stateless_normal(shape, random_streams.seed(f"score function of {name}"))
+        noise = tf.random.stateless_normal(shape, seed)
         drawn = tf.stop_gradient(mean + self.sigma * noise)
         drawn = tf.ensure_shape(drawn, [self.samples, *mean.shape])
         return drawn, -0.5 * tf.square((drawn - mean) / self.sigma)  # without the constant, which has no gradient
 
-    def _class(self, name: str, y_pred: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _class(self, name: str, y_pred: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         num_classes = y_pred.shape[-1]
         if y_pred.shape.rank < 2 or num_classes == 1:
             raise RewardError(
@@ -174,7 +179,7 @@ class ScoreFunction(_Serializable):
         log_probs = tf.nn.log_softmax(y_pred) if is_logits else tf.math.log(tf.maximum(y_pred, _TINY))
         # The argmax of logits plus Gumbel noise is a sample; XLA lacks TensorFlow's stateless_categorical.
         shape = tf.concat([[self.samples], tf.shape(y_pred)], axis=0)
-        uniform = tf.random.stateless_uniform(shape, random_streams.seed(f"score function of {name}"), minval=1e-37)
+        uniform = tf.random.stateless_uniform(shape, seed, minval=1e-37)
         drawn = tf.argmax(tf.stop_gradient(log_probs) - tf.math.log(-tf.math.log(uniform)), axis=-1)
         drawn = tf.ensure_shape(drawn, [self.samples, *y_pred.shape[:-1]])
         return drawn, tf.reduce_sum(tf.one_hot(drawn, num_classes) * log_probs, axis=-1)

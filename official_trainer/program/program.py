@@ -11,10 +11,13 @@ as in Keras.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from official_trainer import config as configuration
 from official_trainer import files
@@ -26,7 +29,9 @@ from official_trainer.program.callbacks import callback_list
 from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import (
     ArgumentError,
+    CallData,
     Source,
+    check_outputs,
     one_batch,
     source_of,
     validation_of,
@@ -35,7 +40,9 @@ from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.estimators import RewardEstimator
 from official_trainer.program.experiment import ExperimentModel
 from official_trainer.program.rewards import LossesWithRewards, Rewards, rewards_of
-from official_trainer.program.settings import Settings
+from official_trainer.program.settings import TASK, Settings
+from official_trainer.program.trainer import Computations, ProgramTask
+from official_trainer.tasks.autograph import convert, do_not_convert
 
 
 class NotCompiledError(UserError, RuntimeError):
@@ -98,7 +105,16 @@ class Program:
         """
         is_built = isinstance(model, keras.Model)
         settings = Settings.of(trainer, runtime, seed=seed, model_dir=model_dir or "", builds=not is_built)
-        self._set_up(CompiledModel(model if is_built else settings.build(model), settings))
+        built: keras.Model = model if is_built else settings.build(model)
+        data: CallData = {True: None, False: None}
+        is_models = type(built).compute_metrics is not keras.Model.compute_metrics
+        compute_metrics = self.compute_metrics if is_models or self._overrides("compute_metrics") else None
+        task = ProgramTask(TASK, built, data, Computations(self.compute_loss, compute_metrics))
+        self._set_up(CompiledModel(built, settings, task, data))
+
+    @classmethod
+    def _overrides(cls, method: str) -> bool:
+        return getattr(cls, method) is not getattr(Program, method)
 
     def _set_up(self, compiled: CompiledModel) -> None:
         self._compiled, self.model, self.model_dir = compiled, compiled.model, compiled.settings.model_dir
@@ -124,10 +140,16 @@ class Program:
           params_override: changes, as for `train.py`.
 
         Raises:
-          ArgumentError: the experiment has several tasks.
+          ArgumentError: the experiment has several tasks, or a subclass overrides what its Task computes.
           ConfigError: there is no such experiment, or its config has a problem.
           DeviceError: the devices are not there.
         """
+        computed = ("compute_loss", "compute_reward", "compute_metrics")
+        if name := next((name for name in computed if cls._overrides(name)), None):
+            raise ArgumentError(
+                f"from_experiment: {cls.__name__} overrides {name}, which an experiment does not call; override "
+                "build_losses, build_metrics or train_step of its Task"
+            )
         program = cls.__new__(cls)
         program._set_up(ExperimentModel(experiment, config_file, params_override, model_dir or ""))
         return program
@@ -175,7 +197,8 @@ class Program:
     ) -> None:
         """Sets the optimizer, losses, metrics and rewards; see `keras.Model.compile`.
 
-        A reward is maximised: training minimises, and the log `loss` is, the loss minus the reward.
+        A reward is maximised: training minimises, and the log `loss` is, the loss minus the reward. Steps call
+        `compute_loss`, `compute_reward` and `compute_metrics`, which a subclass may override.
 
         Args:
           optimizer: an optimizer, or its name or config.
@@ -193,7 +216,7 @@ class Program:
           reward_estimator: `ScoreFunction` or `EvolutionStrategies`, for rewards without a gradient.
 
         Raises:
-          ArgumentError: rewards do not fit the model, or each other.
+          ArgumentError: losses, weights, metrics or rewards do not fit the outputs of the model, or each other.
           RewardError: a reward computed in Python has no estimator.
         """
         settings = dict(locals())
@@ -206,18 +229,32 @@ class Program:
         settings["optimizer"] = self._compiled.settings.optimizer(optimizer)
         of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
         idle = [f"{name}={value!r}" for name, value in of_rewards.items() if value is not None]
-        if reward is None and idle:
+        is_overridden = self._overrides("compute_reward")
+        if reward is None and idle and not is_overridden:
             raise ArgumentError(f"{idle[0]} has no effect without a reward; give reward=… too, or leave it out")
         with self._compiled.scope():
-            rewards = None if reward is None else Rewards(self.model, **of_rewards)
+            has_rewards = reward is not None or is_overridden
+            rewards = Rewards(self.model, **of_rewards, is_overridden=is_overridden) if has_rewards else None
             self.model.compile(**settings)
+            check_outputs(self.model)
             if rewards is not None:
                 self.model.compiled_loss = LossesWithRewards(self.model, rewards)
 
     def get_compile_config(self) -> dict[str, Any]:
-        """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`."""
+        """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`.
+
+        Raises:
+          ArgumentError: a reward is not registered, so that the config could not be read.
+        """
         of_rewards = {} if (rewards := rewards_of(self.model)) is None else rewards.arguments
         serialized = {name: keras.saving.serialize_keras_object(value) for name, value in of_rewards.items()}
+        try:
+            keras.saving.deserialize_keras_object(serialized.get("reward"))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ArgumentError(
+                f"get_compile_config: reward={of_rewards['reward']!r} cannot be read from a config again; give each "
+                "function of its own the decorator @keras.saving.register_keras_serializable()"
+            ) from error
         return {**self.model.get_compile_config(), **serialized}
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
@@ -428,10 +465,11 @@ class Program:
             self._compiled.begin_at(checkpoint.read_program(self.model, filepath))
 
     def load_weights(self, filepath: str | os.PathLike[str]) -> None:
-        """Reads only the model's variables from a checkpoint.
+        """Reads only the model's variables from a checkpoint, or from what Keras has saved.
 
         Args:
-          filepath: as for `load`.
+          filepath: as for `load`; or a `.keras` or `.h5` file, a SavedModel, or a checkpoint that TensorFlow or Keras
+            has written.
 
         Raises:
           ArgumentError: the model has no variables yet.
@@ -490,6 +528,7 @@ class Program:
 
     # Computing losses, rewards and metrics of outputs.
 
+    @do_not_convert
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
         """Returns the loss of outputs, minus their reward, a scalar; see `keras.Model.compute_loss`.
 
@@ -499,10 +538,13 @@ class Program:
           y_pred: outputs of the model, `[batch, …]`.
           sample_weight: weights of the examples, `[batch]`.
         """
-        loss = self.model.compute_loss(x, y, y_pred, sample_weight)
-        rewards = rewards_of(self.model)
-        return loss if rewards is None else rewards.evaluated(loss, (x, y, sample_weight), y_pred, self.model)
+        batch = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
+        loss = convert(self.model.compute_loss)(*batch)
+        if (rewards := rewards_of(self.model)) is None:
+            return loss
+        return rewards.minimised(loss, convert(self.compute_reward)(*batch), batch[2])
 
+    @do_not_convert
     def compute_reward(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
         """Returns the weighted sum of the rewards of outputs, a scalar float32, as an evaluation computes it.
 
@@ -517,9 +559,12 @@ class Program:
         """
         if (rewards := rewards_of(self.model)) is None:
             raise ArgumentError("compute_reward: the program has no reward; use compile(reward=…)")
-        with self._compiled.scope():
-            return rewards.value(*tf.nest.map_structure(_as_tensor, (y, y_pred, sample_weight)))
+        x, y, y_pred, sample_weight = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
+        in_scope = tf.distribute.has_strategy()  # as in a step, whose replicas cannot enter the scope again
+        with contextlib.nullcontext() if in_scope else self._compiled.scope():
+            return rewards.of_outputs((x, y, sample_weight), y_pred, self.model)
 
+    @do_not_convert
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
         """Updates the metrics with outputs, and returns their results by name; see `keras.Model.compute_metrics`.
 
@@ -529,7 +574,8 @@ class Program:
           y_pred: outputs of the model, `[batch, …]`.
           sample_weight: weights of the examples, `[batch]`.
         """
-        return dict(self.model.compute_metrics(x, y, y_pred, sample_weight))
+        batch = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
+        return dict(convert(self.model.compute_metrics)(*batch))
 
     def get_metrics_result(self) -> dict[str, Any]:
         """Returns the results of the metrics by name."""
@@ -602,4 +648,4 @@ def _results(logs: dict[str, Any], return_dict: bool) -> Any:
 
 
 def _as_tensor(value: Any) -> Any:
-    return None if value is None else tf.convert_to_tensor(value)
+    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray | np.generic) else value

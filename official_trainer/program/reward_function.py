@@ -225,12 +225,11 @@ _OF_KERAS = (
     "sparse_categorical_accuracy",
     "top_k_categorical_accuracy",
     "sparse_top_k_categorical_accuracy",
-    "cosine_similarity",
 )
 
 
 def _names() -> list[str]:
-    return ["accuracy", *_OF_KERAS]
+    return ["accuracy", *_OF_KERAS, "cosine_similarity"]
 
 
 def _named(name: str, place: str) -> Any:
@@ -239,6 +238,8 @@ def _named(name: str, place: str) -> Any:
         return accuracy
     if name in _OF_KERAS:
         return getattr(keras.metrics, name)
+    if name == "cosine_similarity":
+        return cosine_similarity
     if (registered := keras.saving.get_registered_object(name)) is not None:
         return registered
     if hasattr(keras.losses, name):
@@ -248,6 +249,11 @@ def _named(name: str, place: str) -> Any:
         f"{place}={name!r} is not a name of a reward; allowed: {', '.join(_names())}, and functions registered with "
         f"keras.saving.register_keras_serializable{f'; did you mean {near[0]!r}?' if near else ''}"
     )
+
+
+def cosine_similarity(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Returns the cosine of the angle between target and output, along the last axis."""
+    return -keras.losses.cosine_similarity(y_true, y_pred)  # Keras's function is a loss, and so the negative
 
 
 def accuracy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:

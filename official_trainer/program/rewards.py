@@ -7,20 +7,35 @@ no gradient (`estimators.py`), callbacks that maximise a reward (`callbacks.py`)
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import numbers
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from official_trainer.errors import nearest
 from official_trainer.lazy import keras, load, tf
-from official_trainer.program.data import ArgumentError
+from official_trainer.program.data import ArgumentError, check_names, names_of_outputs
 from official_trainer.program.estimators import EvolutionStrategies, RewardEstimator, ScoreFunction
 from official_trainer.program.reward_function import RewardError, RewardFunction
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking.monitored import Direction
 
 compile_utils: Any = load("tf_keras.src.engine.compile_utils")  # Keras's own containers have no public name
+
+_step: contextvars.ContextVar[Literal["train", "test"] | None] = contextvars.ContextVar("step", default=None)
+"""The step that this thread traces or runs; None outside of steps."""
+
+
+@contextlib.contextmanager
+def in_step(step: Literal["train", "test"]) -> Iterator[None]:
+    """For a block in which a step computes losses and rewards: it updates metrics, and training needs gradients."""
+    token = _step.set(step)
+    try:
+        yield
+    finally:
+        _step.reset(token)
+
 
 _CHOICES = "reward_estimator=ScoreFunction(…) or reward_estimator=EvolutionStrategies(…)"
 
@@ -38,6 +53,7 @@ class _Rewarded:
 
     Attributes:
       name: of the output.
+      position: of the output among all.
       function: its reward.
       factor: its weight in the sum of rewards.
       y_true: targets of the batch; None without any.
@@ -46,6 +62,7 @@ class _Rewarded:
     """
 
     name: str
+    position: int
     function: RewardFunction
     factor: float
     y_true: Any
@@ -90,7 +107,13 @@ class Rewards:
     """
 
     def __init__(
-        self, model: keras.Model, *, reward: Any, reward_weights: Any, reward_estimator: RewardEstimator | None
+        self,
+        model: keras.Model,
+        *,
+        reward: Any,
+        reward_weights: Any,
+        reward_estimator: RewardEstimator | None,
+        is_overridden: bool = False,
     ) -> None:
         """Takes the arguments of `compile`.
 
@@ -99,6 +122,7 @@ class Rewards:
           reward: a reward or its name, or one for each output: a list, or a dict by output name.
           reward_weights: a number, or one for each output: a list, or a dict by output name; None for ones.
           reward_estimator: for rewards without a gradient; None if all rewards have one.
+          is_overridden: whether a `compute_reward` of the user's adds rewards; then `reward` may be None.
 
         Raises:
           ArgumentError: they contradict each other, or do not fit the model.
@@ -107,9 +131,7 @@ class Rewards:
         self.arguments = {"reward": reward, "reward_weights": reward_weights, "reward_estimator": reward_estimator}
         self._estimator = estimator = reward_estimator
         self._container = compile_utils.Container(output_names=model.output_names)
-        names = model.output_names  # None if only a batch shows the outputs
-        if names is not None and isinstance(model.output, Mapping):
-            names = sorted(model.output)  # in the order of their structure
+        names = names_of_outputs(model)
         if not isinstance(estimator, RewardEstimator | None):
             raise ArgumentError(f"reward_estimator={estimator!r}; allowed: {_CHOICES}, or None")
         for name in ("train_step", "test_step"):
@@ -121,10 +143,10 @@ class Rewards:
         if isinstance(estimator, EvolutionStrategies):
             estimator.check_strategy(model.distribute_strategy)
         if names is not None:
-            _check_names("reward", reward, names)
-        self._by_output = _build_functions(reward)
+            check_names("reward", reward, names)
+        self._by_output = {} if reward is None and is_overridden else _build_functions(reward)
         self._functions = [each for each in tf.nest.flatten(self._by_output) if each is not None]
-        if not self._functions:
+        if not self._functions and not is_overridden:
             raise ArgumentError(
                 f"reward={reward!r} has no reward for any output; leave it out, or give an output a reward"
             )
@@ -160,14 +182,13 @@ class Rewards:
                     "and runtime.enable_xla"
                 )
 
-    # In a step. Called in replica context, traced.
+    # In a step these are called in replica context, traced.
 
     @do_not_convert
-    def trained(self, loss: Any, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
-        """Returns what a training step minimises: the loss minus the reward, both with a gradient.
+    def of_outputs(self, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
+        """Returns the weighted sum of the outputs' mean rewards, a scalar float32; with a gradient in a training step.
 
         Args:
-          loss: the result of `compute_loss`; None without losses.
           batch: `(x, y, sample_weight)`.
           outputs: of the model for the batch.
           model: the model.
@@ -176,31 +197,58 @@ class Rewards:
           RewardError: a reward has no gradient, and there is no estimator.
         """
         x, y, sample_weight = batch
-        rewarded = self._rewarded(y, outputs, sample_weight)
-        if isinstance(self._estimator, EvolutionStrategies):
+        rewarded, surrogate = self._rewarded(y, outputs, sample_weight), None
+        if not rewarded:
+            return tf.constant(0.0)
+        if _step.get() != "train":
+            values = [self._value(each) for each in rewarded]
+        elif isinstance(self._estimator, EvolutionStrategies):
             values, surrogate = self._evolved(rewarded, x, outputs, model)
         elif isinstance(self._estimator, ScoreFunction):
             values, surrogate = self._drawn(rewarded)
         else:
-            values, surrogate = [self._with_gradient(each) for each in rewarded], None
+            values = [self._with_gradient(each) for each in rewarded]
         total = self._summed(rewarded, values)
         if surrogate is not None:  # it has the gradient, but its value is not a reward
             total = tf.stop_gradient(total) + (surrogate - tf.stop_gradient(surrogate))
-        return self._minimised(loss, total, (rewarded, values), model)
+        for each, value in zip(rewarded, values, strict=True):
+            if each.name in self._of_output:
+                self._measure(self._of_output[each.name], value, outputs)
+        return total
 
     @do_not_convert
-    def evaluated(self, loss: Any, batch: tuple[Any, Any, Any], outputs: Any, model: keras.Model) -> tf.Tensor:
-        """Returns the loss minus the reward in an evaluation, without a gradient."""
-        _, y, sample_weight = batch
-        rewarded = self._rewarded(y, outputs, sample_weight)
-        values = [self._value(each) for each in rewarded]
-        return self._minimised(loss, self._summed(rewarded, values), (rewarded, values), model)
+    def minimised(self, loss: Any, reward: tf.Tensor, outputs: Any) -> tf.Tensor:
+        """Returns this replica's share of the loss minus the reward.
+
+        Args:
+          loss: the result of the model's `compute_loss`; None without losses.
+          reward: of the outputs.
+          outputs: of the model for the batch.
+        """
+        reward = tf.cast(reward, tf.float32)
+        self._measure(self._total, reward, outputs)
+        share = reward / tf.distribute.get_strategy().num_replicas_in_sync
+        return -share if loss is None else tf.cast(loss, tf.float32) - share
 
     @do_not_convert
-    def value(self, y: Any, outputs: Any, sample_weight: Any) -> tf.Tensor:
-        """Returns the weighted sum of the outputs' mean rewards, a scalar float32."""
-        rewarded = self._rewarded(y, outputs, sample_weight)
-        return self._summed(rewarded, [self._value(each) for each in rewarded])
+    def measure(self, minimised: tf.Tensor, outputs: Any, model: keras.Model) -> None:
+        """Adds what a step minimises to the metric `loss`.
+
+        Raises:
+          RewardError: the model hides the metrics of rewards.
+        """
+        self._built_for(outputs)
+        self._measure(self._loss, minimised * tf.distribute.get_strategy().num_replicas_in_sync, outputs)
+        if not any(metric is self._total for metric in model.metrics):
+            raise RewardError(
+                f"reward: {type(model).__name__}.metrics leaves out the metrics of compile, and with them the "
+                "reward; let it return [*super().metrics, …]"
+            )
+
+    def _measure(self, metric: Any, value: tf.Tensor, outputs: Any) -> None:
+        if _step.get() is not None:  # outside of steps, users compute what they want to know
+            size = tf.shape(tf.nest.flatten(outputs)[0])[0]
+            metric.update_state(value, sample_weight=tf.cast(size, tf.float32))
 
     def _value(self, each: _Rewarded) -> tf.Tensor:
         y_pred = each.y_pred
@@ -220,7 +268,8 @@ class Rewards:
         values, surrogates = [], []
         for each in rewarded:
             mask = getattr(each.y_pred, "_keras_mask", None)
-            value, surrogate = self._estimator.estimate(each.name, each.y_pred, mask, each.of_samples)
+            output = (each.position, each.name)
+            value, surrogate = self._estimator.estimate(output, each.y_pred, mask, each.of_samples)
             values.append(value)
             surrogates.append(surrogate * each.factor)
         return values, tf.add_n(surrogates)
@@ -240,35 +289,18 @@ class Rewards:
     def _summed(self, rewarded: Sequence[_Rewarded], values: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.add_n([each.factor * value for each, value in zip(rewarded, values, strict=True)])
 
-    def _minimised(self, loss: Any, reward: tf.Tensor, found: Any, model: keras.Model) -> tf.Tensor:
-        """Adds up the metrics and returns this replica's share of what is minimised."""
-        rewarded, values = found
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        minimised = -reward / replicas if loss is None else tf.cast(loss, tf.float32) - reward / replicas
-        size = tf.cast(tf.shape(rewarded[0].y_pred)[0], tf.float32)
-        self._loss.update_state(minimised * replicas, sample_weight=size)
-        self._total.update_state(reward, sample_weight=size)
-        for each, value in zip(rewarded, values, strict=True):
-            if each.name in self._of_output:
-                self._of_output[each.name].update_state(value, sample_weight=size)
-        if not any(metric is self._total for metric in model.metrics):
-            raise RewardError(
-                f"reward: {type(model).__name__}.metrics leaves out the metrics of compile, and with them the "
-                "reward; let it return [*super().metrics, …]"
-            )
-        return minimised
-
     # Outputs.
 
     def _rewarded(self, y: Any, outputs: Any, sample_weight: Any) -> list[_Rewarded]:
-        if not self._is_built:
-            self._build(outputs)
+        self._built_for(outputs)
         found = self._named(outputs)
+        positions = {name: position for position, name in enumerate(found)}
         targets = self._paired(y, outputs)
         weights = self._paired(sample_weight, outputs)
         return [
             _Rewarded(
                 name=name,
+                position=positions[name],
                 function=function,
                 factor=self._factors[name],
                 y_true=targets[name],
@@ -290,7 +322,10 @@ class Rewards:
             return dict.fromkeys(names)
         return dict(zip(names, tf.nest.flatten(self._container._conform_to_outputs(outputs, structure)), strict=True))
 
-    def _build(self, outputs: Any) -> None:
+    def _built_for(self, outputs: Any) -> None:
+        """Builds the metrics when the first batch shows the outputs."""
+        if self._is_built:
+            return
         self._container.build(outputs)
         names = list(self._named(outputs))
         self._check_against(names)
@@ -301,12 +336,12 @@ class Rewards:
     def _check_against(self, names: Sequence[str]) -> None:
         """Refuses arguments for other outputs, or another number of them, than there are."""
         reward, weights = self.arguments["reward"], self.arguments["reward_weights"]
-        _check_names("reward", reward, names)
+        check_names("reward", reward, names)
         rewarded = list(_by_name(self._by_output, names))
         if isinstance(weights, Mapping):
-            _check_names("reward_weights", weights, rewarded, which="outputs with a reward")
+            check_names("reward_weights", weights, rewarded, which="outputs with a reward")
         else:
-            _check_names("reward_weights", weights, names)
+            check_names("reward_weights", weights, names)
         factors = _by_name(weights, names)
         self._factors = {name: _factor(name, factors.get(name, 1.0)) for name in rewarded}
         if isinstance(self._estimator, ScoreFunction):
@@ -352,30 +387,6 @@ def _by_name(argument: Any, names: Sequence[str]) -> dict[str, Any]:
         values = argument if isinstance(argument, list | tuple) else [argument] * len(names)
         argument = dict(zip(names, values, strict=True))
     return {name: argument[name] for name in names if argument.get(name) is not None}
-
-
-def _check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
-    """Refuses a dict with other names, or a list of another length.
-
-    Args:
-      place: the argument's name.
-      argument: its value.
-      names: those allowed.
-      which: whose names they are.
-
-    Raises:
-      ArgumentError: lists what is allowed.
-    """
-    if isinstance(argument, list | tuple) and len(argument) != len(names):
-        raise ArgumentError(
-            f"{place} needs one entry for each of the {len(names)} {which} ({', '.join(names)}), None for no value; it "
-            f"has {len(argument)}"
-        )
-    for name in argument if isinstance(argument, Mapping) else ():
-        if name not in names:
-            near = nearest(str(name), names)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ArgumentError(f"{place}[{name!r}]: the {which} are {', '.join(names)}{hint}")
 
 
 def _factor(name: str, value: Any) -> float:

@@ -10,6 +10,7 @@ callbacks while training (`callbacks.py`), or the loop.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -23,7 +24,8 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras, tf
 from official_trainer.program.callbacks import steps_between_calls
 from official_trainer.program.data import CallData, share_of
-from official_trainer.program.rewards import rewards_of
+from official_trainer.program.epochs import Epochs
+from official_trainer.program.rewards import in_step, rewards_of
 from official_trainer.tasks import optimization
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.task import Task
@@ -32,14 +34,27 @@ BESIDE_METRICS = ("batch_loss", "smoothed_loss", "learning_rate")
 """Logs of training that the engine adds to the loss and the metrics; Keras has none of them."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Computations:
+    """What a step computes of outputs, as methods of the Program, which a user's class may override.
+
+    Attributes:
+      loss: `compute_loss`: what is minimised.
+      metrics: `compute_metrics`, if it is overridden, also in the model; None for Keras's, which is not called then.
+    """
+
+    loss: Callable[..., tf.Tensor]
+    metrics: Callable[..., Mapping[str, Any]] | None
+
+
 class ProgramTask(Task):
     """Trains a compiled model on the data of the call that runs."""
 
     metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it declares none
 
-    def __init__(self, params: Any, model: keras.Model, data: CallData) -> None:
+    def __init__(self, params: Any, model: keras.Model, data: CallData, computations: Computations) -> None:
         super().__init__(params)
-        self._model, self._data = model, data
+        self._model, self._data, self._computations = model, data, computations
         self._own: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}  # of training, and of evaluations
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
@@ -58,12 +73,10 @@ class ProgramTask(Task):
             logs = self._keep(True, convert(model.train_step)(inputs))
         else:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
-            rewards = rewards_of(model)
             with tf.GradientTape() as tape:
                 outputs = model(x, training=True)
-                loss = convert(model.compute_loss)(x, y, outputs, weight)
-                if rewards is not None:
-                    loss = rewards.trained(loss, (x, y, weight), outputs, model)
+                with in_step("train"):
+                    loss = self._loss(x, y, outputs, weight)
                 updated = loss if share is None or _adds_up(model) else loss * share
             optimization.minimize(optimizer, updated, model.trainable_variables, tape)
             self._update_metrics(True, (x, y, outputs, weight))
@@ -77,20 +90,26 @@ class ProgramTask(Task):
             return self._keep(False, convert(model.test_step)(inputs))
         x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
         outputs = model(x, training=False)
-        loss = convert(model.compute_loss)(x, y, outputs, weight)
-        rewards = rewards_of(model)
-        if rewards is not None:
-            loss = rewards.evaluated(loss, (x, y, weight), outputs, model)
+        with in_step("test"):
+            loss = self._loss(x, y, outputs, weight)
         self._update_metrics(False, (x, y, outputs, weight))
         return {self.loss: loss}
 
+    def _loss(self, x: Any, y: Any, outputs: Any, weight: Any) -> tf.Tensor:
+        """Returns what the step minimises: Keras's loss, minus the reward."""
+        loss = convert(self._computations.loss)(x, y, outputs, weight)
+        if (rewards := rewards_of(self._model)) is not None:
+            rewards.measure(loss, outputs, self._model)
+        return loss
+
     def _update_metrics(self, training: bool, batch: tuple[Any, Any, Any, Any]) -> None:
-        model = self._model
-        if type(model).compute_metrics is not keras.Model.compute_metrics:
-            self._keep(training, convert(model.compute_metrics)(*batch))
+        if (compute_metrics := self._computations.metrics) is not None:
+            self._keep(training, convert(compute_metrics)(*batch))
         else:
             _, y, outputs, weight = batch
-            model.compiled_metrics.update_state(y, outputs, weight)  # computes no results, which are not needed here
+            self._model.compiled_metrics.update_state(
+                y, outputs, weight
+            )  # computes no results, which are not needed here
 
     def _keep(self, training: bool, logs: Mapping[str, Any]) -> dict[str, Any]:
         """Keeps the results of a model's own step; returns the loss for the engine."""
@@ -185,6 +204,7 @@ class ProgramTrainer(Trainer):
         options = TrainerOptions(
             counts_input_wait=keeps_record,  # else there is nothing to save while a step waits
             measures_loss=keeps_record or is_users,
+            keeps_model_metrics=not is_users,  # callbacks look at them at the end of an epoch, and users after `fit`
             # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
             # The mean of a Task's losses over no examples is not a number.
             skips_idle_replicas=is_users,
@@ -196,22 +216,24 @@ class ProgramTrainer(Trainer):
         self._num_examples = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first)
         self._num_reported = 0
         self._callbacks: Any = None
+        self._epochs: Epochs | None = None
         self._adds_up = False
 
     @contextlib.contextmanager
-    def in_call(self, callbacks: Any, *, adds_up: bool = False) -> Iterator[None]:
+    def in_call(self, callbacks: Any, epochs: Epochs | None = None, *, adds_up: bool = False) -> Iterator[None]:
         """For a call of a Program, in the strategy's scope.
 
         Args:
           callbacks: a `keras.callbacks.CallbackList`, or None.
+          epochs: of a call that trains; its metrics start anew with each.
           adds_up: whether an evaluation adds to the current values of its metrics, instead of resetting them.
         """
-        self._callbacks, self._adds_up = callbacks, adds_up
+        self._callbacks, self._epochs, self._adds_up = callbacks, epochs, adds_up
         try:
             with self.strategy.scope():
                 yield
         finally:
-            self._callbacks, self._adds_up = None, False
+            self._callbacks, self._epochs, self._adds_up = None, None, False
 
     @property
     def mean_loss(self) -> float:
@@ -262,6 +284,8 @@ class ProgramTrainer(Trainer):
         return super().weights_averaged() if is_trained else contextlib.nullcontext()
 
     def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
+        if self._epochs is not None and self._epochs.place(self.context.step)[1] == 0:
+            self.model.reset_metrics()  # here too, because steps that are repeated after a rollback call no callbacks
         if self.context.enables_xla and (rewards := rewards_of(self.model)) is not None:
             rewards.check_compiler()
         with self._rewards_explained():

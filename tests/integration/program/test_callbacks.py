@@ -163,3 +163,46 @@ def test_what_is_no_number_does_not_get_into_a_checkpoint(tmp_path):
     with pytest.raises(NonFiniteError, match=r"the training loss is (nan|inf) at step"):
         program.fit(x, y, batch_size=4, shuffle=False, epochs=3, verbose=0)
     assert not list(tmp_path.glob("run/*.manifest.json"))
+
+
+class Live(keras.callbacks.Callback):
+    """Reads the metrics of the model where callbacks can."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def _read(self, where):
+        self.seen.append((where, *(float(metric.result()) for metric in self.model.metrics)))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._read("epoch begins")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._read("batch")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._read("epoch")
+
+    def on_train_end(self, logs=None):
+        self._read("end")
+
+
+@pytest.mark.parametrize("has_directory", cases([False, True], False))
+@pytest.mark.parametrize("is_validated", [False, True])
+def test_metrics_that_a_callback_reads_are_those_of_keras(tmp_path, is_validated, has_directory):
+    """K8: also at the last batch of an epoch, at its end, and after `fit`."""
+    x, y = data()
+    found = []
+    for owner in (lambda model: model, lambda model: Program(model, *[str(tmp_path)] * has_directory)):
+        program, live = owner(build()), Live()
+        program.compile("sgd", "mse", metrics=["mae"])
+        validation = {"validation_data": (x[:8], y[:8])} if is_validated else {}
+        program.fit(x, y, batch_size=10, epochs=3, shuffle=False, verbose=0, callbacks=[live], **validation)
+        found.append((live.seen, {name: float(value) for name, value in program.get_metrics_result().items()}))
+    (theirs, their_result), (ours, our_result) = found
+    assert [where for where, *_ in ours] == [where for where, *_ in theirs]
+    for (_, *mine), (where, *keras_has) in zip(ours[1:], theirs[1:], strict=True):  # Keras has none before a batch
+        assert mine == pytest.approx(keras_has, rel=1e-5), where
+    assert our_result == pytest.approx(their_result, rel=1e-5)
+    assert our_result["mae"] > 0

@@ -74,6 +74,7 @@ KEPT = {
     "best": ({"save_best_only": True}, [1, 2, 5]),
     "lowest": ({"save_best_only": True, "mode": "min"}, [1, 4]),
     "above a threshold": ({"save_best_only": True, "initial_value_threshold": 0.7}, [5]),
+    "all, as in Keras": ({"initial_value_threshold": 0.7}, [1, 2, 3, 4, 5, 6]),
     "best one": ({"save_best_only": True, "max_to_keep": 1}, [5]),
     "best two": ({"max_to_keep": 2}, [2, 5]),
     "best one and multiples": ({"max_to_keep": 1, "keep_every_n_steps": 15}, [3, 5]),
@@ -368,3 +369,44 @@ def test_what_cannot_be_loaded_changes_nothing(tmp_path):
     with pytest.raises(ArgumentError, match=r"'sequential' has no variables yet; call it on a batch, or call model\.b"):
         Program(keras.Sequential([keras.layers.Dense(2)])).load_weights(tmp_path / "5")
     assert all((a == b).all() for a, b in zip(program.model.get_weights(), before, strict=True))
+
+
+def saved_by_keras(model, folder, kind):
+    """Saves as Keras does, and returns what `load_weights` takes."""
+    path = f"{folder}/{kind}"
+    if kind in ("whole.keras", "whole.h5", "saved_model"):
+        model.save(path)
+    elif kind == "checkpoints":
+        tf.train.CheckpointManager(tf.train.Checkpoint(model=model), path, max_to_keep=2).save(7)
+    else:
+        model.save_weights(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind",
+    cases(
+        ["whole.keras", "whole.h5", "saved_model", "some.weights.h5", "weights", "checkpoints"], "weights", "whole.h5"
+    ),
+)
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_weights_that_keras_has_saved_are_read(tmp_path, kind):
+    """K9: files, a SavedModel, TensorFlow's own checkpoints; of another model nothing is assigned."""
+    theirs = compiled(build(1))
+    path = saved_by_keras(theirs, tmp_path, kind)
+    ours, other = Program(build(2)), Program(light(3))
+    ours.load_weights(path)
+    assert all(map(np.array_equal, ours.model.get_weights(), theirs.get_weights()))
+    before = other.model.get_weights()
+    with pytest.raises(CheckpointError, match=r"nothing was restored|the model, which is unchanged"):
+        other.load_weights(path)
+    assert all(map(np.array_equal, other.model.get_weights(), before))
+
+
+@pytest.mark.parametrize("name", ["no.h5", "broken.h5", "no.keras"])
+def test_a_file_that_is_no_file_of_weights_is_named(tmp_path, name):
+    """K9"""
+    if name == "broken.h5":
+        (tmp_path / name).write_bytes(b"no HDF5")
+    with pytest.raises(CheckpointError, match=rf"{name} cannot be read into the model, which is unchanged"):
+        Program(light()).load_weights(tmp_path / name)

@@ -731,3 +731,30 @@ def test_a_callback_that_is_changed_is_named(fall, caplog):
     caplog.clear()
     fall(keras.callbacks.EarlyStopping("val_reward", patience=2, mode="max"))
     assert "takes higher values" not in caplog.text
+
+
+def test_draws_follow_from_the_seed_and_not_from_what_was_built_before(data):
+    """K1, K5: Keras numbers unnamed layers over the whole process, and a second program in it has other names."""
+    histories = []
+    for _ in range(2):
+        program = rewarded(build(2), reward="accuracy", reward_estimator=ScoreFunction())
+        histories.append(program.fit(data[0], data[1] > 0, epochs=2, verbose=0).history)
+        keras.layers.Dense(1)  # takes a number
+    assert histories[0] == histories[1]
+
+
+def test_a_name_of_keras_is_a_reward(data):
+    """K1: the cosine itself, which Keras's function is the negative of."""
+    program = rewarded(build(2), reward="cosine_similarity")
+    outputs = program.model(data[0]).numpy()
+    targets = np.ones_like(outputs)
+    cosine = np.sum(outputs, axis=1) / np.linalg.norm(outputs, axis=1) / np.sqrt(2)
+    found = program.test_on_batch(data[0], targets, return_dict=True)
+    assert found["reward"] == pytest.approx(np.mean(cosine), rel=1e-4)
+
+
+def test_a_config_that_could_not_be_read_is_not_written(data):
+    """K1: the function has to be registered."""
+    program = rewarded(reward=lambda y_true, y_pred: y_pred[:, 0])
+    with pytest.raises(ArgumentError, match=r"cannot be read from a config again; give each .*register_keras_serial"):
+        program.get_compile_config()

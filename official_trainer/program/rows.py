@@ -1,0 +1,59 @@
+"""Arrays as rows, one for each example: dense, ragged and sparse ones.
+
+Owns: what counts as an array, its dtype, and gathering and cutting rows. Does not own: which rows make a batch
+(`data.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from official_trainer.inputs import DataError
+from official_trainer.lazy import keras, tf
+
+
+class _SparseRows:
+    """The rows of a sparse tensor, each on its own, so that any of them can be gathered."""
+
+    def __init__(self, tensor: tf.SparseTensor) -> None:
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self._rows = tf.io.serialize_many_sparse(tf.sparse.reorder(tensor))
+
+    def __getitem__(self, rows: Any) -> tf.SparseTensor:
+        rows = tf.range(self.shape[0])[rows] if isinstance(rows, slice) else rows
+        found = tf.io.deserialize_many_sparse(tf.gather(self._rows, rows), self.dtype, rank=self.shape.rank)
+        shape = tf.concat([tf.shape(rows, tf.int64), tf.constant(list(self.shape[1:]), tf.int64)], axis=0)
+        return tf.SparseTensor(found.indices, found.values, shape)  # with a static shape, as layers need it
+
+
+def as_rows(array: Any) -> Any:
+    """Returns an array as Keras does: all floats have the type `floatx`; also a ragged or sparse one."""
+    if hasattr(array, "tocoo"):  # of SciPy
+        found = array.tocoo()
+        array = tf.SparseTensor(np.stack([found.row, found.col], axis=1), found.data, found.shape)
+    tensor = array if isinstance(array, tf.RaggedTensor | tf.SparseTensor) else tf.convert_to_tensor(array)
+    if tensor.shape.rank == 0:
+        raise DataError(f"{tensor.numpy()!r} is one number; give an array with a row for each example")
+    tensor = tf.cast(tensor, keras.backend.floatx()) if tensor.dtype.is_floating else tensor
+    return _SparseRows(tensor) if isinstance(tensor, tf.SparseTensor) else tensor
+
+
+def gather(tensor: Any, rows: tf.Tensor) -> Any:
+    """Returns rows of what `as_rows` has returned, by their numbers, in this order."""
+    return tensor[rows] if isinstance(tensor, _SparseRows) else tf.gather(tensor, rows)
+
+
+def cut_rows(tensor: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+    """Returns the rows from `start` to before `stop`."""
+    if not isinstance(tensor, tf.SparseTensor):
+        return tensor[start:stop]
+    rest = tensor.shape.rank - 1
+    part = tf.sparse.slice(
+        tensor,
+        tf.concat([[start], tf.zeros([rest], tf.int64)], axis=0),
+        tf.concat([[stop - start], tensor.dense_shape[1:]], axis=0),
+    )
+    shape = tf.concat([[stop - start], tf.constant(list(tensor.shape[1:]), tf.int64)], axis=0)
+    return tf.SparseTensor(part.indices, part.values, shape)

@@ -1,0 +1,81 @@
+"""Losses, weights and metrics for outputs that a model does not have."""
+
+import numpy as np
+import pytest
+
+from official_trainer.lazy import keras
+from official_trainer.program import ArgumentError, Program
+
+X, Y = np.zeros([4, 3], np.float32), np.zeros([4, 1], np.float32)
+
+
+def layers():
+    inputs = keras.Input([3])
+    return inputs, [keras.layers.Dense(1, name=name)(inputs) for name in ("left", "right")]
+
+
+def listed():
+    inputs, outputs = layers()
+    return keras.Model(inputs, outputs), [Y, Y]
+
+
+def named():
+    inputs, (left, right) = layers()
+    return keras.Model(inputs, {"a": left, "b": right}), {"a": Y, "b": Y}
+
+
+class Subclass(keras.Model):
+    """Only a batch shows its outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return {"a": self.dense(inputs), "b": self.dense(inputs)}
+
+
+def fit(made, **settings):
+    model, targets = made
+    program = Program(model)
+    program.compile("sgd", **{"loss": "mse", **settings})
+    return program.fit(X, targets, verbose=0).history
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (listed, {"loss": {"left": "mse", "rigt": "mse"}}, r"loss\['rigt'\]: the outputs are left, right; .*'right'\?"),
+        (listed, {"loss": ["mse"]}, r"loss needs one entry for each of the 2 outputs \(left, right\), .*it has 1"),
+        (listed, {"loss_weights": [1.0, 2.0, 3.0]}, r"loss_weights needs one entry for each of the 2 .*it has 3"),
+        (named, {"loss": {"a": "mse", "bb": "mse"}}, r"loss\['bb'\]: the outputs are a, b; did you mean 'b'\?"),
+        (named, {"loss_weights": {"a": 1.0, "zz": 2.0}}, r"loss_weights\['zz'\]: the outputs are a, b"),
+        (named, {"metrics": {"left": "mae"}}, r"metrics\['left'\]: the outputs are a, b"),
+        (named, {"weighted_metrics": {"c": "mae"}}, r"weighted_metrics\['c'\]: the outputs are a, b"),
+        (lambda: (Subclass(), {"a": Y, "b": Y}), {"loss": {"a": "mse", "bb": "mse"}}, r"loss\['bb'\]: the outputs"),
+    ],
+)
+def test_arguments_for_outputs_that_are_not_there_are_refused(make, settings, message):
+    """K1: Keras trains without them, and says nothing."""
+    with pytest.raises(ArgumentError, match=message):
+        fit(make(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (listed, {"loss": {"left": "mse"}, "loss_weights": {"left": 2.0}}),  # one of them is not trained
+        (listed, {"loss": ["mse", None], "metrics": ["mae"]}),
+        (named, {"loss": {"a": "mse", "b": "mae"}, "metrics": {"a": ["mae", "mse"]}}),
+        (lambda: (Subclass(), {"a": Y, "b": Y}), {"loss_weights": {"a": 1.0, "b": 0.5}}),
+    ],
+)
+def test_arguments_for_some_outputs_are_as_in_keras(make, settings):
+    """K1: an output without a loss is not trained, if the arguments say so."""
+    assert "loss" in fit(make(), **settings)
+
+
+def test_outputs_within_outputs_are_left_to_keras():
+    """K1: it compares their structure."""
+    inputs, (left, right) = layers()
+    assert "loss" in fit((keras.Model(inputs, [[left, right], left]), [[Y, Y], Y]))

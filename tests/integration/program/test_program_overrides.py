@@ -1,0 +1,77 @@
+"""What a subclass of Program overrides is what steps compute."""
+
+import numpy as np
+import pytest
+
+from official_trainer.lazy import keras, tf
+from official_trainer.program import ArgumentError, Program
+from tests.support.programs import CLASSES, examples, light, lightly
+
+X, Y = examples()
+
+
+class Own(Program):
+    """Overrides all three: AutoGraph converts them, and their results show where they were called."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        loss = super().compute_loss(x, y, y_pred, sample_weight)
+        if tf.reduce_any(tf.math.is_nan(y_pred)):  # needs AutoGraph
+            loss = tf.zeros_like(loss)
+        return loss + 100.0
+
+    def compute_reward(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return 7.0 + (super().compute_reward(x, y, y_pred, sample_weight) if self.has_reward else 0.0)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": tf.reduce_max(y_pred)}
+
+
+def confidence(y_true, y_pred):
+    return tf.reduce_max(tf.nn.softmax(y_pred), axis=-1)
+
+
+@pytest.mark.parametrize("has_reward", [False, True])
+def test_steps_call_what_a_subclass_overrides(has_reward):
+    """K8: in fit, in its validation, in evaluate and on one batch; the reward is part of the loss."""
+    Own.has_reward = has_reward
+    settings = {"reward": confidence} if has_reward else {}
+    program = lightly(Own(light()), **settings)
+    outputs = program.model(X).numpy()
+    cross_entropy = float(keras.losses.SparseCategoricalCrossentropy(from_logits=True)(Y, outputs))
+    reward = 7.0 + (float(tf.reduce_mean(confidence(Y, outputs))) if has_reward else 0.0)
+    expected = {"loss": cross_entropy - reward + 100.0, "reward": reward, "largest": outputs.max()}
+    found = program.evaluate(X, Y, batch_size=50, verbose=0, return_dict=True)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert found == pytest.approx(program.test_on_batch(X, Y, return_dict=True), rel=1e-5)
+    assert found == pytest.approx(program.train_on_batch(X, Y, return_dict=True), rel=1e-5)
+    history = program.fit(X, Y, validation_data=(X, Y), verbose=0).history
+    assert {*expected, *(f"val_{name}" for name in expected)} <= history.keys()
+
+
+def test_an_override_of_the_loss_is_what_is_trained():
+    """K8: its gradient moves the weights, not that of the loss of `compile`."""
+
+    class Still(Program):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+            return 0.0 * super().compute_loss(x, y, y_pred, sample_weight)
+
+    program = lightly(Still(light()))
+    before = program.model.get_weights()
+    program.fit(X, Y, verbose=0)
+    assert all((was == now).all() for was, now in zip(before, program.model.get_weights(), strict=True))
+
+
+def test_losses_and_metrics_are_computed_of_arrays():
+    """K8: NumPy as well as tensors, and nothing is added to the metrics of training."""
+    program = lightly(Program(light()), reward=confidence)
+    outputs = np.zeros([len(X), CLASSES], np.float32)
+    loss = float(program.compute_loss(X, Y, outputs))
+    assert loss == pytest.approx(np.log(CLASSES) - 1 / CLASSES, rel=1e-5)
+    assert float(program.compute_reward(X, Y, outputs)) == pytest.approx(1 / CLASSES)
+    assert float(program.compute_metrics(X, Y, outputs)["accuracy"]) == pytest.approx(float(np.mean(Y == 0)))
+
+
+def test_an_experiment_computes_in_its_task():
+    """K8: an override that nothing would call is refused."""
+    with pytest.raises(ArgumentError, match="from_experiment: Own overrides compute_loss, which an experiment"):
+        Own.from_experiment("digits_cnn")
