@@ -5,5 +5,6 @@ from .estimators import EvolutionStrategies as EvolutionStrategies
 from .estimators import ScoreFunction as ScoreFunction
 from .program import NotCompiledError as NotCompiledError
 from .program import Program as Program
+from .program import load_program as load_program
 from .reward_function import PythonReward as PythonReward
 from .reward_function import RewardError as RewardError

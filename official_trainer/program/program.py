@@ -24,7 +24,8 @@ from official_trainer import files
 from official_trainer.config import RuntimeConfig, TrainerConfig
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
-from official_trainer.program import checkpoint
+from official_trainer.program import checkpoint, saving
+from official_trainer.program.async_methods import AsyncMethods
 from official_trainer.program.callbacks import callback_list
 from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import (
@@ -39,6 +40,7 @@ from official_trainer.program.data import (
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.estimators import RewardEstimator
 from official_trainer.program.experiment import ExperimentModel
+from official_trainer.program.model_methods import ModelMethods
 from official_trainer.program.rewards import LossesWithRewards, Rewards, rewards_of
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask
@@ -54,7 +56,7 @@ class NotCompiledError(UserError, RuntimeError):
         super().__init__(f"{method}() needs an optimizer and a loss; call compile() first")
 
 
-class Program:
+class Program(ModelMethods, AsyncMethods):
     """A Keras model, with its optimizer, losses, metrics and rewards, on the engine.
 
     Most of its methods and properties are those of `keras.Model`.
@@ -99,10 +101,11 @@ class Program:
           runtime: this section of an experiment's config: devices, precision, compiler, limits.
 
         Raises:
-          ArgumentError: a section repeats an argument of Keras, or needs what is missing.
+          ArgumentError: a section repeats an argument of Keras, or needs what is missing; or it is a model of Keras 3.
           ConfigError: a section has a wrong value.
           DeviceError: `runtime` needs devices that are not there.
         """
+        _check_kind(model)
         is_built = isinstance(model, keras.Model)
         settings = Settings.of(trainer, runtime, seed=seed, model_dir=model_dir or "", builds=not is_built)
         built: keras.Model = model if is_built else settings.build(model)
@@ -237,8 +240,11 @@ class Program:
             rewards = Rewards(self.model, **of_rewards, is_overridden=is_overridden) if has_rewards else None
             self.model.compile(**settings)
             check_outputs(self.model)
-            if rewards is not None:
-                self.model.compiled_loss = LossesWithRewards(self.model, rewards)
+            self._attach(rewards)
+
+    def _attach(self, rewards: Rewards | None) -> None:
+        if rewards is not None:
+            self.model.compiled_loss = LossesWithRewards(self.model, rewards)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`.
@@ -246,40 +252,12 @@ class Program:
         Raises:
           ArgumentError: a reward is not registered, so that the config could not be read.
         """
-        of_rewards = {} if (rewards := rewards_of(self.model)) is None else rewards.arguments
-        serialized = {name: keras.saving.serialize_keras_object(value) for name, value in of_rewards.items()}
-        try:
-            keras.saving.deserialize_keras_object(serialized.get("reward"))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ArgumentError(
-                f"get_compile_config: reward={of_rewards['reward']!r} cannot be read from a config again; give each "
-                "function of its own the decorator @keras.saving.register_keras_serializable()"
-            ) from error
-        return {**self.model.get_compile_config(), **serialized}
+        return {**self.model.get_compile_config(), **saving.config_of_rewards(self.model)}
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compiles with the config that `get_compile_config` has returned."""
         known = {key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
         self.compile(**known)
-
-    @property
-    def metrics(self) -> list[Any]:
-        """The model's metrics, losses included."""
-        return list(self.model.metrics)
-
-    @property
-    def metrics_names(self) -> list[str]:
-        """The names of `metrics`."""
-        return list(self.model.metrics_names)
-
-    @property
-    def stop_training(self) -> bool:
-        """Whether `fit` is to end; callbacks set it."""
-        return bool(self.model.stop_training)
-
-    @stop_training.setter
-    def stop_training(self, value: bool) -> None:
-        self.model.stop_training = value
 
     # Training and evaluating.
 
@@ -416,29 +394,6 @@ class Program:
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
         return self._compiled.predict(source, steps, found)
 
-    # From an event loop.
-
-    async def fit_async(self, *arguments: Any, **keywords: Any) -> keras.callbacks.History:
-        """Trains as `fit` does, with the same arguments, in a thread: several programs may train in one event loop.
-
-        Calls of one program wait for each other. If the task that awaits this is cancelled, training ends after the
-        current window, a run directory has the checkpoint of that step, and only then the task continues. The event
-        loop handles signals; `asyncio.run` cancels at the first Ctrl-C.
-
-        Args:
-          *arguments: those of `fit`.
-          **keywords: those of `fit`.
-        """
-        return await self._compiled.calls.run_in_thread(functools.partial(self.fit, *arguments, **keywords))
-
-    async def evaluate_async(self, *arguments: Any, **keywords: Any) -> Any:
-        """Evaluates as `evaluate` does; see `fit_async`. An evaluation does not end early."""
-        return await self._compiled.calls.run_in_thread(functools.partial(self.evaluate, *arguments, **keywords))
-
-    async def predict_async(self, *arguments: Any, **keywords: Any) -> Any:
-        """Predicts as `predict` does; see `fit_async`. A prediction does not end early."""
-        return await self._compiled.calls.run_in_thread(functools.partial(self.predict, *arguments, **keywords))
-
     # Checkpoints.
 
     def load(self, filepath: str | os.PathLike[str]) -> None:
@@ -463,6 +418,20 @@ class Program:
             )
         with self._compiled.scope():
             self._compiled.begin_at(checkpoint.read_program(self.model, filepath))
+
+    def save(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
+        """Writes the model, how it was compiled, its rewards and its optimizer to a file that `load_program` reads.
+
+        Weights are written as they are, not averaged. The global step is not written: a `ProgramCheckpoint` has it.
+
+        Args:
+          filepath: of the file; ends with `.keras`.
+          overwrite: whether a file that is there is replaced without a question.
+
+        Raises:
+          ArgumentError: the path ends otherwise, or a reward is not registered.
+        """
+        saving.save(self.model, os.fspath(filepath), overwrite=overwrite)
 
     def load_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Reads only the model's variables from a checkpoint, or from what Keras has saved.
@@ -521,9 +490,16 @@ class Program:
         logs = self._compiled.evaluate(one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
         return _results(logs, return_dict)
 
-    def predict_on_batch(self, x: Any) -> Any:
-        """Returns the model's outputs for a batch, as NumPy arrays, with averaged weights if there are any."""
+    def predict_on_batch(self, x: Any, training: bool = False) -> Any:
+        """Returns the model's outputs for a batch, as NumPy arrays, with averaged weights if there are any.
+
+        Args:
+          x: features, `[batch, …]`.
+          training: whether layers such as dropout work as in training.
+        """
         with self._compiled.weights_averaged():
+            if training:
+                return tf.nest.map_structure(lambda output: output.numpy(), self.model(x, training=True))
             return self.model.predict_on_batch(x)
 
     # Computing losses, rewards and metrics of outputs.
@@ -577,10 +553,6 @@ class Program:
         batch = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
         return dict(convert(self.model.compute_metrics)(*batch))
 
-    def get_metrics_result(self) -> dict[str, Any]:
-        """Returns the results of the metrics by name."""
-        return dict(self.model.get_metrics_result())
-
     def _check_compiled(self, method: str) -> None:
         if getattr(self.model, "optimizer", None) is None:
             raise NotCompiledError(method)
@@ -625,6 +597,59 @@ class Program:
         if steps is None and int(source.one_pass().cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ArgumentError("the data has no end; give steps, the number of batches")
         return source
+
+
+def load_program(
+    filepath: str | os.PathLike[str],
+    model_dir: str | None = None,
+    *,
+    custom_objects: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    trainer: TrainerConfig | None = None,
+    runtime: RuntimeConfig | None = None,
+) -> Program:
+    """Returns the Program that `Program.save` has written, without the code that built its model.
+
+    It is compiled as it was, with its optimizer's state; so is a model that Keras has saved.
+
+    Args:
+      filepath: of the `.keras` file.
+      model_dir: as for `Program`.
+      custom_objects: layers and functions of your own that are not registered, by name.
+      seed: as for `Program`.
+      trainer: as for `Program`.
+      runtime: as for `Program`.
+
+    Raises:
+      ArgumentError: the file cannot be read.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer.lazy import keras
+      >>> from official_trainer.program import Program, load_program
+      >>> program = Program(keras.Sequential([keras.Input([4]), keras.layers.Dense(2)]))
+      >>> program.compile("adam", "mse")
+      >>> program.save("program.keras")
+      >>> x = np.ones([1, 4])
+      >>> bool((load_program("program.keras").predict(x, verbose=0) == program.predict(x, verbose=0)).all())
+      True
+    """
+    build = functools.partial(saving.read_model, os.fspath(filepath), custom_objects)
+    program = Program(build, model_dir, seed=seed, trainer=trainer, runtime=runtime)
+    with program._compiled.scope():
+        program._attach(saving.read_rewards(program.model, os.fspath(filepath), custom_objects))
+    return program
+
+
+def _check_kind(model: Any) -> None:
+    """Refuses a model of Keras 3, which can be called and so looks like a function that builds one."""
+    kinds = [f"{kind.__module__}." for kind in type(model).__mro__]
+    if any(kind.startswith("keras.") for kind in kinds):
+        raise ArgumentError(
+            f"Program: {type(model).__name__} is a model of Keras 3, and this package trains those of Keras 2, that "
+            "is tf_keras. Build it with `from official_trainer.lazy import keras`, or set TF_USE_LEGACY_KERAS=1 before "
+            "TensorFlow is imported: tf.keras is Keras 2 then"
+        )
 
 
 def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int | None:

@@ -101,3 +101,21 @@ def test_errors_come_to_who_awaits():
     program = lightly(Program(light()))
     with pytest.raises(ZeroDivisionError):
         asyncio.run(program.fit_async(*examples(), callbacks=[AfterEpochs(lambda epoch: 1 / 0)], **arguments()))
+
+
+def test_batches_are_trained_and_predicted_in_an_event_loop():
+    """K3: as the methods without `_async`, one after the other."""
+    x, y = examples()
+    program, other = lightly(Program(light())), lightly(Program(light()))
+
+    async def ours():
+        return [
+            await program.train_on_batch_async(x, y),
+            await program.test_on_batch_async(x, y),
+            await program.predict_on_batch_async(x),
+        ]
+
+    trained, evaluated, predicted = asyncio.run(ours())
+    assert trained == other.train_on_batch(x, y)
+    assert evaluated == other.test_on_batch(x, y)
+    assert (predicted == other.predict_on_batch(x)).all()

@@ -755,6 +755,10 @@ def test_a_name_of_keras_is_a_reward(data):
 
 def test_a_config_that_could_not_be_read_is_not_written(data):
     """K1: the function has to be registered."""
-    program = rewarded(reward=lambda y_true, y_pred: y_pred[:, 0])
+
+    def unregistered(y_true, y_pred):
+        return y_pred[:, 0]
+
+    program = rewarded(reward=unregistered)
     with pytest.raises(ArgumentError, match=r"cannot be read from a config again; give each .*register_keras_serial"):
         program.get_compile_config()

@@ -1,0 +1,83 @@
+"""What a Program has of its Keras model, under the model's names.
+
+Owns: the methods and properties of `keras.Model` that need nothing but the model, and what is said about those that
+only the model has. Does not own: what runs on the engine (`program.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from official_trainer.lazy import keras
+
+
+class ModelMethods:
+    """Methods and properties of a Keras model.
+
+    Attributes:
+      model: the Keras model.
+    """
+
+    model: keras.Model
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer of the last `compile`; None before."""
+        return getattr(self.model, "optimizer", None)
+
+    @property
+    def history(self) -> keras.callbacks.History | None:
+        """The history of the last `fit`; None before."""
+        return getattr(self.model, "history", None)
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The model's metrics, losses included."""
+        return list(self.model.metrics)
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """The names of `metrics`."""
+        return list(self.model.metrics_names)
+
+    @property
+    def stop_training(self) -> bool:
+        """Whether `fit` is to end; callbacks set it."""
+        return bool(self.model.stop_training)
+
+    @stop_training.setter
+    def stop_training(self, value: bool) -> None:
+        self.model.stop_training = value
+
+    def __call__(self, x: Any, training: bool = False) -> Any:
+        """Returns the model's outputs for a batch as tensors, with its weights as they are.
+
+        Args:
+          x: features, `[batch, …]`.
+          training: whether layers such as dropout work as in training.
+        """
+        return self.model(x, training=training)
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        """Returns the results of the metrics by name."""
+        return dict(self.model.get_metrics_result())
+
+    def reset_metrics(self) -> None:
+        """Sets the metrics to what they are before the first batch."""
+        self.model.reset_metrics()
+
+    def summary(self, **keywords: Any) -> None:
+        """Prints the layers; see `keras.Model.summary`, whose keywords these are."""
+        self.model.summary(**keywords)
+
+    def save_weights(self, filepath: str | os.PathLike[str], **keywords: Any) -> None:
+        """Writes the model's variables as Keras does; `load_weights` reads them. See `keras.Model.save_weights`."""
+        self.model.save_weights(os.fspath(filepath), **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for names that a Program does not have. Looked up in `vars`, because the model may not be set yet.
+        model, kind = vars(self).get("model"), type(self).__name__
+        if model is not None and not name.startswith("_") and hasattr(model, name):
+            raise AttributeError(f"{kind} has no attribute {name!r}, but its model has it: model.{name}")
+        raise AttributeError(f"{kind} has no attribute {name!r}")

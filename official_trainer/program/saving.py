@@ -1,0 +1,77 @@
+"""A whole program in one file: Keras's own, with the rewards beside what Keras writes.
+
+Owns: writing and reading it. Does not own: checkpoints (`checkpoint.py`), or what rewards mean (`rewards.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer.lazy import keras
+from official_trainer.program.data import ArgumentError
+from official_trainer.program.rewards import Rewards, rewards_of
+
+_REWARDS = "rewards.json"
+"""Inside the `.keras` file, which is a ZIP archive; Keras reads its own files by name, and ignores others."""
+
+
+def config_of_rewards(model: keras.Model) -> dict[str, Any]:
+    """Returns the arguments of `compile` about rewards as JSON takes them; none without rewards.
+
+    Raises:
+      ArgumentError: a reward is not registered, so that the config could not be read.
+    """
+    of_rewards = {} if (rewards := rewards_of(model)) is None else rewards.arguments
+    serialized = {name: keras.saving.serialize_keras_object(value) for name, value in of_rewards.items()}
+    try:
+        keras.saving.deserialize_keras_object(serialized.get("reward"))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ArgumentError(
+            f"reward={of_rewards['reward']!r} cannot be read from a config again; give each function of yours the "
+            "decorator @keras.saving.register_keras_serializable()"
+        ) from error
+    return serialized
+
+
+def save(model: keras.Model, path: str, *, overwrite: bool) -> None:
+    """Writes a compiled model and its rewards; see `Program.save`."""
+    if not path.endswith(".keras"):
+        raise ArgumentError(
+            f"save: filepath={path!r}; allowed: a path that ends with .keras. In other formats, model.save writes the "
+            "model without its rewards"
+        )
+    of_rewards = config_of_rewards(model)
+    model.save(path, overwrite=overwrite)
+    if of_rewards:
+        with zipfile.ZipFile(path, "a") as file:
+            file.writestr(_REWARDS, json.dumps(of_rewards))
+
+
+def read_model(path: str, custom_objects: Mapping[str, Any] | None) -> keras.Model:
+    """Returns the model of a file, compiled as it was.
+
+    Raises:
+      ArgumentError: the file cannot be read.
+    """
+    try:
+        return keras.models.load_model(path, custom_objects=custom_objects)
+    except (OSError, ValueError, TypeError) as error:
+        raise ArgumentError(
+            f"load_program: {path} cannot be read: {error}. Layers and functions of your own have to be "
+            "registered, or named in custom_objects"
+        ) from error
+
+
+def read_rewards(model: keras.Model, path: str, custom_objects: Mapping[str, Any] | None) -> Rewards | None:
+    """Returns the rewards of a file, for its model; None if it has none."""
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as file:
+        found = json.loads(file.read(_REWARDS)) if _REWARDS in file.namelist() else None
+    if found is None:
+        return None
+    with keras.saving.custom_object_scope(custom_objects or {}):
+        return Rewards(model, **{key: keras.saving.deserialize_keras_object(value) for key, value in found.items()})
