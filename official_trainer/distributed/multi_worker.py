@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.distributed import tcp_timeout
+from official_trainer.distributed import messages, tcp_timeout
 from official_trainer.distributed.cluster import CHIEF, WORKER, Cluster, process_name
 from official_trainer.distributed.peers import ALONE, Peers, bounded, explain_loss, meet
 from official_trainer.lazy import tf
@@ -60,6 +59,7 @@ class _Workers(Peers):
     def __init__(self, cluster: Cluster) -> None:
         self.index = cluster.training.index((cluster.role, cluster.index))
         self.count = len(cluster.training)
+        self._names = [process_name(role, index) for role, index in cluster.training]
         self._addresses = {role: cluster.addresses[role] for role, _ in cluster.training}
 
     @contextlib.contextmanager
@@ -73,7 +73,7 @@ class _Workers(Peers):
             raise
 
     def exchange(self, value: Any) -> list[Any]:
-        data = pickle.dumps(value)
+        data = messages.encode(value)
         words = _WORDS
         padded = len(data).to_bytes(8, "little") + data
         rows = self._gather(padded, words)
@@ -81,7 +81,8 @@ class _Workers(Peers):
         if longest > words * 4:  # all processes compute the same length, and repeat with a buffer for it
             words = 1 << (-(-longest // 4) - 1).bit_length()
             rows = self._gather(padded, words)
-        return [pickle.loads(row[8 : 8 + int.from_bytes(row[:8], "little")]) for row in rows]
+        found = [row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows]
+        return [messages.decode(data, sender) for data, sender in zip(found, self._names, strict=True)]
 
     def _gather(self, data: bytes, words: int) -> list[bytes]:
         size = words * 4

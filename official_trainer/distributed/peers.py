@@ -54,7 +54,7 @@ class Peers:
         All have to exchange the same number of times, in the same order.
 
         Args:
-          value: anything that `pickle` supports.
+          value: anything that `messages.encode` supports.
 
         Raises:
           PeerLostError: a process has died.

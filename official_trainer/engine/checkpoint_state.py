@@ -76,12 +76,15 @@ class CheckpointState:
         if context.average is not None and "average" not in items:
             context.average.reset()
 
-    @collective
     def after_restore(self, report: RestoreReport) -> None:
         """Continues from a restored checkpoint: its data position, and the value of each replica if it has as many."""
-        self._train_iterator.reset()
         lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
-        if not any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking):
+        self._continue(any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking))
+
+    @collective
+    def _continue(self, lacks_replica_values: bool) -> None:
+        self._train_iterator.reset()
+        if not lacks_replica_values:
             self._of_replicas.restore()
 
     @collective

@@ -10,6 +10,7 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.chaos.compare import differences, id_lines
 from tests.support.chaos.runs import Variant
+from tests.support.distributed import hostile
 from tests.support.distributed.workers import argv_of, cluster, phase_of, run_to_end
 from tests.support.forked import Command, run_command
 from tests.support.runs import differences as differences_of_runs
@@ -63,6 +64,18 @@ def test_each_example_is_evaluated_once_wherever_it_is(workspace, tmp_path, batc
     assert row["right"] / row["examples"] == pytest.approx(row["accuracy"], abs=1e-6)
     for name in ("accuracy", "validation_loss"):
         assert f"{name} {row[name]:.4g}" in alone.out, (row, alone.out)
+
+
+def test_a_pickle_that_a_worker_sends_is_not_loaded(workspace, tmp_path):
+    """T16: the others end with 2, and say who has sent it."""
+    model_dir, mark = tmp_path / "run", tmp_path / "mark"
+    with cluster(workspace, model_dir) as started:
+        started.first("worker", 1, hostile.send_pickles)
+        started.start("worker", 0, env={hostile.MARK: str(mark)})
+        started.start("worker", 1, env={hostile.MARK: str(mark)})
+        assert started.wait("worker", 0) == 2, started.outputs()
+        assert "what worker 1 has sent is no message of this version of official-trainer" in started.err("worker", 0)
+    assert not mark.exists()
 
 
 def test_workers_that_were_not_started_alike_are_refused(workspace, tmp_path):

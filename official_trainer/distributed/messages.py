@@ -1,0 +1,148 @@
+"""How a value becomes the bytes of a message between the processes of a run, and comes back.
+
+Owns: which values can be sent, and their form. Does not own: sending (`multi_worker.py`).
+
+A message is one line of JSON that describes the value, and the raw bytes of its arrays. Reading one makes numbers,
+text, arrays and tensors, never an object of another class and never a call, because nothing proves who has sent it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import tf
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class UnsendableError(UserError, TypeError):
+    """A value cannot be sent to the other processes of a run."""
+
+
+class UnreadableError(UserError, ValueError):
+    """What another process of the run has sent is no message of this version."""
+
+    exit_code = ExitCode.CONFIG
+
+
+def encode(value: Any) -> bytes:
+    """Returns the message of a value: None, numbers, text, bytes, arrays, tensors, and lists, tuples and dicts of them.
+
+    Raises:
+      UnsendableError: the value has a part of another class.
+    """
+    blobs: list[bytes] = []
+    text = json.dumps(_describe(value, blobs, ""), separators=(",", ":"))
+    return b"\n".join([text.encode(), b"".join(blobs)])
+
+
+def decode(message: bytes, sender: str) -> Any:
+    """Returns the value of a message, equal in value, class and dtype; arrays can be written to.
+
+    Args:
+      message: what `encode` returned in another process.
+      sender: the name of that process.
+
+    Raises:
+      UnreadableError: it is no message.
+    """
+    text, _, blobs = message.partition(b"\n")
+    try:
+        return _rebuild(json.loads(text), io.BytesIO(blobs))
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise UnreadableError(
+            f"what {sender} has sent is no message of this version of official-trainer; start all processes with the "
+            "same version, and keep other programs away from their ports"
+        ) from error
+
+
+def _describe(value: Any, blobs: list[bytes], place: str) -> Any:
+    """Returns what JSON has: a value as it is, or a list of the name of a form and its parts."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray | np.generic):
+        return _describe_array(value, blobs, place)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        blobs.append(value)
+        return ["bytes", len(value)]
+    if isinstance(value, Mapping):
+        return [
+            "dict",
+            *([_describe(k, blobs, place), _describe(v, blobs, f"{place}[{k!r}]")] for k, v in value.items()),
+        ]
+    if isinstance(value, tuple | list):
+        form = "tuple" if isinstance(value, tuple) else "list"
+        return [form, *(_describe(part, blobs, place) for part in value)]
+    if isinstance(value, tf.RaggedTensor):
+        return ["ragged", *(_describe(part, blobs, place) for part in (value.flat_values, *value.nested_row_splits))]
+    if isinstance(value, tf.SparseTensor):
+        return ["sparse", *(_describe(part, blobs, place) for part in (value.indices, value.values, value.dense_shape))]
+    if isinstance(value, tf.Tensor):
+        return ["tensor", _describe(value.numpy(), blobs, place)]
+    raise _unsendable(type(value).__name__, place)
+
+
+def _describe_array(value: np.ndarray | np.generic, blobs: list[bytes], place: str) -> Any:
+    import numpy as np
+
+    is_scalar, array = isinstance(value, np.generic), np.asarray(value)
+    form = "scalar" if is_scalar else "array"
+    if array.dtype.kind in "OSU":  # text has no fixed size
+        return [form, array.dtype.str, list(array.shape), *(_describe(v, blobs, place) for v in array.ravel().tolist())]
+    name = array.dtype.name
+    try:
+        if np.dtype(name) != array.dtype:
+            raise _unsendable(f"array of {array.dtype}", place)
+    except TypeError as error:
+        raise _unsendable(f"array of {array.dtype}", place) from error
+    blobs.append(array.tobytes())
+    return [form, name, list(array.shape)]
+
+
+def _unsendable(what: str, place: str) -> UnsendableError:
+    return UnsendableError(
+        f"{place + ': ' if place else ''}a value of class {what} cannot be sent to the other workers; return tensors, "
+        "arrays, numbers and text, in lists, tuples and dicts"
+    )
+
+
+def _rebuild(described: Any, blobs: io.BytesIO) -> Any:
+    if not isinstance(described, list):
+        return described
+    form, *parts = described
+    if form in ("array", "scalar"):
+        array = _rebuild_array(parts[0], parts[1], parts[2:], blobs)
+        return array[()] if form == "scalar" else array
+    if form == "bytes":
+        return blobs.read(parts[0])
+    if form == "dict":
+        return {_rebuild(key, blobs): _rebuild(value, blobs) for key, value in parts}
+    return _FORMS[form]([_rebuild(part, blobs) for part in parts])
+
+
+_FORMS: Mapping[str, Any] = {
+    "list": list,
+    "tuple": tuple,
+    "tensor": lambda parts: tf.constant(parts[0]),
+    "sparse": lambda parts: tf.SparseTensor(*parts),
+    "ragged": lambda parts: tf.RaggedTensor.from_nested_row_splits(parts[0], parts[1:]),
+}
+
+
+def _rebuild_array(name: str, shape: list[int], items: list[Any], blobs: io.BytesIO) -> np.ndarray:
+    import numpy as np
+
+    dtype = np.dtype(name)
+    if dtype.kind in "OSU":
+        array = np.empty(len(items), dtype)
+        array[:] = [_rebuild(item, blobs) for item in items]
+        return array.reshape(shape)
+    data = bytearray(blobs.read(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize))
+    return np.frombuffer(data, dtype).reshape(shape)
