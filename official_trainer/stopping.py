@@ -1,4 +1,4 @@
-"""Stop requests: SIGTERM, SIGINT and the time limit, noticed in every phase of a run.
+"""Stop requests: SIGTERM, SIGINT, SIGHUP and the time limit, noticed in every phase of a run.
 
 Owns: the signal handlers while a run lasts, what a second signal does, and the end of the grace period.
 Does not own: saving (`engine/loop_saving.py`), or when the state can be saved during a step (`engine/windows.py`).
@@ -33,7 +33,20 @@ POLL_SECONDS = 0.1
 SaveState = Callable[[Callable[[], bool]], bool]
 DescribeEnd = Callable[[], tuple[str, int]]
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Returns the signals that ask this process to stop: not SIGHUP if it is ignored, which is what `nohup` does."""
+    return tuple(n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN)
+
+
+def may_insist(number: int) -> bool:
+    """Whether a signal that comes again means that the sender does not want to wait.
+
+    Not SIGHUP: a terminal that is closed sends one, its shell another, and the run can still save.
+    """
+    return number in _SIGNALS and number != signal.SIGHUP
 
 
 class PreemptedError(UserError, RuntimeError):
@@ -51,7 +64,7 @@ class Interrupted(BaseException):
 
 
 class StopRequest:
-    """Set by the first SIGTERM or SIGINT inside its `with` block, or when the time is up.
+    """Set by the first SIGTERM, SIGINT or SIGHUP inside its `with` block, or when the time is up.
 
     A second signal, half a second later or more, ends the process at once. (`timeout` and some schedulers signal a
     process and its group, so the first one comes twice.) So does the end of the grace period: something hangs that
@@ -187,7 +200,7 @@ class StopRequest:
                 self._request(number)
                 now = time.monotonic()
                 deadline = deadline or now + self._grace_seconds
-                if number == signal.SIGALRM:
+                if not may_insist(number):
                     continue
                 first_signal = first_signal or now
                 if now - first_signal > _SAME_SIGNAL_SECONDS:
@@ -203,7 +216,8 @@ class StopRequest:
         # Bounded, because the file system may be what hangs.
         run_bounded(lambda: ends.append(self._describe_end()), _LAST_WORDS_SECONDS, "end-of-run")
         what, code = ends[0] if ends else ("what is saved is unknown", ExitCode.RETRY)
-        print(f"stopped: {self.reason}{joint}{what}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"stopped: {self.reason}{joint}{what}", file=sys.stderr, flush=True)
         self._exit_process(int(code))
 
 
@@ -299,7 +313,7 @@ class _SignalReceiver:
         for end in self._pipe:
             os.set_blocking(end, False)
         self._previous_pipe = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        for number in _SIGNALS:
+        for number in stop_signals():
             self._previous[number] = signal.signal(number, self._handle)
         self._watcher = threading.Thread(target=self._watch, args=(self._pipe[0],), name="stop-watcher", daemon=True)
         self._watcher.start()

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from official_trainer import stopping
 from official_trainer.errors import ExitCode
 from official_trainer.stopping import PreemptedError, StopRequest
 
@@ -34,6 +35,47 @@ def test_a_signal_is_a_reason_to_stop_and_the_handlers_come_back():
             stop.check()
         assert caught.value.exit_code == ExitCode.PREEMPTED
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.fixture
+def hang_up():
+    """SIGHUP is not ignored, as it would be under `nohup pytest`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_closed_terminal_stops_a_run_and_a_second_sighup_does_not_end_it(hang_up, monkeypatch):
+    """N5: the terminal sends one, its shell another, and a person may end the process meanwhile."""
+    monkeypatch.setattr(stopping, "_SAME_SIGNAL_SECONDS", 0.05)
+    codes = []
+    with StopRequest(exit_process=codes.append) as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        wait_for(lambda: stop.reason == "SIGHUP")
+        with pytest.raises(PreemptedError, match="SIGHUP; nothing is lost") as caught:
+            stop.check()
+        assert caught.value.exit_code == ExitCode.PREEMPTED
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        assert codes == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for(lambda: codes)
+    assert codes[0] == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+
+
+def test_sighup_stays_ignored_under_nohup(hang_up):
+    """N5."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopRequest() as stop:
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for(lambda: stop.reason)
+        assert stop.reason == "SIGTERM"
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_an_interruptible_block_is_left_at_once_and_others_are_not():

@@ -11,7 +11,8 @@ import select
 import signal
 import time
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+from official_trainer.stopping import may_insist, stop_signals
+
 _SAME_SIGNAL_SECONDS = 0.5  # `timeout` and some schedulers signal a process and its group, so the first one comes twice
 
 
@@ -20,20 +21,20 @@ class Signals:
 
     Attributes:
       asked: the name of the first signal; None before it.
-      insisted: whether another one came at least half a second later.
+      insisted: whether another one came at least half a second later; SIGHUP does not count.
     """
 
     def __init__(self) -> None:
         self.asked: str | None = None
         self.insisted = False
-        self._first = 0.0
+        self._first: float | None = None
 
     def __enter__(self) -> Signals:
         self._reading, self._writing = os.pipe()
         for end in (self._reading, self._writing):
             os.set_blocking(end, False)
         self._previous_pipe = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        self._previous = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        self._previous = {number: signal.signal(number, lambda *_: None) for number in stop_signals()}
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -52,12 +53,12 @@ class Signals:
         with contextlib.suppress(BlockingIOError):
             for number in os.read(self._reading, 64):
                 now = time.monotonic()
-                if number not in _SIGNALS:
+                if number not in self._previous:
                     continue
-                if self.asked is None:
-                    self.asked, self._first = signal.Signals(number).name, now
-                elif now - self._first > _SAME_SIGNAL_SECONDS:
-                    self.insisted = True
+                self.asked = self.asked or signal.Signals(number).name
+                if may_insist(number):
+                    self._first = self._first or now
+                    self.insisted = self.insisted or now - self._first > _SAME_SIGNAL_SECONDS
 
     def wait(self, seconds: float) -> bool:
         """Waits that long, or until a signal asks the launcher to stop; returns whether one has."""

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 
 import pytest
 
@@ -177,6 +178,14 @@ def test_what_a_process_leaves_behind_ends_with_it(tmp_path):
 # The launcher is asked to stop
 
 
+@pytest.fixture(autouse=True)
+def hang_up():
+    """SIGHUP is not ignored, as it would be under `nohup pytest`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_is_passed_on_once(tmp_path, number):
     """All save, and the job is preempted as one process would be."""
@@ -202,6 +211,30 @@ sys.exit(143)
     assert job.wait() == 143
     assert job.out.count("saved after 1") == 3
     assert job.err == "stopped: all processes have ended; the same command continues the run\n"
+
+
+def test_a_job_under_nohup_outlives_its_terminal(tmp_path):
+    """N5: SIGHUP is ignored before the launcher starts, so it stays ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    job = Launched(tmp_path, TWO, {"worker": "touch(NAME); wait('go')"})
+    job.until("worker 0", "worker 1")
+    os.killpg(job.process.pid, signal.SIGHUP)
+    (tmp_path / "go").touch()
+    assert job.wait() == 0, job.err
+
+
+def test_sighup_again_does_not_kill(tmp_path):
+    """N5: a terminal sends it, and its shell too; the processes save."""
+    source = "on_term(lambda: touch(f'told {NAME}')); touch(NAME); wait('go'); sys.exit(143)"
+    job = Launched(tmp_path, TWO, {"worker": source})
+    job.until("worker 0", "worker 1")
+    os.kill(job.process.pid, signal.SIGHUP)
+    job.until("told worker 0", "told worker 1")
+    time.sleep(0.6)  # longer than the time in which a second signal counts as the first one
+    os.kill(job.process.pid, signal.SIGHUP)
+    (tmp_path / "go").touch()
+    assert job.wait() == 143
+    assert "a second signal" not in job.out
 
 
 def test_the_chief_saves_before_its_servers_are_ended(tmp_path):
