@@ -1,6 +1,6 @@
 """`python train.py --experiment=NAME --mode=… --model_dir=…`: Model Garden's entry point, same flags."""
 
-from official_trainer.cli import train
+from official_trainer.cli import main
 
 if __name__ == "__main__":
-    raise SystemExit(train.main(script=__file__))
+    raise SystemExit(main(script=__file__))

@@ -37,7 +37,8 @@ MEANINGS: Mapping[ExitCode, str] = {
     "`stall-<n>.txt`. Of several workers, the one that hangs",
     ExitCode.RETRY: "the disk is full or fails, another process has `model_dir`, a stop came while a step hung, or "
     "another process of the run is gone or hangs; what was saved is whole",
-    ExitCode.PREEMPTED: "stopped by SIGTERM, Ctrl-C or `runtime.max_wall_seconds`; the state is saved",
+    ExitCode.PREEMPTED: "stopped by SIGTERM, Ctrl-C, a closed terminal or `runtime.max_wall_seconds`; the state is "
+    "saved",
 }
 """Why a process ends with each code, in Markdown, for docs/reference/exit_codes.md."""
 

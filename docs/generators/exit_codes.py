@@ -13,7 +13,7 @@ def page() -> str:
     """Returns the page."""
     codes = [_row(code) for code in ExitCode]
     does = [f"| `{mode}` | {meaning} |" for mode, meaning in modes.MODES.items()]
-    return "\n".join([_HEAD, *codes, _MODES, *does]) + "\n"
+    return "\n".join([_HEAD, *codes, _OTHERS, _MODES, *does]) + "\n"
 
 
 _HEAD = """\
@@ -26,6 +26,17 @@ A scheduler decides by the exit code whether to start the same command again, as
 
 | code | name | means | start again? |
 |---|---|---|---|"""
+
+_OTHERS = """
+A shell shows other numbers too:
+
+| code | means |
+|---|---|
+| 130 | Ctrl-C ended a command that has nothing to save: one that is no run, or a run that is still being imported |
+| 141 | what reads a command's output has ended, as in `official-trainer list \\| head -1`; a run goes on |
+| 129 to 165 | 128 and the number of the signal that has killed the process, or asked it to stop a second time |
+
+A closed terminal (SIGHUP) stops a run as SIGTERM does. Under `nohup`, `setsid`, `tmux` or `screen` the run goes on."""
 
 _MODES = """
 ## Modes

@@ -4,6 +4,26 @@ Owns: verbs, flags, what is printed, and turning errors into exit codes (`dispat
 Does not own: anything a verb does; it calls `config`, `registry` and `run`. Only `run` imports TensorFlow.
 """
 
-from official_trainer.cli.dispatch import main
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from official_trainer.cli import process
+
+
+def main(argv: Sequence[str] | None = None, **options: Any) -> int:
+    """Runs one command and returns its exit code.
+
+    Args:
+      argv: the words after the program's name; those of this process when None.
+      options: of `dispatch.main`: `script` for a train.py.
+    """
+    if argv is None:
+        process.prepare()
+    from official_trainer.cli import dispatch  # what takes time to import comes after the line above
+
+    return dispatch.main(argv, **options)
+
 
 __all__ = ["main"]

@@ -21,7 +21,7 @@ import types
 from collections.abc import Sequence
 
 from official_trainer import files
-from official_trainer.cli import help_text, terminal
+from official_trainer.cli import help_text, process, terminal
 from official_trainer.cli.flags import Parser
 from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode, UserError, nearest
@@ -33,21 +33,21 @@ _BROKEN_PIPE = 141
 def main(
     argv: Sequence[str] | None = None,
     *,
-    prog: str = "official-trainer",
-    home: str | None = None,
+    script: str | None = None,
     is_process: bool | None = None,
 ) -> int:
     """Runs one command and returns its exit code.
 
     Args:
       argv: the words after the program's name; those of this process when None.
-      prog: `official-trainer`, or the script that replaces `official-trainer train`.
-      home: the workspace if the current directory is not in one.
+      script: the path of a train.py, whose words are those of `train`; its folder is the workspace if the current
+        directory is not in one.
       is_process: whether the process exists for this command alone. A stopped run then ends it here: Python's normal
         exit waits for threads of TensorFlow, and one that waits for data would block it. None means yes without `argv`.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _command(list(sys.argv[1:] if argv is None else argv), prog, home)
+        code = _command(words, None) if script is None else _command(["train", *words], os.path.abspath(script))
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -83,7 +83,7 @@ def help_line(module: types.ModuleType) -> str:
     return (module.__doc__ or "").partition("\n")[0]
 
 
-def _command(argv: list[str], prog: str, home: str | None) -> int:
+def _command(argv: list[str], script: str | None) -> int:
     if not argv:
         print(help_text.paint(_overview(), sys.stderr), file=sys.stderr)
         return int(ExitCode.CONFIG)
@@ -97,17 +97,17 @@ def _command(argv: list[str], prog: str, home: str | None) -> int:
         print(f"official-trainer {_version()}")
         return int(ExitCode.DONE)
     module = _verb(name, rest)
-    called = prog if prog.endswith(".py") else f"{prog} {name}"
-    program = f"python {called}" if prog.endswith(".py") else called
+    called = "train.py" if script else f"official-trainer {name}"
+    program = f"python {called}" if script else called
     parser = Parser(program, usage=module.USAGE, description=help_text.description(module))
     module.add_flags(parser)
     arguments = parser.read(rest)
     if arguments.help:
         print(help_text.paint(help_text.verb_help(parser, module, arguments)))
         return int(ExitCode.DONE)
-    arguments.home = home
+    arguments.home = os.path.dirname(script) if script else None
     arguments.argv = [*called.split(), *rest]
-    with terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))):
+    with process.interruptible(), terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))):
         return int(module.run(arguments))
 
 
@@ -183,5 +183,5 @@ def _reader_is_gone() -> bool:
         return False
     if not poll.poll(0):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    process.drop(sys.stdout)
     return True

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, job_spec, terminal, train
+from official_trainer.cli import flags, job_spec, process, terminal, train
 from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode, nearest
 
@@ -87,6 +87,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("dry_run", "print the commands of the processes and start none")
     parser.switch("supervise", "restart the job after exit code 75 or 143")
     parser.switch("spawn", "start each process afresh (default: fork one that has imported TensorFlow)")
+    parser.switch("isolated", "give the processes a network of their own, which nothing else can reach (Linux)")
     parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
     parser.accept_command()
@@ -125,6 +126,8 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
     profile = job_spec.read_profile(arguments, Profile())
     limit = _limit_here(arguments, profile)
+    if arguments.isolated:
+        _check_isolated(arguments)
     mode = job_spec.read_mode(arguments, profile)
     ports = job_spec.use_data_service(arguments, profile.counts)
     prediction = flags.read_prediction(arguments)
@@ -141,10 +144,11 @@ def _run_here(arguments: argparse.Namespace) -> int:
         _print_plan(job)
         return int(ExitCode.DONE)
     preload = () if arguments.spawn else PRELOAD
-    options = Options(supervise=arguments.supervise, max_restarts=limit, preload=preload)
+    options = Options(supervise=arguments.supervise, max_restarts=limit, preload=preload, isolated=arguments.isolated)
     log_dir = os.path.expanduser(arguments.log_dir or "")
-    printer = output.Printer(sys.stdout, paint=paint_label, log_dir=log_dir, quiet=arguments.quiet)
-    outcome = local.launch(job, options, printer)
+    with process.outliving_reader():
+        printer = output.Printer(sys.stdout, paint=paint_label, log_dir=log_dir, quiet=arguments.quiet)
+        outcome = local.launch(job, options, printer)
     if journal:
         shutil.rmtree(journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
     report(outcome)
@@ -164,6 +168,21 @@ def _limit_here(arguments: argparse.Namespace, profile: Profile) -> int | None:
         given = f"--max_restarts={profile.max_restarts}"
         raise UsageError(f"{given} has no effect without --supervise; add that, or leave it out")
     return profile.max_restarts if is_set or arguments.profile else None
+
+
+def _check_isolated(arguments: argparse.Namespace) -> None:
+    """Refuses a network of its own where there cannot be one, or where the job would need more than that."""
+    from official_trainer.launch.local import isolation
+
+    if arguments.dry_run:
+        raise UsageError(
+            "--isolated: --dry_run prints commands to start by hand, in your network; leave one of them out"
+        )
+    if files.is_url(arguments.model_dir or ""):
+        raise UsageError(
+            f"--isolated: the processes cannot reach --model_dir={arguments.model_dir}; use a directory of this machine"
+        )
+    isolation.check()
 
 
 def paint_label(label: str, number: int) -> str:

@@ -27,7 +27,7 @@ from official_trainer.launch.target import Rendered, Target
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.run import check_startable
 
-_ONLY_HERE = ("supervise", "spawn", "data_workers", "log_dir")
+_ONLY_HERE = ("supervise", "spawn", "isolated", "data_workers", "log_dir")
 _CALLED = {PS: "parameter server"}
 
 

@@ -2,18 +2,16 @@
 
 By default it also evaluates. It takes the flags of Model Garden's train.py.
 
-Owns: `train`, and the function that `train.py` calls.
+Owns: `train`.
 Does not own: the run (`runs/run.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from official_trainer.cli import flags, target
+from official_trainer.cli import flags, process, target
 from official_trainer.config import modes
 from official_trainer.stopping import StopRequest
 
@@ -30,18 +28,11 @@ EXAMPLES = (
 NEXT = ("official-trainer eval --model_dir=runs/digits", "evaluate a checkpoint")
 
 
-def main(argv: Sequence[str] | None = None, *, script: str | None = None) -> int:
-    """Runs `train` for a script such as train.py, and returns the exit code.
+def main(argv: Sequence[str] | None = None, *, script: str) -> int:
+    """Does what `official_trainer.cli.main` does for a script; each train.py of an earlier workspace calls this."""
+    from official_trainer import cli
 
-    Args:
-      argv: the words after the script's name; those of this process when None.
-      script: path of the script; its folder is the workspace if the current directory is not in one.
-    """
-    from official_trainer.cli import dispatch
-
-    words = sys.argv[1:] if argv is None else argv
-    home = os.path.dirname(os.path.abspath(script)) if script else None
-    return dispatch.main(["train", *words], prog="train.py", home=home, is_process=argv is None)
+    return cli.main(argv, script=script)
 
 
 def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) -> None:
@@ -79,7 +70,7 @@ def run_until_stopped(
       allow_config_change: whether a run may continue with another config than its checkpoint's.
     """
     checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
-    with StopRequest() as stop:
+    with process.outliving_reader(), StopRequest() as stop:
         with stop.interruptible():
             found = find(arguments)
             from official_trainer.runs import run as engine

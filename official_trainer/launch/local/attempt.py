@@ -35,6 +35,7 @@ class Options:
       first_seconds: the wait before the first restart; each further one without a new checkpoint is twice as long.
       peers_seconds: how long the others have to end by themselves after the first failure.
       preload: modules that processes find imported, because they are forked; if empty, each starts from scratch.
+      isolated: whether the processes have a network of their own.
     """
 
     supervise: bool = False
@@ -42,6 +43,7 @@ class Options:
     first_seconds: float = 1.0
     peers_seconds: float = 30.0
     preload: Sequence[str] = PRELOAD
+    isolated: bool = False
 
     def restarts(self) -> Restarts:
         """Returns a new count of restarts."""

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe, reduction
 
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.launch.local import isolation
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.local.starter import Event, Signal, Start
@@ -60,21 +61,24 @@ class StarterError(UserError, RuntimeError):
 class Starter:
     """Starts processes until its `with` block ends, and kills those that still run then."""
 
-    def __init__(self, *, preload: Sequence[str] = ()) -> None:
-        """Takes the modules that processes find imported.
+    def __init__(self, *, preload: Sequence[str] = (), isolated: bool = False) -> None:
+        """Takes the modules that processes find imported, and where they run.
 
         Args:
           preload: modules; with any, processes are forked, else they are started from scratch.
+          isolated: whether they have a network of their own.
         """
+        self._is_isolated = isolated
         self._preload = tuple(preload) if hasattr(os, "fork") and sys.platform == "linux" else ()
         self._numbers = itertools.count()
 
     def __enter__(self) -> Starter:
         self._control, theirs = Pipe()
         path = json.dumps([entry or os.getcwd() for entry in sys.path])
+        command = [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), *self._preload]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), *self._preload],
+                isolation.isolated(command) if self._is_isolated else command,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

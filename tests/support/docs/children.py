@@ -10,7 +10,6 @@ import types
 
 def run_command(program, argv):
     from official_trainer import cli
-    from official_trainer.cli import train
     from official_trainer.launch.local import children
     from official_trainer.launch.targets.slurm import SlurmProfile
     from tests.support.launch.forked_starter import ForkedStarter
@@ -18,7 +17,7 @@ def run_command(program, argv):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if pytest runs in the background
     children.Starter = ForkedStarter
     SlurmProfile.__init__.__kwdefaults__["node_local"] = ()  # the session's folder, often in /tmp, is /shared here
-    return train.main(argv[1:], script="train.py") if program == "python" else cli.main(argv)
+    return cli.main(argv[1:], script="train.py") if program == "python" else cli.main(argv)
 
 
 def run_program(name, argv, *, is_module):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from official_trainer.cli import launch as verb
+from official_trainer.cli import process
 from official_trainer.launch.local import attempt, local
 from official_trainer.launch.local.attempt import Options
 from official_trainer.launch.local.output import Printer
@@ -24,7 +25,6 @@ roles = tuple(
     for name, count in WANTED["counts"].items()
 )
 job = JobSpec(roles=roles, grace_seconds=WANTED["grace_seconds"])
-printer = Printer(sys.stdout, log_dir=WANTED["log_dir"], paint=verb.paint_label)
 
 
 def newest():
@@ -33,7 +33,9 @@ def newest():
 
 
 attempt.newest_step = local.newest_step = lambda model_dir: newest()
-outcome = local.launch(job, Options(**WANTED["options"]), printer)
+with process.outliving_reader():
+    printer = Printer(sys.stdout, log_dir=WANTED["log_dir"], paint=verb.paint_label)
+    outcome = local.launch(job, Options(**WANTED["options"]), printer)
 verb.report(outcome)
 assert "tensorflow" not in sys.modules
 sys.stdout.flush()

@@ -145,7 +145,7 @@ def test_help_of_an_unknown_target_has_all_examples(capsys):
 
 def test_help_of_train_py_names_train_py(capsys):
     """T20: the script stands in its own usage and examples."""
-    assert cli.main(["train", "--help"], prog="train.py") == 0
+    assert cli.main(["--help"], script="train.py") == 0
     text = capsys.readouterr().out
     assert text.startswith("usage: python train.py ")
     commands = [line for line in section(text, "Examples") if not line.startswith("  #")]

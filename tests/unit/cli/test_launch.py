@@ -43,6 +43,14 @@ def refused(capsys, *words):
             ["local", "--supervise", "--max_restarts=x", "digits_cnn"],
             "--max_restarts: max_restarts: must be an int",
         ),
+        (
+            ["local", "--isolated", "--dry_run", "digits_cnn"],
+            "--isolated: --dry_run prints commands to start by hand, in your network; leave one of them out",
+        ),
+        (
+            ["local", "--isolated", "digits_cnn", "--model_dir=gs://bucket/run"],
+            "--isolated: the processes cannot reach --model_dir=gs://bucket/run; use a directory of this machine",
+        ),
         (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
         (
             ["local", "digits_cnn", "--mode=eval"],

@@ -75,15 +75,13 @@ def test_tpu_sets_its_field_only_when_given(engine, workspace):
 
 def test_train_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_path, monkeypatch):
     """T20: `python /elsewhere/train.py` works from any directory; the current workspace comes first."""
-    from official_trainer.cli import train
-
     monkeypatch.chdir(tmp_path)
     script = str(workspace / "train.py")
-    assert train.main(["--experiment=my_experiment"], script=script) == 0
+    assert cli.main(["--experiment=my_experiment"], script=script) == 0
     assert engine.calls[0][3]["model_dir"] == str(workspace / "runs" / "my_experiment")
     cli.main(["init", str(tmp_path / "other")])
     monkeypatch.chdir(tmp_path / "other")
-    assert train.main(["--experiment=my_experiment"], script=script) == 0
+    assert cli.main(["--experiment=my_experiment"], script=script) == 0
     assert engine.calls[1][3]["model_dir"] == str(tmp_path / "other" / "runs" / "my_experiment")
 
 
@@ -144,8 +142,6 @@ def test_the_engine_is_called_as_it_is():
 
 def test_train_py_without_an_experiment(engine, workspace, capsys):
     """T20, N7: the command to type next is that of the script."""
-    from official_trainer.cli import train
-
-    assert train.main(["--mode=train"], script=str(workspace / "train.py")) == 2
+    assert cli.main(["--mode=train"], script=str(workspace / "train.py")) == 2
     assert "\ntry: python train.py --mode=train --experiment=my_experiment\n" in capsys.readouterr().err
     assert engine.calls == []

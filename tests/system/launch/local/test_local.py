@@ -328,14 +328,17 @@ def test_a_starter_that_does_not_start_is_not_tried_again(tmp_path):
     assert "error: the process that starts all others ended with exit code 1; its error is above" in job.err
 
 
-def test_nothing_is_left_when_nobody_reads(tmp_path):
-    """`official-trainer launch … | head -1`"""
-    source = "touch(NAME)\nwhile True: print('line', flush=True)"
-    job = Launched(tmp_path, TWO, {"worker": source})
+def test_a_job_goes_on_when_nothing_reads_its_output(tmp_path):
+    """N5: `official-trainer launch … | head -1`; the log files are complete."""
+    source = "touch(NAME)\nwhile not has('go'): print('line', flush=True)\nprint('end')"
+    job = Launched(tmp_path, TWO, {"worker": source}, log_dir=str(tmp_path / "logs"))
     job.until("worker 0", "worker 1")
     job.process.stdout.close()
+    (tmp_path / "go").touch()
     until(lambda: job.process.poll() is not None)
-    until(lambda: not any(is_alive(pid) for pid in job.pids()))
+    assert job.process.returncode == 0, job.process.stderr.read()
+    assert not any(is_alive(pid) for pid in job.pids())
+    assert all((tmp_path / "logs" / f"worker-{i}.log").read_text().endswith("line\nend\n") for i in (0, 1))
 
 
 # Restarts

@@ -1,0 +1,123 @@
+"""The process of a command: Ctrl-C outside of a run, and standard streams that are closed or that lose their reader.
+
+Owns: both. Does not own: how a run is stopped (`stopping.py`), what is printed (`terminal.py`). It imports little,
+because it comes before everything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+_RETRY_SECONDS = 0.05
+
+
+def prepare() -> None:
+    """Makes this process ready for one command, before more is imported.
+
+    Ctrl-C ends it silently from here to the verb, as there is nothing to tidy up. Standard streams that are closed are
+    opened, because the next file to be opened would take their place and receive what is printed. What cannot be
+    written to stderr is dropped.
+    """
+    if _is_main_thread() and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lasts
+    sys.stderr = _unbroken(sys.stderr or open(os.devnull, "w"))  # noqa: SIM115
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """For a verb: Ctrl-C leaves the block by `KeyboardInterrupt`, whatever code on the way makes of it."""
+    if not _is_main_thread() or signal.getsignal(signal.SIGINT) not in (signal.SIG_DFL, signal.default_int_handler):
+        yield
+        return
+    came = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    before, hook = signal.signal(signal.SIGINT, interrupt), sys.unraisablehook
+    sys.unraisablehook = lambda lost: _again() if issubclass(lost.exc_type, KeyboardInterrupt) else hook(lost)
+    try:
+        yield
+    except Exception as error:
+        if came:  # a module that is interrupted while it is imported may raise an error of its own
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGINT, before)
+
+
+def _again() -> None:
+    """Interrupts again, soon: Python has dropped the first interruption, because it came in a destructor."""
+    timer = threading.Timer(_RETRY_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextlib.contextmanager
+def outliving_reader() -> Iterator[None]:
+    """For a run: when its terminal is closed, or what reads stdout ends (`| head`), it goes on without output."""
+    before = sys.stdout
+    sys.stdout = _unbroken(before)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stdout = before
+
+
+def drop(stream: TextIO | io.FileIO) -> None:
+    """Sends what is still in the buffer of a stream, and what is written to it later, nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _unbroken(stream: TextIO) -> TextIO:
+    """Returns a stream to the same place that drops what cannot be written; `stream` itself if it is no file."""
+    try:
+        number = stream.fileno()
+    except (AttributeError, OSError):  # of a notebook, or of a test
+        return stream
+    raw = _Unbroken(number, "w", closefd=False)
+    try:
+        stream.flush()
+    except OSError:
+        drop(stream)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=bool(stream.line_buffering),
+    )
+
+
+class _Unbroken(io.FileIO):
+    """A descriptor that becomes that of /dev/null when it cannot be written."""
+
+    def write(self, data: Any) -> int:
+        try:
+            written = super().write(data)
+        except OSError:
+            drop(self)
+            written = None
+        return len(data) if written is None else written  # None also where the descriptor would have to wait

@@ -1,0 +1,140 @@
+"""A job in a network of its own; and where a job listens that is not."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.launch.local import isolation
+from tests import ROOT
+from tests.support.distributed.workers import phase_of
+from tests.support.launch.jobs import until
+from tests.support.launch.listening import ALL, connects, listening
+from tests.support.workspace import copy_workspace
+
+NOBODY = 65534
+PR_SET_DUMPABLE = 4
+
+
+def _why_not():
+    try:
+        isolation.check()
+    except isolation.IsolationError as error:
+        return str(error)
+    return ""
+
+
+needs_namespaces = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
+
+
+class Job:
+    """`launch local` for two workers that train for longer than a test takes; its lines so far are in `out`."""
+
+    def __init__(self, folder, *words):
+        copy_workspace(folder, "experiments")
+        self.model_dir, self._out = folder / "run", folder / "out.txt"
+        boot = "import sys; sys.path.insert(0, sys.argv.pop(1)); from official_trainer import cli; sys.exit(cli.main())"
+        argv = ["launch", "local", *words, "--", "--experiment=digits_mlp", f"--model_dir={self.model_dir}"]
+        with self._out.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", boot, str(ROOT), *argv, "trainer.train_steps=1000000"],
+                cwd=folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def out(self):
+        return self._out.read_text()
+
+    def until(self, is_so):
+        until(lambda: is_so() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.out
+
+    def pids(self):
+        """Returns the pids of the processes by their names, once they train."""
+        self.until(lambda: phase_of(self.model_dir) == "train")
+        (line,) = re.findall(r"^\[launch\] +started (.*)$", self.out, flags=re.MULTILINE)
+        return {name: int(pid) for name, pid in re.findall(r"([\w ]+?) \(pid (\d+)\)", line)}
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(120)
+        return self.process.returncode
+
+
+def test_tensorflow_listens_on_all_interfaces(tmp_path):
+    """N20: as docs/guides/launch.md says: each process of a cluster, at the port that it is given."""
+    with Job(tmp_path, "--workers=1", "--ps=1") as job:
+        found = {name.strip(", "): listening(pid) for name, pid in job.pids().items()}
+        assert set(found) == {"chief", "worker 0", "ps 0"}
+        for name in ("worker 0", "ps 0"):
+            assert {address for address, _ in found[name]} <= ALL, found
+            assert all(connects(port) for _, port in found[name])
+        assert job.stop() == 143, job.out
+
+
+@needs_namespaces
+def test_isolated_workers_train_and_cannot_be_reached_from_outside(tmp_path):
+    """N20: a cluster of two; what it writes is the user's."""
+    with Job(tmp_path, "--workers=2", "--isolated") as job:
+        pids = job.pids()
+        assert len(pids) == 2
+        for pid in pids.values():
+            ports = [port for _, port in listening(pid)]
+            assert ports  # it listens, but not here
+            assert not any(connects(port) for port in ports)
+            assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        assert job.stop() == 143, job.out
+    assert committed_steps(str(job.model_dir))
+    assert {path.stat().st_uid for path in job.model_dir.rglob("*")} == {os.getuid()}
+
+
+@needs_namespaces
+def test_a_user_without_rights_stays_the_same_user(tmp_path):
+    """N20: in a user namespace, with own files and no new rights; there is loopback and nothing else."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    is_root = os.getuid() == 0
+    user = NOBODY if is_root else os.getuid()
+    file = os.open(folder, os.O_RDONLY)  # its parents may be closed to the user
+    if is_root:
+        os.chown(folder, NOBODY, NOBODY)
+
+    def become():
+        if is_root:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as of a process that this user has started
+        os.fchdir(file)
+        isolation.enter()
+
+    look = "id -u; grep CapEff /proc/self/status; tail -n +3 /proc/net/dev | cut -d: -f1; : > file"
+    done = subprocess.run(["/bin/sh", "-c", look], preexec_fn=become, capture_output=True, text=True, check=False)
+    os.close(file)
+    assert done.stdout.split() == [str(user), "CapEff:", "0" * 16, "lo"], done.stderr
+    assert (folder / "file").stat().st_uid == user
+
+
+def test_a_system_that_forbids_it_is_told_apart(monkeypatch):
+    """N20: what the kernel says, and what an administrator would have to change."""
+    refuse = "import sys; sys.exit('[Errno 1] Operation not permitted: unshare')"
+    monkeypatch.setattr(isolation, "isolated", lambda command: [sys.executable, "-c", refuse])
+    with pytest.raises(
+        isolation.IsolationError, match=r"--isolated: this system .* \(\[Errno 1\] .*user.max_user_name"
+    ):
+        isolation.check()
