@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.tasks import registry
@@ -123,3 +125,19 @@ def test_eval_and_export_of_a_run(trained, tmp_path):
     argv = ["export", f"--model_dir={trained}", "--checkpoint=best", f"--output_dir={tmp_path}/model"]
     assert run_command(argv, cwd=ROOT, folder=tmp_path).code == 0
     assert (tmp_path / "model" / "saved_model.pb").exists()
+
+
+def test_the_actions_of_a_run_directory_start_no_program_unless_it_trains(trained, tmp_path):
+    """N6: `eval`, `predict` and `export` take its config; what it starts in training they leave alone."""
+    shutil.copytree(trained, tmp_path / "run")
+    params, mark = tmp_path / "run" / "params.yaml", tmp_path / "mark"
+    config = yaml.safe_load(params.read_text())
+    events = ["start", "step", "eval", "end", "failure"]
+    config["trainer"]["actions"] = [{"type": "command", "argv": ["touch", str(mark)], "events": events}]
+    params.write_text(yaml.safe_dump(config))
+    for verb in ("eval", "predict", "export"):
+        done = run_command([verb, f"--model_dir={tmp_path}/run"], cwd=ROOT, folder=tmp_path)
+        assert done.code == 0, done.err
+        assert not mark.exists(), verb
+    done = train(tmp_path / "new", f"--config_file={params}", "--set=trainer.train_steps=2", folder=tmp_path)
+    assert done.code == 0 and mark.exists(), done.err

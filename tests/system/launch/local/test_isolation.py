@@ -76,14 +76,24 @@ class Job:
         return self.process.returncode
 
 
-def test_tensorflow_listens_on_all_interfaces(tmp_path):
-    """N20: as docs/guides/launch.md says: each process of a cluster, at the port that it is given."""
-    with Job(tmp_path, "--workers=1", "--ps=1") as job:
+@pytest.mark.parametrize(
+    ("words", "silent"),
+    [
+        (["--workers=1", "--ps=1"], set()),
+        (["--workers=1", "--data_workers=1"], {"worker 0"}),
+        pytest.param(["--workers=2", "--evaluator"], {"evaluator"}, marks=pytest.mark.full),
+    ],
+    ids=" ".join,
+)
+def test_where_the_processes_of_a_job_listen(tmp_path, words, silent):
+    """N20: as docs/design/security.md says: on all interfaces, but not a process alone and not an evaluator."""
+    mode = ["--mode=train"] if "--evaluator" in words else []
+    with Job(tmp_path, *words, *mode) as job:
         found = {name.strip(", "): listening(pid) for name, pid in job.pids().items()}
-        assert set(found) == {"chief", "worker 0", "ps 0"}
-        for name in ("worker 0", "ps 0"):
-            assert {address for address, _ in found[name]} <= ALL, found
-            assert all(connects(port) for _, port in found[name])
+        assert {name for name, places in found.items() if not places} == silent, found
+        for places in found.values():
+            assert {address for address, _ in places} <= ALL, found
+            assert all(connects(port) for _, port in places)
         assert job.stop() == 143, job.out
 
 
