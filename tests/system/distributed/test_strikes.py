@@ -10,8 +10,9 @@ from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.cases import cases
 from tests.support.chaos.compare import differences
 from tests.support.chaos.summary import Tally
-from tests.support.distributed.coordinated import LONG, Run
-from tests.support.distributed.workers import cluster, phase_of
+from tests.support.distributed.coordinated import LONG, WORKSPACE, Run
+from tests.support.distributed.workers import argv_of, cluster, phase_of
+from tests.support.launch.local_jobs import LAUNCHER, STARTER, LocalJob
 
 VICTIMS = {"chief": [0], "worker": [1], "all": [0, 1], "nobody": []}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
@@ -100,3 +101,61 @@ def test_strikes_under_a_coordinator(tmp_path, tallied, request, role, blow, mom
             assert run.cluster.wait("chief") == 0, run.cluster.outputs()
     run.assert_done(600)
     tallied(Tally(trials=1, kills=1, seconds=time.monotonic() - start, phases={moment: 1}))
+
+
+# Under `launch local --supervise`: any of its processes is killed, the launcher and the one that starts the others too.
+
+
+def kill_in_phase(job, model_dir, victim, phase, chance):
+    """Kills a process when the chief is in the phase; returns whether the process ran."""
+    job.until(lambda: phase_of(model_dir) == phase)
+    time.sleep(chance.uniform(0.0, 0.3))
+    return job.kill(victim)
+
+
+def supervised_to_its_end(start, model_dir, victim, phase, chance):
+    """Kills a process of a supervised job; starts the job again if it was the launcher; the job is done afterwards."""
+    with start(1) as job:
+        has_struck = kill_in_phase(job, model_dir, victim, phase, chance)
+        code = job.wait()
+        assert job.left() == []
+        assert code == (-signal.SIGKILL if victim == LAUNCHER and has_struck else 0), job.output
+    if code:
+        with start(2) as job:
+            assert job.wait() == 0, job.output
+    return has_struck
+
+
+SUPERVISED = [(v, p) for p in PHASES for v in ("worker 0", "worker 1", STARTER, LAUNCHER)]
+SERVED = [(v, p) for p in PHASES for v in ("chief", "worker 0", "ps 0", STARTER, LAUNCHER)]
+
+
+@pytest.mark.parametrize(("victim", "phase"), cases(SUPERVISED, (LAUNCHER, "train"), ("worker 1", "save")), ids=str)
+def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, unbroken, tmp_path, tallied, request, victim, phase):
+    """N1, N20: workers that train as one, with the same bits; and nothing of a job is left when it has ended."""
+    chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
+    model_dir, begin = tmp_path / "run", time.monotonic()
+    words = ["--workers=2", "--supervise", "--", *argv_of(workspace, model_dir)[1:]]
+
+    def start(number):
+        return LocalJob(words, cwd=workspace.folder, folder=tmp_path / f"launcher-{number}")
+
+    has_struck = supervised_to_its_end(start, model_dir, victim, phase, chance)
+    assert differences(model_dir, unbroken) == {}
+    tallied(Tally(trials=1, kills=int(has_struck), seconds=time.monotonic() - begin, phases={phase: 1}))
+
+
+@pytest.mark.parametrize(("victim", "phase"), cases(SERVED, ("ps 0", "train"), ("chief", "save")), ids=str)
+def test_a_supervised_job_of_parameter_servers_has_all_its_steps(tmp_path, tallied, request, victim, phase):
+    """N1, N20, T7: not the bits, but the number of steps; a worker is restarted alone."""
+    chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
+    run, begin = Run(tmp_path, *LONG), time.monotonic()
+    words = ["--workers=2", "--ps=1", "--supervise", "--", *run.words(*run.sets)]
+    environ = {"POINTS_SPINS": "2", "SHARES": str(run.shares_path)}
+
+    def start(number):
+        return LocalJob(words, cwd=WORKSPACE, folder=tmp_path / f"launcher-{number}", env=environ)
+
+    has_struck = supervised_to_its_end(start, run.model_dir, victim, phase, chance)
+    run.assert_done(600)
+    tallied(Tally(trials=1, kills=int(has_struck), seconds=time.monotonic() - begin, phases={phase: 1}))

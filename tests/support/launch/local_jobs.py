@@ -1,0 +1,98 @@
+"""`launch local` for real processes, all forked from one that has imported TensorFlow; any of them can be killed."""
+
+import contextlib
+import functools
+import os
+import re
+import signal
+from pathlib import Path
+
+from tests.support.forked import Child
+from tests.support.launch.jobs import is_alive, until
+
+LAUNCHER, STARTER = "launcher", "starter"
+
+
+class LocalJob:
+    """A job on this machine; use it in a `with` block, after which nothing of it runs.
+
+    A process is named as the launcher names it: `worker 0`; so are `launcher` and `starter`, which starts the others.
+    """
+
+    def __init__(self, argv, *, cwd, folder, env=None):
+        Path(folder).mkdir(parents=True)
+        self._child = Child(functools.partial(_launch, list(argv)), cwd=cwd, folder=folder, env=env)
+        self._seen = {self._child.process.pid}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._note()
+        self._child.process.kill()
+        for pid in self._seen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._child.process.join()
+
+    @property
+    def output(self):
+        return f"{self._child.out}\n{self._child.err}"
+
+    def kill(self, name):
+        """Kills a process with SIGKILL; returns whether it ran."""
+        self._note()
+        pid = self._pid(name)
+        is_there = pid is not None and is_alive(pid)
+        if is_there:
+            os.kill(pid, signal.SIGKILL)
+        return is_there
+
+    def until(self, is_so):
+        """Returns when `is_so()` holds, or the job has ended."""
+        until(lambda: is_so() or not self.runs())
+
+    def runs(self):
+        return self._child.process.exitcode is None
+
+    def wait(self):
+        """Returns the launcher's exit code, when it and all processes that were seen have ended."""
+        code = self._child.wait().code
+        until(lambda: not self.left())
+        return code
+
+    def left(self):
+        """Returns the processes of the job that still run."""
+        return [pid for pid in self._seen if is_alive(pid)]
+
+    def _pid(self, name):
+        if name == LAUNCHER:
+            return self._child.process.pid
+        if name == STARTER:
+            return next(iter(_children(self._child.process.pid)), None)
+        found = re.findall(rf"\b{re.escape(name)} \(pid (\d+)\)", self._child.out)
+        return int(found[-1]) if found else None
+
+    def _note(self):
+        """Remembers the processes that run now, so that their end can be seen when their parents are gone."""
+        new = {self._child.process.pid}
+        while new:
+            self._seen |= new
+            new = {child for pid in new for child in _children(pid)} - self._seen
+
+
+def _children(pid):
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _launch(argv):
+    from official_trainer import cli
+    from official_trainer.launch.local import local
+    from tests.support.launch.forked_starter import ForkedStarter
+
+    local.Starter = ForkedStarter
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # ignored if pytest runs in the background
+    return cli.main(["launch", "local", *argv])
