@@ -42,6 +42,8 @@ def interruptible() -> Iterator[None]:
     if not _is_main_thread() or signal.getsignal(signal.SIGINT) not in (signal.SIG_DFL, signal.default_int_handler):
         yield
         return
+    from official_trainer.stopping import Interrupted
+
     came = False
 
     def interrupt(number: int, frame: Any) -> None:
@@ -49,8 +51,15 @@ def interruptible() -> Iterator[None]:
         came = True
         raise KeyboardInterrupt
 
+    def take(lost: Any) -> None:
+        """Is told of an exception in a destructor, which Python drops and would print."""
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            _again()
+        elif not issubclass(lost.exc_type, Interrupted):  # of a run, which remembers that it is to stop
+            hook(lost)
+
     before, hook = signal.signal(signal.SIGINT, interrupt), sys.unraisablehook
-    sys.unraisablehook = lambda lost: _again() if issubclass(lost.exc_type, KeyboardInterrupt) else hook(lost)
+    sys.unraisablehook = take
     try:
         yield
     except Exception as error:
@@ -63,7 +72,7 @@ def interruptible() -> Iterator[None]:
 
 
 def _again() -> None:
-    """Interrupts again, soon: Python has dropped the first interruption, because it came in a destructor."""
+    """Interrupts this process once more, soon: not in the destructor that still runs."""
     timer = threading.Timer(_RETRY_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()
