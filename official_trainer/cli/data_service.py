@@ -1,6 +1,7 @@
 """Run one process of a tf.data service.
 
-A service has one dispatcher and any number of data workers. Each process runs until SIGTERM.
+A service has one dispatcher and any number of data workers. Each process runs until SIGTERM. It listens on all
+interfaces, without authentication: keep its port behind a firewall.
 
 Owns: `data-service`.
 Does not own: what the process does (`data_service.py`).

@@ -21,15 +21,13 @@ NOBODY = 65534
 PR_SET_DUMPABLE = 4
 
 
-def _why_not():
+@pytest.fixture
+def namespaces():
+    """Skips a test where the system forbids network namespaces."""
     try:
         isolation.check()
     except isolation.IsolationError as error:
-        return str(error)
-    return ""
-
-
-needs_namespaces = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
+        pytest.skip(str(error))
 
 
 class Job:
@@ -97,8 +95,7 @@ def test_where_the_processes_of_a_job_listen(tmp_path, words, silent):
         assert job.stop() == 143, job.out
 
 
-@needs_namespaces
-def test_isolated_workers_train_and_cannot_be_reached_from_outside(tmp_path):
+def test_isolated_workers_train_and_cannot_be_reached_from_outside(tmp_path, namespaces):
     """N20: a cluster of two; what it writes is the user's."""
     with Job(tmp_path, "--workers=2", "--isolated") as job:
         pids = job.pids()
@@ -113,8 +110,7 @@ def test_isolated_workers_train_and_cannot_be_reached_from_outside(tmp_path):
     assert {path.stat().st_uid for path in job.model_dir.rglob("*")} == {os.getuid()}
 
 
-@needs_namespaces
-def test_a_user_without_rights_stays_the_same_user(tmp_path):
+def test_a_user_without_rights_stays_the_same_user(tmp_path, namespaces):
     """N20: in a user namespace, with own files and no new rights; there is loopback and nothing else."""
     folder = tmp_path / "theirs"
     folder.mkdir()
