@@ -17,6 +17,7 @@ from official_trainer import files
 from official_trainer.errors import UserError
 from official_trainer.garden import serving
 from official_trainer.lazy import tf
+from official_trainer.tasks import random_streams
 
 _logger = logging.getLogger(__name__)
 
@@ -49,8 +50,10 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     """Writes a SavedModel to `directory`, replacing an older one there only when the new one is complete.
 
     A task of Model Garden has the signatures of its own export module. `export.json` in the directory holds the step
-    and the results. Returns the names of the signatures.
+    and the results. The model's random generators are set to a state of the step, so that an export of the same weights
+    is the same whichever process writes it. Returns the names of the signatures.
     """
+    random_streams.settle(model, step)
     temporary = f"{directory.rstrip('/')}{_WRITING}"
     files.remove(temporary)  # of a process that was killed
     module = tf.Module()

@@ -187,6 +187,12 @@ class NamedStreams:
         return tf.stack([high + place * keyed_draws.STRIDE, low + replica * keyed_draws.STRIDE])
 
 
+def settle(model: Any, step: int) -> None:
+    """Sets every generator of a model to a state of `step`, whichever steps this process ran; training sets its own."""
+    for index, generator in enumerate(find_generators(model)):
+        generator.state.assign([0, index, step])
+
+
 def find_generators(model: Any) -> list[tf.random.Generator]:
     """Returns the generators of all layers of `model`, each once, in the order of its layers."""
     found: dict[int, tf.random.Generator] = {}

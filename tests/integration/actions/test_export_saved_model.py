@@ -16,6 +16,7 @@ from official_trainer.tasks import export, registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.export_runs import do, exports
+from tests.support.runs import bits
 
 
 def loss_of(directory):
@@ -39,6 +40,22 @@ def test_exports_are_made_where_they_are_due(model_dir):
         assert metrics == {name: rows[step][name] for name in metrics}
         np.testing.assert_allclose(loss_of(f"{model_dir}/export/steps/{step}"), metrics["validation_loss"], rtol=1e-5)
     assert found["often/10"]["metrics"] == {}
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_what_was_drawn_before_an_export_does_not_change_it(tmp_path, strategy):
+    """T19, N1: nothing is drawn by a process that only exports what another one has trained; layers stay apart."""
+    trainer = toy.build(toy.experiment(), strategy=strategy)
+    with trainer.strategy.scope():
+        random = [keras.layers.Dropout(0.5), keras.layers.GaussianNoise(1.0)]
+        model = keras.Sequential([keras.Input([6], name="features"), *random])
+    export.save(f"{tmp_path}/first", trainer.task, model, step=3)
+    trainer.strategy.run(lambda: model(tf.ones([4, 6]), training=True))
+    export.save(f"{tmp_path}/second", trainer.task, model, step=3)
+    first, second = (bits(tmp_path / name / "variables" / "variables") for name in ("first", "second"))
+    assert first == second
+    states = {value for name, value in first.items() if "_random_generator" in name}
+    assert len(states) == len(random)
 
 
 def test_another_way_from_an_earlier_step_replaces_exports(tmp_path):
