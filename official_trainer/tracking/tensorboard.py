@@ -11,13 +11,16 @@ are in `hparams/`: the HParams tab lists a run with the metrics in the folder of
 
 from __future__ import annotations
 
+import itertools
+import os
+import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.lazy import load
+from official_trainer.lazy import load, tf
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker
 
 _HPARAMS = "hparams"
@@ -140,8 +143,7 @@ class TensorBoardTracker(Tracker):
 
     def _writer(self, path: str) -> Any:
         if path not in self._writers:
-            module = load("tensorboard.summary.writer.event_file_writer")
-            self._writers[path] = module.EventFileWriter(self._files.path(path))
+            self._writers[path] = _EventWriter(self._files.path(path))
         return self._writers[path]
 
     def _holds(self, path: str, step: int, summary: Any) -> bool:
@@ -158,6 +160,32 @@ class TensorBoardTracker(Tracker):
         for event in self._files.events(path):
             if event.step == step:
                 self._known.update((path, value.tag, step) for value in event.summary.value)
+
+
+class _EventWriter:
+    """Writes a new event file; errors are the caller's.
+
+    TensorBoard's own has a thread, which ends with a traceback on the terminal where the disk is full.
+    """
+
+    _numbers = itertools.count()  # of the files of this process, for different names within a second
+
+    def __init__(self, folder: str) -> None:
+        files.make_dirs(folder)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(self._numbers)}"
+        self._records = tf.io.TFRecordWriter(files.join(folder, name))
+        events = load("tensorboard.compat.proto.event_pb2")
+        self.add_event(events.Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self.flush()
+
+    def add_event(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+
+    def flush(self) -> None:
+        self._records.flush()
+
+    def close(self) -> None:
+        self._records.close()
 
 
 class _EventFiles:

@@ -22,7 +22,6 @@ for name in (
     "sklearn.model_selection",
     "tensorboard.plugins.scalar.summary_v2",
     "tensorboard.plugins.text.summary_v2",
-    "tensorboard.summary.writer.event_file_writer",
     "tf_keras",
     "official_trainer.cli",
     "official_trainer.runs.run",

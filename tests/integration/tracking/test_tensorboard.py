@@ -27,7 +27,7 @@ READERS = {
 def _seconds(monkeypatch):
     """Event files are named, and read in the order of, the second in which they are opened."""
     times = iter(range(1_700_000_000, 1_800_000_000))
-    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time.time", lambda: next(times))
+    monkeypatch.setattr("official_trainer.tracking.tensorboard.time.time", lambda: next(times))
 
 
 def points(directory, tag, reader="accumulator"):
