@@ -8,9 +8,11 @@ import functools
 import multiprocessing
 import os
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 from tests import ROOT
+from tests.support.chaos import disk
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.support.preload"])
@@ -33,6 +35,8 @@ class Child:
     def __init__(self, target, *, cwd, folder, env=None, first=None):
         self._out, self._err = Path(folder) / "out.txt", Path(folder) / "err.txt"
         arguments = (target, str(cwd), str(self._out), str(self._err), dict(env or {}), first)
+        with disk.preloaded():
+            forkserver.ensure_running()
         self.process = _context.Process(target=_main, args=arguments, daemon=True)
         self.process.start()
 
@@ -71,6 +75,7 @@ def _run(argv):
 
 
 def _main(target, cwd, out, err, env, first):
+    os.environ.pop("LD_PRELOAD", None)  # which is for this process, not for those that it starts
     os.environ.update(env)
     for stream, path in ((1, out), (2, err)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -112,14 +112,12 @@ def _exports(broken, unbroken):
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         export = {"names": names, "about": [path.read_text() for path in sorted(folder.rglob("export.json"))]}
         for index in sorted(folder.rglob("variables.index")):
-            saved = bits(index.with_suffix("")).items()
-            # What a generator was last set to says which step this process ran last, not what the model is.
-            export |= {f"{index}{name}": value for name, value in saved if "_random_generator" not in name}
+            export |= {f"{index}{name}": value for name, value in bits(index.with_suffix("")).items()}
         found.append({key.removeprefix(str(model_dir)): value for key, value in export.items()})
     return _unequal(*found)
 
 
 def _record(broken, unbroken):
-    kept = ("status", "best", "final_metrics")
+    kept = ("status", "best", "final_metrics", "last_checkpoint_step", "stopped_early")
     runs = [json.loads((model_dir / "run.json").read_text()) for model_dir in (broken, unbroken)]
     return _unequal(*({name: run[name] for name in kept} for run in runs))

@@ -1,16 +1,18 @@
 """The contract of kills: a process is struck anywhere and started again, and ends with what an unbroken one ends with.
 
-A `Case` says what runs, where it lies and how two folders are compared. A strike (`Write`, `Step`, `Callback`,
+A `Case` says what runs, where it lies and how two folders are compared. A strike (`Change`, `Part`, `Step`, `Callback`,
 `Instant`) says where a process is struck, and by which signal. `check` strikes and compares. The unbroken run of a case
 is made once for all processes of a pytest (`Shared`).
 """
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -18,13 +20,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.chaos import compare, inside
+from official_trainer.errors import ExitCode
+from tests.support.chaos import compare, disk, inside
 from tests.support.chaos.run_directory import RunDirectory
 from tests.support.chaos.summary import Tally
 from tests.support.forked import Child
 
 RUN = "run"
 """Where, in its folder, each case leaves everything."""
+
+CHANGES = "changes"
+"""Where, in its folder, a run that counts its changes on disk leaves their names."""
 
 TRIES = 20
 """An instant may come after the end of the run."""
@@ -62,12 +68,12 @@ class Unbroken:
     Attributes:
       folder: where it lies.
       seconds: how long it took.
-      writes: how many write operations below `run` it took.
+      changes: how many changes on disk below `run` it took.
     """
 
     folder: Path
     seconds: float
-    writes: int
+    changes: int
 
     @property
     def model_dir(self):
@@ -105,13 +111,14 @@ class Shared:
         return Unbroken(folder, **json.loads((folder / "unbroken.json").read_text()))
 
     def _run(self, case, folder):
-        counter = folder / "writes"
-        first = functools.partial(inside.kill_at_write, None, str(folder / RUN), str(counter))
-        child = case.start(self, folder, first=first)
+        log = folder / CHANGES
+        log.touch()
+        first = functools.partial(disk.arm, str(folder / RUN), log=str(log))
+        child = case.start(self, folder, first=first if disk.library() else None)
         start = time.monotonic()  # not before, as `start` makes what the case needs
         completed = child.wait()
         assert completed.code == 0, completed.err
-        found = {"seconds": time.monotonic() - start, "writes": int(counter.read_text())}
+        found = {"seconds": time.monotonic() - start, "changes": len(log.read_text().splitlines())}
         (folder / "unbroken.json").write_text(json.dumps(found))
 
     def struck(self, case, strike, *sets):
@@ -143,6 +150,9 @@ class Strike:
     def hit(self, process: Any, unbroken: Unbroken) -> None:
         """Strikes from outside, if that is how."""
 
+    def check_said(self, err: str) -> None:
+        """Asserts what a process that was struck has said."""
+
     @property
     def code(self):
         """What the process ends with."""
@@ -150,14 +160,42 @@ class Strike:
 
 
 @dataclasses.dataclass(frozen=True)
-class Write(Strike):
+class Change(Strike):
+    """Just before the change below `run` that has this number, from 1, of all threads and of TensorFlow's C++ code."""
+
+    number: int
+
+    def first(self, run, unbroken):
+        return self._armed(run, -self.by)
+
+    def _armed(self, run, fault, **options):
+        disk.require()
+        return functools.partial(disk.arm, str(run), self.number, fault, log=run.with_name(CHANGES), **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class FullDisk(Change):
+    """From that change on there is no space left."""
+
+    code = ExitCode.RETRY
+
+    def first(self, run, unbroken):
+        return self._armed(run, errno.ENOSPC, lasts=True)
+
+    def check_said(self, err):
+        assert "Traceback" not in err, err
+        assert re.search(r"^error: .*No space left on device\. Free some space", err, flags=re.MULTILINE), err
+
+
+@dataclasses.dataclass(frozen=True)
+class Part(Strike):
     """Just before a change below `run`, at a part, from 0 to 1, of all that an unbroken run makes there."""
 
     part: float
 
     def first(self, run, unbroken):
-        number = min(1 + int(self.part * unbroken.writes), unbroken.writes)
-        return functools.partial(inside.kill_at_write, number, str(run), by=self.by)
+        number = min(1 + int(self.part * unbroken.changes), unbroken.changes)
+        return Change(number, by=self.by).first(run, unbroken)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +258,8 @@ class Broken:
         child, completed = self._start(strike)
         if completed.code == 0:
             return False
-        assert completed.code == strike.code, completed.err
+        assert completed.code == strike.code, completed
+        strike.check_said(completed.err)
         phase, newest = self._directory.phase(child.process.pid), self._directory.newest()
         print(f"  struck by {strike}: {phase}, newest {newest}")
         self._tally.kills += 1

@@ -1,11 +1,9 @@
-"""What is done to a child process before it does its work: strike it at a step, a callback or a write; make it forget.
+"""What is done to a child process before it does its work: strike it at a step or a callback; make it forget.
 
 Imports no TensorFlow at the top; each function is named in `Child(first=…)`, alone or in a `functools.partial`.
 """
 
 import os
-import signal
-import sys
 
 struck_callback = None
 """Hook, number and signal that `strike_at_callback` was told."""
@@ -51,30 +49,6 @@ def strike_at_step(step, by):
         return ran
 
     Trainer.run_steps = run_and_strike
-
-
-def kill_at_write(number, folder, counter=None, by=signal.SIGKILL):
-    """SIGKILL just before write operation `number` (from 1) below `folder`; None only counts, in the file `counter`."""
-    done = 0
-    descriptor = None if counter is None else os.open(counter, os.O_WRONLY | os.O_CREAT)
-
-    def watch(event, arguments):
-        nonlocal done
-        if not _writes(event, arguments) or not str(arguments[0]).startswith(f"{folder}/"):
-            return
-        done += 1
-        if done == number:
-            os.kill(os.getpid(), by)
-        if descriptor is not None:
-            os.pwrite(descriptor, str(done).encode(), 0)
-
-    sys.addaudithook(watch)
-
-
-def _writes(event, arguments):
-    if event == "open":
-        return isinstance(arguments[2], int) and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-    return event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
 
 
 # Forgetting: as if this item had been left out of the state of a run.

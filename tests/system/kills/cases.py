@@ -13,7 +13,7 @@ import pytest
 
 from official_trainer.runs.predictions.manifest import MANIFEST
 from tests import ROOT
-from tests.support.chaos.contract import RUN, Callback, Case, Instant, Step, Strike, Write
+from tests.support.chaos.contract import RUN, Callback, Case, Instant, Part, Step, Strike
 from tests.support.chaos.runs import SOURCES, STEPS_PER_LOOP, STRATEGIES, Variant, digits
 from tests.support.forked import Command, trained_digits
 from tests.support.garden import data
@@ -50,6 +50,14 @@ ENDLESS = digits(
     "trainer.checkpoint_interval=1",
     "trainer.validation_interval=100000",
     name="endless",
+)
+SHORT = digits(
+    Variant(),
+    "trainer.train_steps=6",
+    "trainer.summary_interval=3",
+    "trainer.checkpoint_interval=4",
+    "trainer.validation_interval=2",
+    name="short",
 )
 STEP_BY_STEP = "trainer.steps_per_loop=1"
 
@@ -209,7 +217,7 @@ CONFIGURED = fits.fit("fit-settings", fits.with_settings)
 
 
 def _in_a_shard(**options):
-    return [Write(0.05, **options), Write(0.33, gains=True, **options), Write(0.33, gains=True, **options)]
+    return [Part(0.05, **options), Part(0.33, gains=True, **options), Part(0.33, gains=True, **options)]
 
 
 def _stops(*steps):
@@ -263,13 +271,13 @@ CAMPAIGNS = [
 ]
 """The variants of the digits run in turn."""
 
-BEFORE_WRITES = table(
-    Strikes(DIGITS, (Write, 1), sets=(STEP_BY_STEP,), is_quick=True),
-    *(campaign(at=(Write, 3)) for campaign in CAMPAIGNS),
+BEFORE_CHANGES = table(
+    Strikes(DIGITS, (Part, 1), sets=(STEP_BY_STEP,), is_quick=True),
+    *(campaign(at=(Part, 3)) for campaign in CAMPAIGNS),
     *(
         Strikes(
             several(experiment, way),
-            [Write(part) for part in ((0.15, 0.4) if is_quick else (0.075, 0.13, 0.2, 0.25))],
+            [Part(part) for part in ((0.15, 0.4) if is_quick else (0.075, 0.13, 0.2, 0.25))],
             sets=("trainer.steps_per_loop=3",),
             is_quick=is_quick,
         )
@@ -280,7 +288,7 @@ BEFORE_WRITES = table(
     *(
         Strikes(
             FIT,
-            [Write(part), Write(random.Random(part).random() / 3)],
+            [Part(part), Part(random.Random(part).random() / 3)],
             name=f"{part}",
             is_quick=part == 0.45,
         )

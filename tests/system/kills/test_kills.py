@@ -6,8 +6,8 @@ import random
 import pytest
 
 from tests.support.cases import cases
-from tests.support.chaos.contract import Broken, Write, check
-from tests.system.kills.cases import AT_INSTANTS, AT_MOMENTS, BEFORE_WRITES, DIGITS, ENDLESS, STOPS
+from tests.support.chaos.contract import Broken, Part, check
+from tests.system.kills.cases import AT_INSTANTS, AT_MOMENTS, BEFORE_CHANGES, DIGITS, ENDLESS, STOPS
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def check_strikes(request, shared, tally, tmp_path):
     return check_strikes
 
 
-@pytest.mark.parametrize("strikes", BEFORE_WRITES)
-def test_killed_before_a_write(strikes, check_strikes):
+@pytest.mark.parametrize("strikes", BEFORE_CHANGES)
+def test_killed_before_a_change(strikes, check_strikes):
     """N1, N3, C2, K6, T21, N18: just before any change on disk, where time alone hardly ever strikes."""
     check_strikes(strikes)
 
@@ -52,4 +52,4 @@ def test_a_directory_does_not_fill_up(kills, shared, tally, tmp_path, request):
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/endless")
     broken = Broken(shared, ENDLESS, tmp_path / "endless", tally=tally, unbroken=shared.unbroken(DIGITS))
     for _ in itertools.repeat(None, kills):
-        assert broken.is_struck(Write(chance.random()))
+        assert broken.is_struck(Part(chance.random()))

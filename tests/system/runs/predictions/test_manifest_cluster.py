@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from official_trainer.tasks import registry
 from tests import ROOT
 from tests.support import toy
 from tests.support.cases import cases
-from tests.support.chaos import inside
+from tests.support.chaos import disk
 from tests.support.distributed.clusters import LocalCluster
 from tests.support.forked import Command, run_command, trained_digits
 from tests.support.predictions import Noisy, arrays, contents, records, stream
@@ -203,11 +204,17 @@ def test_processes_write_what_one_does(roles, strategy, shard_size, digits, unbr
     assert not list((tmp_path / "out").glob(".predictions-*"))
 
 
+def killed_before(number, folder, **options):
+    """Returns what kills a process before a change below `folder`."""
+    disk.require()
+    return functools.partial(disk.arm, str(folder), number, -signal.SIGKILL, **options)
+
+
 def test_one_that_is_killed_does_not_disturb_the_other(digits, unbroken, tmp_path):
     """N18: which writes its share and ends well; one process alone goes on with the rest."""
     started = cluster(digits, tmp_path)
     with started:
-        started.first("worker", 1, functools.partial(inside.kill_at_write, 12, f"{tmp_path}/out"))
+        started.first("worker", 1, killed_before(12, tmp_path / "out"))
         codes = started.start_all().wait_all()
         assert codes == {("worker", 0): 0, ("worker", 1): -9}, started.outputs()
     there = {path.name for path in (tmp_path / "out").glob("predictions-*.jsonl")}
@@ -220,10 +227,10 @@ def test_one_that_is_killed_does_not_disturb_the_other(digits, unbroken, tmp_pat
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("at_write", [3, 10, 14, 21])
-def test_killed_anywhere_the_same_commands_go_on(at_write, digits, unbroken, tmp_path):
-    """N18: each at a write of its own; other numbers of processes, too; and again when all is there."""
-    first = functools.partial(inside.kill_at_write, at_write, f"{tmp_path}/out")
+@pytest.mark.parametrize("number", [3, 14, 21, 33])
+def test_killed_anywhere_the_same_commands_go_on(number, digits, unbroken, tmp_path):
+    """N18: each at a change of its own; other numbers of processes, too; and again when all is there."""
+    first = killed_before(number, tmp_path / "out")
     with cluster(digits, tmp_path, first=first) as started:
         assert -9 in started.start_all().wait_all().values(), started.outputs()
     with cluster(digits, tmp_path, roles={"worker": 3}) as started:
@@ -240,30 +247,29 @@ def test_killed_anywhere_the_same_commands_go_on(at_write, digits, unbroken, tmp
 
 @pytest.mark.full
 def test_killed_while_it_says_that_all_is_there_the_same_command_says_it(digits, unbroken, tmp_path):
-    """N18: at each of the last writes of the process that ends last."""
+    """N18: at each of the last changes of the process that ends last."""
     with cluster(digits, tmp_path) as started:
         started.start("worker", 1)
         assert started.wait("worker", 1) == 0
     codes = []
 
-    def end(name, number=None):
+    def end(name, number=0):
         out, folder = tmp_path / name / "out", tmp_path / name
         if not folder.exists():
             shutil.copytree(tmp_path / "out", out)
         with LocalCluster({"worker": 2}, argv=words(digits, out), cwd=ROOT, folder=folder / "output") as started:
-            first = functools.partial(inside.kill_at_write, number, str(out), str(tmp_path / "writes"))
-            started.first("worker", 0, first)
+            started.first("worker", 0, killed_before(number, out, log=tmp_path / "changes"))
             started.start("worker", 0)
             codes.append(started.wait("worker", 0))
         return contents(out)
 
     assert end("unbroken") == unbroken(50)
-    writes = int((tmp_path / "writes").read_text())
-    for back in range(1, 10):
-        end(str(back), writes - back)
+    changes = len((tmp_path / "changes").read_text().splitlines())
+    for back in range(1, 19):
+        end(str(back), changes - back)
         assert end(str(back)) == unbroken(50)
         assert not list((tmp_path / str(back) / "out").glob(".predictions-*"))
-    assert codes == [0] + [-9, 0] * 9
+    assert codes == [0] + [-9, 0] * 18
 
 
 @pytest.mark.full

@@ -1,0 +1,71 @@
+"""A disk that fails, or a process that is killed, at the n-th change below a directory: `disk.c`, built and preloaded.
+
+The fork server of `tests/support/forked.py` has it, so each child can call `arm`; without a compiler none can.
+"""
+
+import contextlib
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+
+_COMPILERS = ("cc", "gcc", "clang")
+
+
+@functools.cache
+def _folder():
+    return tempfile.TemporaryDirectory(prefix="disk")
+
+
+@functools.cache
+def library():
+    """Returns the path of the library; None without a compiler. It is built once for a process of pytest."""
+    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if compiler is None:
+        return None
+    path = Path(_folder().name, "disk.so")
+    source = Path(__file__).with_name("disk.c")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, source, "-ldl"], check=True)
+    return path
+
+
+def require():
+    """Skips a test where there is no compiler."""
+    if library() is None:
+        missing = f"no change on disk goes wrong: none of {', '.join(_COMPILERS)} is there to build disk.c"
+        warnings.warn(missing, stacklevel=2)
+        pytest.skip(missing)
+
+
+@contextlib.contextmanager
+def preloaded():
+    """Processes that are started in the block have the library, and so have their forks."""
+    if library() is None:
+        yield
+        return
+    os.environ["LD_PRELOAD"] = str(library())
+    try:
+        yield
+    finally:
+        del os.environ["LD_PRELOAD"]
+
+
+def arm(folder, number=0, fault=0, *, lasts=False, log=None):
+    """Called in a child: lets change `number` (from 1) below `folder` go wrong; 0 is none.
+
+    Args:
+      folder: its real path.
+      number: of the change. Each write is two of them, so that half of it may be done.
+      fault: an error number, or a negated signal.
+      lasts: whether later changes end with the error too. Removals are never refused with ENOSPC.
+      log: a file outside of `folder`, for the name of each change.
+    """
+    assert os.path.realpath(folder) == str(folder), folder
+    record = -1 if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    ctypes.CDLL(None).disk_arm(os.fsencode(folder), ctypes.c_long(number), int(fault), int(lasts), record)
