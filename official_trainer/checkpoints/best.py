@@ -8,7 +8,8 @@ Does not own: evaluating (`engine/evaluation.py`), the format of checkpoints (`d
 A better one is committed before a worse one is deleted, so whenever this process dies, the best are there and rank as
 before. A better evaluation of the same step is written to a folder of its own and then takes the old one's place.
 A run that goes on from an earlier step than its last evaluation finds best checkpoints of later steps. They stay, but
-do not count before the run has reached them again: its numbers are those of a run that was never interrupted.
+do not count before the run has reached them again; and those that were the best at a step to which the run may go back
+stay until it cannot any more. So its numbers are those of a run that was never interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -73,6 +74,7 @@ class BestCheckpoint:
         self.policy = Retention(monitor=metric, direction=direction, max_to_keep=max_to_keep)
         self._metadata = dict(metadata or {})
         self._on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
+        self._returns_to: Callable[[], Collection[int]] = tuple
         self._reached: int | None = None  # the step of the last evaluation of this process; None before the first
         self._records = read_records(directory)
         replacements = files.join(directory, REPLACEMENT)
@@ -104,13 +106,19 @@ class BestCheckpoint:
         """The evaluation's results at the very best checkpoint."""
         return None if self.step is None else self._records[self.step]["logs"]
 
-    def observe(self, on_new_best: Callable[[int, Mapping[str, Any]], None]) -> None:
-        """Has a function called with the step and the logs of each new very best checkpoint.
+    def observe(
+        self,
+        on_new_best: Callable[[int, Mapping[str, Any]], None],
+        returns_to: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        """Takes functions of the run.
 
-        It is called after the checkpoint is committed, while the evaluated weights are still in the model; again if a
-        process died before the call.
+        Args:
+          on_new_best: called with the step and the logs of each new very best checkpoint, after it is committed, while
+            the evaluated weights are still in the model; again if a process died before the call.
+          returns_to: returns the steps to which the run may go back.
         """
-        self._on_new_best = on_new_best
+        self._on_new_best, self._returns_to = on_new_best, returns_to
 
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
         """Saves the model if `eval_logs` are among the best; returns whether they are."""
@@ -131,7 +139,7 @@ class BestCheckpoint:
         return is_among_best
 
     def tidy(self) -> None:
-        """Deletes what is not among the best any more and names the very best one.
+        """Deletes what is not among the best any more, and will not be, and names the very best one.
 
         For the start of a run: a lowered `max_to_keep` holds at once, and what a process that died left is done.
         """
@@ -142,7 +150,7 @@ class BestCheckpoint:
         info = {**(self.best_ckpt_logs or {}), "best_ckpt_global_step": float(self.step)}
         _write_if_changed(files.join(self.directory, _INFO), json.dumps(info, indent=4) + "\n")
         directory = CheckpointDirectory(self.directory)
-        for step in manifest.parts(self.directory).keys() - set(self.steps):
+        for step in manifest.parts(self.directory).keys() - self._needed():
             if self._has_reached(step):
                 directory.delete(step)
         directory.tidy()
@@ -173,6 +181,12 @@ class BestCheckpoint:
             for step, record in self._records.items()
             if record.get("metric") == self.metric and not math.isnan(record["value"]) and self._has_reached(step)
         ]
+
+    def _needed(self) -> set[int]:
+        """Returns the steps of the best checkpoints of now, and of those times to which the run may go back."""
+        found = self._found()
+        times = [found, *([one for one in found if one.step <= step] for step in self._returns_to())]
+        return {one.step for known in times for one in self.policy.kept(known)}
 
     def _has_reached(self, step: int) -> bool:
         return self._reached is None or step <= self._reached

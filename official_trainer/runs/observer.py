@@ -16,7 +16,7 @@ from typing import Any
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState
-from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.distributed import parameter_server, peers, tpu
 from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.traces import Kind
@@ -146,6 +146,12 @@ class RunObserver(LoopObserver):
         self._num_traces = 0
         self._changes: Sequence[config_changes.Change] = ()
         self._is_early = False
+        self._saving: Sequence[int] = ()  # the step that is being saved, or was the last one
+        self._has_ended = False
+
+    def steps_to_return_to(self) -> Sequence[int]:
+        """Returns the steps from which the run may continue if it is interrupted, or goes back, before its end."""
+        return () if self._has_ended else (*committed_steps(self._job.model_dir), *self._saving)
 
     def on_restore(self, state: LoopState) -> None:
         """Checks the checkpoint against this job, and adapts the trainer to a changed config.
@@ -214,6 +220,7 @@ class RunObserver(LoopObserver):
         self._trackers.all.log("time", step, self._process.account.end_stretch())
 
     def before_save(self, step: int) -> None:
+        self._saving = (step,)
         self._trackers.all.flush()
 
     def on_save(self, step: int) -> None:
@@ -249,6 +256,9 @@ class RunObserver(LoopObserver):
 
     def on_end(self, step: int, logs: Mapping[str, Any]) -> None:
         """Exports the model, if the run is configured to."""
+        self._has_ended = True
+        if (best := best_of(self._trainer)) is not None:
+            best.tidy()
         if self._job.config.trainer.export.at_end:
             loaded = int(self._trainer.global_step.numpy())
             if loaded != step:  # an action asked for the weights of another step

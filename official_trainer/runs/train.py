@@ -92,7 +92,7 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, lock: DirectoryLock
         )
         trainer.train_iterator.add_observer(layout)
         if (best := best_of(trainer)) is not None:
-            best.observe(observer.on_new_best)
+            best.observe(observer.on_new_best, observer.steps_to_return_to)
         due = job.prebuilt.due if job.prebuilt is not None else None
         parts = LoopParts(
             trainer=trainer,

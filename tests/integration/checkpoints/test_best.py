@@ -107,6 +107,23 @@ def test_kills_between_evaluations_change_no_best_value(tmp_path, max_to_keep):
     assert committed_steps(tmp_path / "killed") == committed_steps(tmp_path / "unbroken")
 
 
+def test_what_was_the_best_where_the_run_may_go_back_to_stays(model_dir):
+    """C6, N1: a better one that came later is not there any more then; nothing worse may take its place."""
+    checkpoints = [20]
+    best = keeper(model_dir)
+    best.observe(lambda step, logs: None, lambda: checkpoints)
+    for step, value in [(10, 0.5), (20, 0.4), (30, 0.6), (40, 0.7)]:
+        offer(best, step, value)
+    assert (best.steps, committed_steps(model_dir)) == ((40,), (10, 40))
+    again = keeper(model_dir)
+    again.observe(lambda step, logs: None, lambda: checkpoints)
+    assert not offer(again, 25, 0.45)
+    assert (again.step, again.value) == (10, 0.5)
+    checkpoints[:] = [40]
+    offer(again, 40, 0.7)
+    assert_whole(model_dir, [(40, 0.7)])
+
+
 def test_a_rollback_drops_what_comes_after_its_step_and_nothing_else(model_dir):
     """C6: the best checkpoint of the step that the run goes back to stays."""
     best = keeper(model_dir, max_to_keep=3)

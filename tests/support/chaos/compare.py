@@ -23,6 +23,7 @@ def differences(broken, unbroken):
         "rows": _rows(broken, unbroken),
         "events": _events(broken, unbroken),
         "best": _best(broken, unbroken),
+        "others": _unequal(_others(broken), _others(unbroken)),
         "exports": _exports(broken, unbroken),
         "record": _record(broken, unbroken),
     }
@@ -103,6 +104,13 @@ def _best(broken, unbroken):
             best |= {"record": read(str(folder), step).extra, **bits(folder / f"ckpt-{step}")}
         found.append(best)
     return _unequal(*found)
+
+
+def _others(model_dir):
+    """Returns the bits of each checkpoint that an action has saved, by its path."""
+    folders = {"best", "quarantine", "export"}
+    paths = [path.relative_to(model_dir) for path in model_dir.glob("*/**/ckpt-*.index")]
+    return {str(path): bits(model_dir / path.with_suffix("")) for path in paths if path.parts[0] not in folders}
 
 
 def _exports(broken, unbroken):

@@ -274,6 +274,12 @@ class Broken:
         self._case.still_there(self._run)
         return True
 
+    def damage_newest(self, count):
+        """Damages the newest checkpoints, so that the next start continues from an older one."""
+        newest = self._directory.newest()
+        self._directory.damage_newest(count)
+        assert 0 < self._directory.newest() < newest
+
     def finish(self, first=None):
         """Starts the run, which reaches its end."""
         _, completed = self._start(Strike(), first)

@@ -43,7 +43,7 @@ def strike_at_step(step, by):
     def run_and_strike(self, *arguments, **keywords):
         nonlocal is_struck
         ran = run_steps(self, *arguments, **keywords)
-        if not is_struck and int(self.global_step) >= step:
+        if not is_struck and int(self.global_step.numpy()) >= step:
             is_struck = True
             os.kill(os.getpid(), by)
         return ran

@@ -13,6 +13,8 @@ from tests.support.forked import Command, run_command
 STRATEGIES = ("off", "one_device", "mirrored1", "mirrored2")
 SOURCES = ("arrays", "records", "stream")
 STEPS_PER_LOOP = (1, 7, 1000)
+INTERVALS = {"saves": (6, 26), "evaluations": (20, 7)}
+"""Of checkpoints and of evaluations, by what there are several of between two of the others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,20 +24,25 @@ class Variant:
     strategy: str = "off"
     source: str = "arrays"
     averages: bool = True
+    several: str = "saves"
 
     @classmethod
     def number(cls, number):
-        """Returns the variants in turn: 24, so that the first four already have all strategies and all sources."""
+        """Returns the variants in turn: 48, so that the first four already have all strategies and all sources."""
         turn = number // 4
-        return cls(STRATEGIES[number % 4], SOURCES[(number + turn) % 3], (number + turn) % 2 == 0)
+        several = "saves" if (number // 2 + number // 24) % 2 == 0 else "evaluations"
+        return cls(STRATEGIES[number % 4], SOURCES[(number + turn) % 3], (number + turn) % 2 == 0, several)
 
     @property
     def name(self):
-        return f"{self.strategy}-{self.source}-{'averages' if self.averages else 'plain'}"
+        return f"{self.strategy}-{self.source}-{'averages' if self.averages else 'plain'}-{self.several}"
 
     def sets(self, workspace):
         devices = 2 if self.strategy == "mirrored2" else 1
+        checkpoints, evaluations = INTERVALS[self.several]
         sets = [
+            f"trainer.checkpoint_interval={checkpoints}",
+            f"trainer.validation_interval={evaluations}",
             f"runtime.distribution_strategy={self.strategy.rstrip('12')}",
             f"runtime.num_logical_cpus={devices}",
             f"task.source={self.source}",

@@ -59,7 +59,25 @@ SHORT = digits(
     "trainer.validation_interval=2",
     name="short",
 )
+EVALUATED_OFTEN = digits(Variant(several="evaluations"))
+FALLING_BACK = digits(
+    Variant(several="evaluations"),
+    "trainer.checkpoint_interval=12",
+    "trainer.validation_interval=5",
+    "trainer.max_to_keep=3",
+    "trainer.export.best=false",
+    name="falling-back",
+)
+ACTIONS = """trainer.actions=[
+  {type: learning_rate, when: {every: 4}}, {type: publish_intermediates, when: {every: 10}},
+  {type: early_stopping, monitor: validation_loss, patience: 3, restore_best: false},
+  {type: checkpoint, monitor: accuracy, max_to_keep: 2}, {type: average_checkpoints, last: 2},
+  {type: export_saved_model, when: {every: 15}, max_to_keep: 2}]"""
+ACTING = digits(
+    Variant("mirrored2", averages=False, several="evaluations"), ACTIONS, "trainer.export.best=false", name="actions"
+)
 STEP_BY_STEP = "trainer.steps_per_loop=1"
+AT_ONCE = "trainer.async_checkpoint=false"
 
 EDGES = (1, 21, 22, 23, 43, 47)
 """After the first step; before, at and after the first epoch's end; before the second's; before the last step."""
@@ -83,6 +101,13 @@ LONGER = command(
     "--experiment=digits_cnn",
     *assigned("trainer.train_steps=120", "trainer.checkpoint_interval=20", "trainer.steps_per_loop=20"),
     *assigned("trainer.export.at_end=false"),
+)
+
+XLA = command(
+    "xla",
+    "--experiment=digits_mlp",  # XLA cannot compile the line that `digits_chaos` writes at each step
+    *assigned("runtime.enable_xla=true", "trainer.train_steps=48"),
+    *assigned("trainer.summary_interval=5", "trainer.checkpoint_interval=20", "trainer.validation_interval=7"),
 )
 
 # Several tasks.
@@ -273,6 +298,7 @@ CAMPAIGNS = [
 
 BEFORE_CHANGES = table(
     Strikes(DIGITS, (Part, 1), sets=(STEP_BY_STEP,), is_quick=True),
+    *(Strikes(other, (Part, 12), sets=("trainer.steps_per_loop=3",)) for other in (ACTING, XLA)),
     *(campaign(at=(Part, 3)) for campaign in CAMPAIGNS),
     *(
         Strikes(
@@ -307,6 +333,7 @@ BEFORE_CHANGES = table(
 
 AT_INSTANTS = table(
     Strikes(DIGITS, (Instant, 2), sets=(STEP_BY_STEP,), is_quick=True),
+    *(Strikes(other, (Instant, 12), sets=("trainer.steps_per_loop=3",)) for other in (ACTING, XLA)),
     *(campaign(at=(Instant, 5)) for campaign in CAMPAIGNS),
 )
 
@@ -332,6 +359,10 @@ AT_MOMENTS = table(
         for found in FAMILIES.values()
     ),
     Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",), is_quick=True),
+    *(
+        Strikes(case, [Step(17, leaves=0), Step(36, leaves=20)], sets=(STEP_BY_STEP, AT_ONCE), is_quick=True)
+        for case in (EVALUATED_OFTEN, ACTING, XLA)
+    ),
     Strikes(GIN, [Step(30, leaves=20)], is_quick=True),
 )
 

@@ -6,8 +6,18 @@ import random
 import pytest
 
 from tests.support.cases import cases
-from tests.support.chaos.contract import Broken, Part, check
-from tests.system.kills.cases import AT_INSTANTS, AT_MOMENTS, BEFORE_CHANGES, DIGITS, ENDLESS, STOPS
+from tests.support.chaos.contract import Broken, Part, Step, check
+from tests.system.kills.cases import (
+    AT_INSTANTS,
+    AT_MOMENTS,
+    AT_ONCE,
+    BEFORE_CHANGES,
+    DIGITS,
+    ENDLESS,
+    FALLING_BACK,
+    STEP_BY_STEP,
+    STOPS,
+)
 
 
 @pytest.fixture
@@ -44,6 +54,16 @@ def test_killed_at_a_moment(strikes, check_strikes):
 def test_stopped_by_sigterm(strikes, check_strikes):
     """N1, N5, N15, N18, T17: after a step, which is saved, also at every edge of an epoch; or before a write."""
     check_strikes(strikes)
+
+
+@pytest.mark.parametrize("count", cases([1, 2], 1))
+def test_falls_back_past_damaged_checkpoints(count, shared, tally, tmp_path):
+    """N1, N3: to a step before evaluations that have their rows and their best checkpoint already."""
+    broken = Broken(shared, FALLING_BACK, tmp_path / "run", (STEP_BY_STEP, AT_ONCE), tally)
+    assert broken.is_struck(Step(44, leaves=36))
+    broken.damage_newest(count)
+    broken.finish()
+    broken.check_end()
 
 
 @pytest.mark.parametrize("kills", cases([2, 150], 2))
