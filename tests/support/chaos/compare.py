@@ -126,6 +126,12 @@ def _exports(broken, unbroken):
 
 
 def _record(broken, unbroken):
-    kept = ("status", "best", "final_metrics", "last_checkpoint_step", "stopped_early")
-    runs = [json.loads((model_dir / "run.json").read_text()) for model_dir in (broken, unbroken)]
-    return _unequal(*({name: run[name] for name in kept} for run in runs))
+    return _unequal(*(_recorded(model_dir) for model_dir in (broken, unbroken)))
+
+
+def _recorded(model_dir):
+    """Returns what `run.json` and `status.json` say of the end; when and by whom is not the same twice."""
+    run, status = (json.loads((model_dir / name).read_text()) for name in ("run.json", "status.json"))
+    kept = {name: run[name] for name in ("status", "best", "final_metrics", "last_checkpoint_step", "stopped_early")}
+    kept["steps"] = {name: run["steps"][name] for name in ("current", "end")}
+    return kept | {f"status {name}": status[name] for name in ("phase", "step", "last_checkpoint_step", "exit_code")}

@@ -13,7 +13,7 @@ from tests.support.forked import Command, run_command
 STRATEGIES = ("off", "one_device", "mirrored1", "mirrored2")
 SOURCES = ("arrays", "records", "stream")
 STEPS_PER_LOOP = (1, 7, 1000)
-INTERVALS = {"saves": (6, 26), "evaluations": (20, 7)}
+INTERVALS = {"saves": (6, 26), "evaluations": (24, 7)}
 """Of checkpoints and of evaluations, by what there are several of between two of the others."""
 
 

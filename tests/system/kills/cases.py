@@ -107,7 +107,7 @@ XLA = command(
     "xla",
     "--experiment=digits_mlp",  # XLA cannot compile the line that `digits_chaos` writes at each step
     *assigned("runtime.enable_xla=true", "trainer.train_steps=48"),
-    *assigned("trainer.summary_interval=5", "trainer.checkpoint_interval=20", "trainer.validation_interval=7"),
+    *assigned("trainer.summary_interval=5", "trainer.checkpoint_interval=24", "trainer.validation_interval=7"),
 )
 
 # Several tasks.
@@ -360,7 +360,7 @@ AT_MOMENTS = table(
     ),
     Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",), is_quick=True),
     *(
-        Strikes(case, [Step(17, leaves=0), Step(36, leaves=20)], sets=(STEP_BY_STEP, AT_ONCE), is_quick=True)
+        Strikes(case, [Step(23, leaves=0), Step(45, leaves=24)], sets=(STEP_BY_STEP, AT_ONCE), is_quick=True)
         for case in (EVALUATED_OFTEN, ACTING, XLA)
     ),
     Strikes(GIN, [Step(30, leaves=20)], is_quick=True),
