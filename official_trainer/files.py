@@ -1,8 +1,11 @@
 """Files on local paths and on URLs (`gs://…`), with the same few calls.
 
 Owns: reading, atomic writing, listing, checksums and removal, so that no other module depends on where a path points;
-and which errors are faults of the storage.
+which errors are faults of the storage; that a link, a pipe or a folder in the place of a file does no harm.
 Does not own: what the files mean. Local paths use `os` and never import TensorFlow; URLs go through `tf.io.gfile`.
+
+Others may be able to write to a directory too. So a local file is created only where nothing is, and never written
+through a symbolic link; and only regular files are opened, because a pipe would let the process wait for ever.
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import posixpath
 import re
+import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from official_trainer.errors import ExitCode, UserError
@@ -24,16 +30,36 @@ RUN_FILE = "run.json"
 """In a run directory: what the run is, and how it ended."""
 STATUS_FILE = "status.json"
 """In a run directory: what its process is doing now."""
+PROBE = ".write-test"
+"""In a run directory, for a moment: shows that files can be created there."""
+TEMPORARY = r"\.tmp-\d+(?:-[0-9a-f]{8})?"
+"""Pattern of what is behind the name of a file while it is written; early versions had no random part."""
 
 _CHUNK_BYTES = 4 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FAULTS = (*_FULL, errno.EIO, errno.ESTALE, errno.EROFS)
+_MAX_DEPTH = 100
+_FLAGS = {
+    "r": os.O_RDONLY | os.O_NONBLOCK,
+    "w": os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK,
+    "a": os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK,
+}
+"""How a local file is opened; without waiting, as opening a pipe would."""
+
+_being_written: set[str] = set()
+"""Temporary files of this process, which `remove_temporaries` leaves alone."""
 
 
 class StorageError(UserError, OSError):
     """The storage is full or fails. Nothing is wrong with the run, so the same command may be started again."""
 
     exit_code = ExitCode.RETRY
+
+
+class PathKindError(UserError, OSError):
+    """A folder, a link or a pipe is where a file has to be, or a file where a folder has to be."""
+
+    exit_code = ExitCode.CONFIG
 
 
 def as_storage_error(error: BaseException, place: str = "") -> StorageError | None:
@@ -85,10 +111,31 @@ def base_name(path: str) -> str:
 
 
 def open_file(path: str, mode: str) -> IO[Any]:
-    """Opens a file; text is UTF-8."""
+    """Opens a file, in mode `r`, `w` or `a`, `b` for bytes; text is UTF-8. What is appended to can be read too.
+
+    Raises:
+      FileNotFoundError: a local file that is read does not exist.
+      PathKindError: there is something else than a file; or a link, and the file is written.
+    """
     if is_url(path):
         return tf.io.gfile.GFile(path, mode)
-    return open(path, mode, encoding=None if "b" in mode else "utf-8")
+    try:
+        descriptor = os.open(path, _FLAGS[mode[0]] | os.O_CLOEXEC, 0o666)
+    except NotADirectoryError:
+        raise
+    except OSError as error:
+        if (kind := _kind_error(path, error)) is not None:
+            raise kind from error
+        raise
+    try:
+        if (what := _described(os.fstat(descriptor).st_mode)) != _FILE:
+            raise _wrong_kind(path, what, _FILE)
+        os.set_blocking(descriptor, True)
+        options = mode if mode[0] != "a" else mode.replace("a", "a+")
+        return os.fdopen(descriptor, options, encoding=None if "b" in mode else "utf-8")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def read_bytes(path: str) -> bytes:
@@ -96,6 +143,7 @@ def read_bytes(path: str) -> bytes:
 
     Raises:
       FileNotFoundError: the file does not exist, wherever it lives.
+      PathKindError: it is not a file.
     """
     try:
         with open_file(path, "rb") as file:
@@ -111,11 +159,33 @@ def read_text(path: str) -> str:
     return read_bytes(path).decode("utf-8")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+      ValueError: it is not JSON, or so deeply nested that reading or writing it would fail.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [each for outer in level if isinstance(outer, dict | list) for each in _inside(outer)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
+
+
+def _inside(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return outer.values() if isinstance(outer, dict) else outer
+
+
 def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -> None:
     """Writes a file so that readers, also after a kill, see the old content or the new, never a part of it.
 
     Args:
-      path: the file.
+      path: the file; a link there is replaced.
       content: what it will hold.
       durable: whether to wait until it is on the disk, so that it survives a power failure. That can take long: use
         False for files that are written often and hold nothing that cannot be found out again.
@@ -126,12 +196,15 @@ def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -
 
 @contextlib.contextmanager
 def written_atomically(path: str, *, durable: bool = True) -> Iterator[str]:
-    """Yields a temporary path in the same directory; when the block ends without an error, it is renamed to `path`.
+    """Yields the path of a new file in the same directory; if the block ends without an error, it is renamed to `path`.
 
     For files that a library writes, or that are too large for memory; all else is as in `write_bytes_atomically`.
     """
-    temporary = f"{path}.tmp-{os.getpid()}"
+    temporary = _temporary(path)
+    _being_written.add(temporary)
     try:
+        if not is_url(path):
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
         yield temporary
         if durable:
             sync(temporary)
@@ -140,12 +213,36 @@ def written_atomically(path: str, *, durable: bool = True) -> Iterator[str]:
         else:
             os.replace(temporary, path)
     except BaseException as error:
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = path  # errors of write and fsync do not name the file
         remove(temporary)
+        if isinstance(error, OSError) and (kind := _kind_error(path, error)) is not None:
+            raise kind from error
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, temporary):
+            error.filename = path  # errors of write and fsync do not name the file
         raise
+    finally:
+        _being_written.discard(temporary)
     if durable:
         sync(os.path.dirname(path) or ".")
+
+
+def _temporary(path: str) -> str:
+    """Returns a name beside `path` that cannot be guessed."""
+    return f"{path}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def check_writable(directory: str) -> None:
+    """Creates a file in a directory, and removes it, also that of a process which was killed meanwhile.
+
+    Raises:
+      OSError: none can be created there.
+    """
+    remove_temporaries(directory, PROBE)
+    if not is_dir(join(directory, PROBE)):  # the name of early versions
+        remove(join(directory, PROBE))
+    probe = _temporary(join(directory, PROBE))
+    with open_file(probe, "w"):
+        pass
+    remove(probe)
 
 
 def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None:
@@ -155,9 +252,9 @@ def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None
 
 def remove_temporaries(directory: str, *names: str) -> None:
     """Removes temporary files of dead processes that were writing `names`; only one living process may write these."""
-    pattern = re.compile(rf"(?:{'|'.join(map(re.escape, names))})\.tmp-(?P<pid>\d+)")
+    pattern = re.compile(rf"(?:{'|'.join(map(re.escape, names))}){TEMPORARY}")
     for found in list_dir(directory):
-        if (match := pattern.fullmatch(found)) and int(match["pid"]) != os.getpid():
+        if pattern.fullmatch(found) and join(directory, found) not in _being_written:
             remove(join(directory, found))
 
 
@@ -173,7 +270,7 @@ def sync(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    """Whether a file or directory exists."""
+    """Whether a file or directory exists; a link to nothing does not."""
     return tf.io.gfile.exists(path) if is_url(path) else os.path.exists(path)
 
 
@@ -183,7 +280,11 @@ def is_dir(path: str) -> bool:
 
 
 def list_dir(path: str) -> list[str]:
-    """Returns the names in a directory, sorted; none if there is no such directory."""
+    """Returns the names in a directory, sorted; none if there is no such directory.
+
+    Raises:
+      PathKindError: there is a file of this name.
+    """
     try:
         names = tf.io.gfile.listdir(path) if is_url(path) else os.listdir(path)
     except FileNotFoundError:
@@ -191,26 +292,39 @@ def list_dir(path: str) -> list[str]:
     except Exception as error:
         if is_url(path) and isinstance(error, tf.errors.NotFoundError):
             return []
+        if isinstance(error, OSError) and (kind := _kind_error(path, error, _DIRECTORY)) is not None:
+            raise kind from error
         raise
     return sorted({name.rstrip("/") for name in names})
 
 
 def make_dirs(path: str) -> None:
-    """Creates a directory and its parents; one that is there already is fine."""
+    """Creates a directory and its parents; one that is there already is fine.
+
+    Raises:
+      PathKindError: there is a file of this name, or of a parent's.
+    """
     if is_url(path):
         tf.io.gfile.makedirs(path)
-    else:
+        return
+    try:
         os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        if (kind := _kind_error(path, error, _DIRECTORY)) is not None:
+            raise kind from error
+        raise
 
 
 def remove(path: str) -> None:
-    """Removes a file, or a directory with all it holds; what is gone already is fine."""
-    if not exists(path):
-        return
-    if is_dir(path):
-        tf.io.gfile.rmtree(path) if is_url(path) else shutil.rmtree(path)
+    """Removes a file, a directory with all it holds, or a link but not its target; what is gone already is fine."""
+    if is_url(path):
+        if exists(path):
+            tf.io.gfile.rmtree(path) if is_dir(path) else tf.io.gfile.remove(path)
+    elif is_dir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
     else:
-        tf.io.gfile.remove(path) if is_url(path) else os.remove(path)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.remove(path)
 
 
 def rename(source: str, target: str) -> None:
@@ -230,3 +344,28 @@ def sha256(path: str) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+_FILE, _DIRECTORY = "a file", "a directory"
+
+
+def _described(mode: int) -> str:
+    """Returns what has these bits of `st_mode`."""
+    if stat.S_ISREG(mode):
+        return _FILE
+    return _DIRECTORY if stat.S_ISDIR(mode) else "a symbolic link" if stat.S_ISLNK(mode) else "a pipe or a device"
+
+
+def _kind_error(path: str, error: OSError, wanted: str = _FILE) -> PathKindError | None:
+    """Returns what to raise if an error comes from what is at `path`, or at a parent of it; else None."""
+    if error.errno not in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO):
+        return None
+    place = path
+    while place and not os.path.lexists(place):
+        place = os.path.dirname(place)
+    found, expected = _described(os.lstat(place or ".").st_mode), wanted if place == path else _DIRECTORY
+    return None if found == expected else _wrong_kind(place, found, expected)
+
+
+def _wrong_kind(path: str, found: str, expected: str) -> PathKindError:
+    return PathKindError(f"{path} is {found}, not {expected}. Move it away, or name another directory.")

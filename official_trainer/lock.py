@@ -264,7 +264,8 @@ class _Flock:
         Raises:
           BlockingIOError: another process holds it.
         """
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        with files.open_file(self._path, "ab") as file:
+            descriptor = os.dup(file.fileno())
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException as error:
@@ -318,8 +319,8 @@ def _look(path: str) -> bytes | None:
 def _parse(text: bytes | None) -> dict[str, Any]:
     """Returns what a lock file holds; nothing if this module did not write it."""
     try:
-        values = json.loads(text or b"")
-    except (ValueError, RecursionError):
+        values = files.parse_json(text or b"")
+    except ValueError:
         return {}
     return values if isinstance(values, dict) and isinstance(values.get("owner"), str) else {}
 

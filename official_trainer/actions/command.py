@@ -160,7 +160,7 @@ def _open_log(path: str) -> Iterator[IO[bytes]]:
     """Opens the log for a program to write to; a program can write to local files only."""
     files.make_dirs(os.path.dirname(path))
     if not files.is_url(path):
-        with open(path, "a+b") as log:
+        with files.open_file(path, "ab") as log:
             yield log
         return
     with tempfile.TemporaryFile() as log:

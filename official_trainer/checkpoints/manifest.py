@@ -25,7 +25,8 @@ FORMAT_VERSION = 2
 
 _NAME = re.compile(
     r"ckpt-(?P<step>0|[1-9]\d*)"
-    r"(?P<part>\.index|\.data-\d{5}-of-\d{5}|\.manifest\.json|\.saving|_temp|\.(?:manifest\.json|saving)\.tmp-\d+)"
+    r"(?P<part>\.index|\.data-\d{5}-of-\d{5}|\.manifest\.json|\.saving|_temp"
+    rf"|\.(?:manifest\.json|saving){files.TEMPORARY})"
 )
 
 
@@ -151,7 +152,7 @@ def read(directory: str, step: int) -> Manifest:
         raise CheckpointError(f"{path}: {error}. Upgrade official-trainer to use this checkpoint.") from error
     except UnreadableManifestError:
         raise
-    except (IsADirectoryError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (files.PathKindError, NotADirectoryError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnreadableManifestError(f"{name(step)} cannot be read ({type(error).__name__}: {error})") from error
 
 

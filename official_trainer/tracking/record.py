@@ -9,7 +9,6 @@ restart continues `run.json`: the run keeps its id.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import importlib.metadata
@@ -52,8 +51,9 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
     """
     try:
         _check_owner(model_dir, experiment, is_shared)
-        _check_writable(model_dir)
-    except ModelDirError:
+        files.make_dirs(model_dir)
+        files.check_writable(model_dir)
+    except (ModelDirError, files.PathKindError):
         raise
     except Exception as error:
         if not (isinstance(error, OSError) or files.is_url(model_dir)):
@@ -266,17 +266,6 @@ def _check_owner(model_dir: str, experiment: str, is_shared: bool) -> None:
             f"--model_dir={model_dir} holds a run of the experiment {run.get('experiment')!r}, not {experiment!r}. "
             f"Continue it with --experiment={run.get('experiment')}, or name another --model_dir."
         )
-
-
-def _check_writable(model_dir: str) -> None:
-    files.make_dirs(model_dir)
-    probe = files.join(
-        model_dir, ".write-test"
-    )  # one name for all processes: the next one removes the file of a killed one
-    with files.open_file(probe, "w"):
-        pass
-    with contextlib.suppress(FileNotFoundError):  # another process removed it at the same time
-        files.remove(probe)
 
 
 def _encoded(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -542,3 +542,13 @@ except PermissionError as error:
     with process(script, run_dir) as child:
         assert child.first_line == f"[Errno 13] Permission denied: '{run_dir}/.lock'"
     assert os.listdir(run_dir) == []
+
+
+def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
+    """N6: another user who can write to the directory does not decide which file is opened."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / ".lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(files.PathKindError, match=r"run/\.lock is a symbolic link, not a file\. Move it away"):
+        make(str(run_dir)).acquire()
+    assert os.listdir(tmp_path) == ["run"]

@@ -1,10 +1,12 @@
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from official_trainer import files
+from official_trainer.errors import ExitCode
 
 
 def test_paths_and_urls_are_joined_alike():
@@ -48,3 +50,120 @@ def test_local_files_never_need_tensorflow(tmp_path):
         "assert 'tensorflow' not in sys.modules and 'rich' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# In a directory to which others can write too.
+
+
+def make_link(path, tmp_path):
+    path.symlink_to(tmp_path / "victim")
+
+
+PLACES = {
+    "link": (make_link, "a symbolic link"),
+    "directory": (lambda path, _: path.mkdir(), "a directory"),
+    "pipe": (lambda path, _: os.mkfifo(path), "a pipe or a device"),
+}
+
+
+@pytest.fixture(params=PLACES)
+def unfit(request, tmp_path):
+    """The path of something that is no file, what it is, and what a link to it points to."""
+    make, what = PLACES[request.param]
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "metrics.jsonl"
+    make(path, tmp_path)
+    return str(path), what, victim
+
+
+@pytest.mark.parametrize("mode", ["a", "ab", "w", "wb"])
+def test_a_file_is_not_written_through_a_link_nor_to_a_pipe(unfit, mode):
+    """N6: what a link points to stays as it is; the message names the place, what is there, and the fix."""
+    path, what, victim = unfit
+    fix = r"Move it away, or name another directory\."
+    with pytest.raises(files.PathKindError, match=rf"/run/metrics\.jsonl is {what}, not a file\. {fix}") as caught:
+        files.open_file(path, mode).close()
+    assert caught.value.exit_code == ExitCode.CONFIG
+    assert victim.read_text() == "mine"
+
+
+def test_only_regular_files_are_read_and_a_link_to_one(unfit):
+    """N6: a pipe in the place of a file would let the process wait for ever."""
+    path, what, _ = unfit
+    if os.path.islink(path):
+        assert files.read_text(path) == "mine"
+        return
+    with pytest.raises(files.PathKindError, match=f"is {what}, not a file"):
+        files.read_bytes(path)
+
+
+def test_an_atomic_write_takes_the_place_of_a_link_or_a_pipe(unfit):
+    """N6: and never writes to what a link points to; a directory is not removed."""
+    path, what, victim = unfit
+    if what == "a directory":
+        with pytest.raises(files.PathKindError, match="is a directory, not a file"):
+            files.write_text_atomically(path, "row")
+        assert os.listdir(os.path.dirname(path)) == ["metrics.jsonl"]
+    else:
+        files.write_text_atomically(path, "row")
+        assert files.read_text(path) == "row"
+        assert not os.path.islink(path)
+    assert victim.read_text() == "mine"
+
+
+def test_a_link_is_removed_and_not_its_target(tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("mine")
+    for target in (kept, kept / "file", kept / "missing"):
+        link = tmp_path / "link"
+        link.symlink_to(target)
+        files.remove(str(link))
+        assert os.listdir(tmp_path) == ["kept"]
+    assert (kept / "file").read_text() == "mine"
+
+
+def test_names_of_temporary_files_cannot_be_guessed_and_those_of_dead_processes_are_removed(tmp_path):
+    """N6: also those of early versions, which had no random part; not those that this process is writing."""
+    path = str(tmp_path / "run.json")
+    with files.written_atomically(path, durable=False) as one, files.written_atomically(path, durable=False) as other:
+        assert one != other
+        assert re.fullmatch(rf"{path}\.tmp-{os.getpid()}-[0-9a-f]{{8}}", one)
+        for name in (f"run.json.tmp-{os.getpid()}", "run.json.tmp-1", "run.json.tmp-1-0a1b2c3d", "run.json.tmp-x"):
+            (tmp_path / name).touch()
+        files.remove_temporaries(str(tmp_path), "run.json")
+        assert sorted(os.listdir(tmp_path)) == sorted([*map(os.path.basename, (one, other)), "run.json.tmp-x"])
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
+    """N6: whichever of the folders above it is."""
+    (tmp_path / "best").touch()
+    for call in (files.list_dir, files.make_dirs):
+        with pytest.raises(files.PathKindError, match=r"/best is a file, not a directory\. Move it away"):
+            call(str(tmp_path / "best"))
+    for call in (files.make_dirs, lambda path: files.write_text_atomically(f"{path}/x", "")):
+        with pytest.raises(files.PathKindError, match=r"/best is a file, not a directory\. Move it away"):
+            call(str(tmp_path / "best" / "inner"))
+
+
+def test_whether_a_directory_can_be_written_is_tried_without_harm(tmp_path):
+    """N6: neither the name of early versions nor a link of that name is written to."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".write-test").symlink_to(victim)
+    files.check_writable(str(run))
+    assert victim.read_text() == "mine"
+    assert os.listdir(run) == []
+
+
+@pytest.mark.parametrize("depth", [101, 100_000])
+def test_json_that_is_nested_deeply_is_a_value_error(depth):
+    """N6: not a RecursionError, now or when it is written again."""
+    with pytest.raises(ValueError, match="it is nested"):
+        files.parse_json("[" * depth + "]" * depth)
+    assert files.parse_json("[" * 99 + "]" * 99)
+    assert files.parse_json(b'{"a": [1, {"b": 2}]}') == {"a": [1, {"b": 2}]}

@@ -26,7 +26,7 @@ MANIFEST = "predictions.json"
 
 _FORMAT_VERSION = 1
 _OF_SHARE = re.compile(r"\.predictions-(\d+)\.json")
-_SHARD = re.compile(r"predictions-(\d{5,})\.(?:tfrecord|jsonl|npy|npz)(?:\.tmp-\d+)?")
+_SHARD = re.compile(rf"predictions-(\d{{5,}})\.(?:tfrecord|jsonl|npy|npz)(?:{files.TEMPORARY})?")
 
 Manifest = dict[str, Any]
 """The content of a file: about all predictions, or, with `batch_size` and `end`, about those of one process.
@@ -125,7 +125,7 @@ def read(directory: str) -> dict[str, Manifest]:
     """
     try:
         names = files.list_dir(directory)
-    except NotADirectoryError as error:
+    except files.PathKindError as error:
         raise PredictionsError(f"--output={directory} is not a directory; name another") from error
     ours = [name for name in names if name == MANIFEST or _OF_SHARE.fullmatch(name)]
     others = [name for name in names if not name.startswith((".", f"{MANIFEST}.tmp-"))]

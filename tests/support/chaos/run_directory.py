@@ -9,7 +9,7 @@ from tests.support.chaos.compare import id_lines
 from tests.support.checkpoint_damage import PARTS, cut_in_half
 
 SPARE_EVENT_FILES = 6  # the config as text and for the HParams tab; one without a point yet in each of the folders
-LITTER = re.compile(r"(?:\.tmp-|write-test-?)(\d*)")
+LITTER = re.compile(r"\.tmp-(\d+)")
 
 
 class RunDirectory:

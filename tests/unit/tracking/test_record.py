@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from official_trainer import files
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.tracking import record
-from official_trainer.tracking.record import ModelDirError, RunRecord, prepare_model_dir
+from official_trainer.tracking.record import RunRecord, prepare_model_dir
 
 
 def launch(**changes):
@@ -155,9 +155,10 @@ def test_the_record_is_replaced_whole(model_dir, monkeypatch):
 
 
 def test_a_claim_that_was_killed_leaves_nothing_for_ever(model_dir):
-    """N3: the next one removes its file."""
+    """N3: the next one removes its file, also that of an early version."""
     prepare_model_dir(model_dir, "digits")
-    open(f"{model_dir}/.write-test", "w").close()
+    for name in (".write-test", ".write-test.tmp-12-0a1b2c3d"):
+        open(f"{model_dir}/{name}", "w").close()
     prepare_model_dir(model_dir, "digits")
     assert files.list_dir(model_dir) == []
 
@@ -203,7 +204,7 @@ def test_a_run_of_the_same_experiment_is_continued(model_dir):
 
 def refused(model_dir, message, experiment="digits"):
     before = sorted(os.listdir(model_dir)) if os.path.isdir(model_dir) else None
-    with pytest.raises(ModelDirError, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         prepare_model_dir(model_dir, experiment)
     assert caught.value.exit_code == ExitCode.CONFIG
     assert (sorted(os.listdir(model_dir)) if os.path.isdir(model_dir) else None) == before
@@ -249,18 +250,18 @@ def test_a_record_that_is_not_ours_is_refused(model_dir, content, message):
 def test_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     refused(str(tmp_path / "file"), r"--model_dir=.*file is a file; name a directory")
-    refused(str(tmp_path / "file" / "run"), r"--model_dir=.*run cannot be written: Not a directory\. Name another")
+    refused(str(tmp_path / "file" / "run"), r"/file is a file, not a directory\. Move it away, or name another")
 
 
 def test_a_directory_that_cannot_be_written_is_refused(model_dir, monkeypatch):
     refused("/proc/no-run-here", r"--model_dir=/proc/no-run-here cannot be written: No such file or directory")
     os.makedirs(model_dir)
-    opened = open
+    opened = files.open_file
 
-    def read_only(path, mode="r", **options):
+    def read_only(path, mode):
         if "w" in mode:
             raise PermissionError(13, "Permission denied")
-        return opened(path, mode, **options)
+        return opened(path, mode)
 
-    monkeypatch.setattr("builtins.open", read_only)
+    monkeypatch.setattr(files, "open_file", read_only)
     refused(model_dir, r"--model_dir=.*run cannot be written: Permission denied\. Name another directory")
