@@ -39,6 +39,7 @@ _CHUNK_BYTES = 4 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FAULTS = (*_FULL, errno.EIO, errno.ESTALE, errno.EROFS)
 _MAX_DEPTH = 100
+_PATTERN = re.compile(r"[*?[\\]")
 _FLAGS = {
     "r": os.O_RDONLY | os.O_NONBLOCK,
     "w": os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK,
@@ -108,6 +109,17 @@ def base_name(path: str) -> str:
     """Returns the last name of a path."""
     path = path if is_url(path) else os.path.abspath(path)
     return (posixpath if is_url(path) else os.path).basename(path.rstrip("/"))
+
+
+def pattern_problem(path: str) -> str:
+    """Returns why TensorFlow cannot keep a checkpoint at a path, and a path that would do; empty if it can.
+
+    It takes the path of a checkpoint that it reads for a pattern: it would not find its files, or find those of others.
+    """
+    if (found := _PATTERN.search(path)) is None:
+        return ""
+    other = _PATTERN.sub("_", path).replace("]", "_")
+    return f"holds {found[0]!r}, which TensorFlow takes for a pattern of file names. Use another name, such as {other}"
 
 
 def open_file(path: str, mode: str) -> IO[Any]:

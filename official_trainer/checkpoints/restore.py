@@ -170,6 +170,8 @@ def _assign(matching: Matching) -> None:
 def _find(path_or_dir: str) -> str:
     """Returns the prefix of the checkpoint that a user names by path or by directory."""
     place = f"task.init_checkpoint: {path_or_dir}"
+    if problem := files.pattern_problem(path_or_dir):
+        raise CheckpointError(f"{place} {problem}.")
     path = path_or_dir.removesuffix(".index")
     if files.exists(f"{path}.index"):
         _check_manifest(path)

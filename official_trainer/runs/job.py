@@ -21,7 +21,7 @@ from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, InputContext
 from official_trainer.runs.resume import config_changes
 from official_trainer.tasks import registry
-from official_trainer.tracking.record import git_revision
+from official_trainer.tracking.record import check_name, git_revision
 
 if TYPE_CHECKING:
     from official_trainer.engine.loop_parts import DueSteps
@@ -133,9 +133,10 @@ def check_ready(job: Job) -> None:
     """Refuses, before TensorFlow is imported, what could only fail later.
 
     Raises:
-      UserError: the mode is unknown, or the config lacks what the mode needs.
+      UserError: the mode is unknown, the config lacks what the mode needs, or `model_dir` has an unfit name.
     """
     modes.check(job.mode)
+    check_name(job.model_dir)
     for path, task in _tasks(job.config):
         registry.get_task_cls(task, path)
     problems = [*_cluster_problems(job), *_gpu_problems(job), *_least_batch_size_problems(job)]

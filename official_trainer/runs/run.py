@@ -27,7 +27,7 @@ from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
-from official_trainer.tracking.record import prepare_model_dir
+from official_trainer.tracking.record import check_name, prepare_model_dir
 
 if TYPE_CHECKING:
     from official_trainer.runs.check import CheckStep
@@ -151,12 +151,14 @@ def export(
     """
     job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True, gin=gin)
     registry.get_task_cls(job.config.task)
+    output_dir = output_dir or job.path("export", "saved_model")
+    for path, flag in ((model_dir, "--model_dir"), (output_dir, "--output_dir")):
+        check_name(path, flag)
     load("tensorflow")
     from official_trainer.runs import evaluate
     from official_trainer.runs.build import build
     from official_trainer.tasks import export as exports
 
-    output_dir = output_dir or job.path("export", "saved_model")
     with _gin_in_force(job):
         directory, step = evaluate.find_checkpoint(job, checkpoint)
         trainer = build(job)

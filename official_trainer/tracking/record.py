@@ -49,6 +49,7 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
     Raises:
       ModelDirError: it cannot be used, and why. Nothing was written.
     """
+    check_name(model_dir)
     try:
         _check_owner(model_dir, experiment, is_shared)
         files.make_dirs(model_dir)
@@ -60,6 +61,16 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
             raise
         reason = files.reason_of(error)
         raise ModelDirError(f"--model_dir={model_dir} cannot be written: {reason}. Name another directory.") from error
+
+
+def check_name(path: str, flag: str = "--model_dir") -> None:
+    """Refuses a directory whose name TensorFlow cannot handle.
+
+    Raises:
+      ModelDirError: it holds a character of a pattern.
+    """
+    if problem := files.pattern_problem(path):
+        raise ModelDirError(f"{flag}={path} {problem}.")
 
 
 def read_run(model_dir: str) -> dict[str, Any] | None:

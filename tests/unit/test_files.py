@@ -52,6 +52,15 @@ def test_local_files_never_need_tensorflow(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("name", ["a[1]", "a*", "a?", r"a\b", "[a"])
+def test_names_that_tensorflow_takes_for_patterns_are_known(name):
+    """N6: with a name that would do."""
+    problem = files.pattern_problem(f"runs/{name}")
+    assert "which TensorFlow takes for a pattern of file names. Use another name, such as runs/" in problem
+    assert not files.pattern_problem(problem.rpartition(" ")[2])
+    assert not files.pattern_problem("gs://bucket/run {1} ]!~'x")
+
+
 # In a directory to which others can write too.
 
 

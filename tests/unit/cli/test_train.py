@@ -1,6 +1,7 @@
 """What `train` hands over to the engine, and what it refuses."""
 
 import inspect
+import re
 
 import pytest
 
@@ -145,3 +146,12 @@ def test_train_py_without_an_experiment(engine, workspace, capsys):
     assert cli.main(["--mode=train"], script=str(workspace / "train.py")) == 2
     assert "\ntry: python train.py --mode=train --experiment=my_experiment\n" in capsys.readouterr().err
     assert engine.calls == []
+
+
+@pytest.mark.parametrize("verb", ["train", "train --mode=continuous_eval", "eval", "predict", "export"])
+def test_a_run_directory_that_tensorflow_cannot_find_is_refused_before_its_import(verb, workspace, capsys):
+    """N6: exit code 2 at once, by every verb that reads or writes checkpoints there."""
+    flags = ["--experiment=my_experiment", "--model_dir=runs/a[1]", "trainer.train_steps=1"]
+    assert cli.main([*verb.split(), *flags]) == 2
+    assert re.search(r"--model_dir=\S*runs/a\[1\] holds '\[', .*such as \S*runs/a_1_\.", capsys.readouterr().err)
+    assert not (workspace / "runs").exists()

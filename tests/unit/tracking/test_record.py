@@ -253,6 +253,11 @@ def test_a_file_is_refused(tmp_path):
     refused(str(tmp_path / "file" / "run"), r"/file is a file, not a directory\. Move it away, or name another")
 
 
+def test_a_name_that_tensorflow_takes_for_a_pattern_is_refused(tmp_path):
+    """N6: TensorFlow could not find the run's own checkpoints."""
+    refused(str(tmp_path / "a[1]"), r"--model_dir=.*/a\[1\] holds '\[', which .* Use another name, such as .*/a_1_\.")
+
+
 def test_a_directory_that_cannot_be_written_is_refused(model_dir, monkeypatch):
     refused("/proc/no-run-here", r"--model_dir=/proc/no-run-here cannot be written: No such file or directory")
     os.makedirs(model_dir)
