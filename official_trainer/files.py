@@ -111,11 +111,12 @@ def base_name(path: str) -> str:
     return (posixpath if is_url(path) else os.path).basename(path.rstrip("/"))
 
 
-def pattern_problem(path: str) -> str:
+def pattern_problem(path: str | os.PathLike[str]) -> str:
     """Returns why TensorFlow cannot keep a checkpoint at a path, and a path that would do; empty if it can.
 
     It takes the path of a checkpoint that it reads for a pattern: it would not find its files, or find those of others.
     """
+    path = os.fspath(path)
     if (found := _PATTERN.search(path)) is None:
         return ""
     other = _PATTERN.sub("_", path).replace("]", "_")

@@ -1,6 +1,7 @@
 """The lock on a directory: one process holds it, and the error of every other process names the holder.
 
-Owns: taking the lock, renewing it, taking over from a dead holder, noticing that it was taken over.
+Owns: taking the lock, renewing it, taking over from a dead holder, noticing that it was taken over, or that another
+directory is there now because the locked one was moved.
 Does not own: which directory may be a run's (`tracking/record.py`), or what becomes of a run whose lock is lost.
 
 Two files, both hidden, so that a directory with nothing else in it still counts as empty. `.lock` is empty and stays:
@@ -100,8 +101,20 @@ class DirectoryLock:
 
     @property
     def lost_to(self) -> str | None:
-        """Message that names the process which has taken over the lock that this object held; None if it is held."""
-        return self._lost_to
+        """Message that says why this process may not write to the directory any more; None if it holds the lock.
+
+        Another process has taken the lock over, or the directory was moved or removed.
+        """
+        return self._lost_to or self._moved_to()
+
+    def check(self) -> None:
+        """Returns if this object holds the lock.
+
+        Raises:
+          LockedError: it has lost it, see `lost_to`.
+        """
+        if (reason := self.lost_to) is not None:
+            raise LockedError(reason)
 
     def acquire(self) -> None:
         """Takes the lock, at once if it is free or its holder died on this machine.
@@ -136,7 +149,7 @@ class DirectoryLock:
         if not self._is_holder():
             return
         with self._mutex:
-            if self._values is None or self._lost_to is not None:
+            if self._values is None or self.lost_to is not None:
                 return
             text = _read(self._path)
             owner = _owner(text)
@@ -161,7 +174,7 @@ class DirectoryLock:
             assert self._values is not None
             owner, self._values = self._values["owner"], None
             try:
-                if _owner(_read(self._path)) == owner:
+                if self._moved_to() is None and _owner(_read(self._path)) == owner:
                     files.remove(self._path)
             except Exception as error:  # of any file system; an error here would hide the one that ended the run
                 _logger.warning("%s could not be removed: %s", self._path, error)
@@ -175,10 +188,25 @@ class DirectoryLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        reason = self.lost_to if isinstance(error, Exception) else None
         self.release()
+        if reason is not None and not isinstance(error, LockedError):
+            raise LockedError(reason) from error  # which explains the error of a file that is not there
 
     def _is_holder(self) -> bool:
         return self._values is not None and self._values["pid"] == os.getpid()  # not in a fork of the holder
+
+    def _moved_to(self) -> str | None:
+        """Returns a message if the directory at the path is not the one that was locked."""
+        if not self._flock.was_moved():
+            return None
+        place = self._flock.directory()
+        there = f"now at {place}" if place else "removed, or now elsewhere"
+        return (
+            f"{self._flag}={self._directory} was moved while this process wrote to it: the directory is {there}. What "
+            f"was saved is there. Start it again with {self._flag}={place or 'its new place'}, and remove what may be "
+            "at the old place by now."
+        )
 
     def _take_flock(self) -> None:
         """Takes the kernel's lock, where there is such a lock."""
@@ -247,11 +275,12 @@ class DirectoryLock:
 
 
 class _Flock:
-    """The kernel's lock on a file, which ends with its holder."""
+    """The kernel's lock on a file, which ends with its holder; it knows the directory of the file again."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor: int | None = None
+        self._identity: tuple[int, int] | None = None  # of the directory
 
     @property
     def is_held(self) -> bool:
@@ -266,6 +295,7 @@ class _Flock:
         """
         with files.open_file(self._path, "ab") as file:
             descriptor = os.dup(file.fileno())
+        self._identity = _identity(os.path.dirname(self._path))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException as error:
@@ -276,6 +306,21 @@ class _Flock:
         self._descriptor = descriptor
         _close_when_forked(descriptor)
 
+    def was_moved(self) -> bool:
+        """Whether the directory of the file is not the one in which it was opened."""
+        try:
+            return self._identity not in (None, _identity(os.path.dirname(self._path)))
+        except OSError:  # the storage fails, so it is unknown
+            return False
+
+    def directory(self) -> str | None:
+        """Returns where the directory of the file is now, where the system tells."""
+        try:
+            place = os.path.dirname(os.readlink(f"/proc/self/fd/{self._descriptor}"))
+        except OSError:
+            return None
+        return place if os.path.isdir(place) else None
+
     def drop(self) -> None:
         """Gives the lock back, if it is held."""
         if self._descriptor is None:
@@ -285,6 +330,15 @@ class _Flock:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a child forked by native code shares it
         os.close(descriptor)
+
+
+def _identity(directory: str) -> tuple[int, int] | None:
+    """Returns what a directory keeps when it is moved; None if there is none."""
+    try:
+        found = os.stat(directory)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _new_values(description: Mapping[str, str]) -> dict[str, Any]:

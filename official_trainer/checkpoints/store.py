@@ -88,6 +88,7 @@ class CheckpointStore(CheckpointDirectory):
             atexit.register(self._writer.wait)  # a process that ends with an error still finishes its save
         self._saving: Call | None = None
         self._committed: list[int] = []
+        self._has_directory = False
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Adds to what each manifest from now on records about the run."""
@@ -180,7 +181,9 @@ class CheckpointStore(CheckpointDirectory):
     def _write(self, step: int, snapshot: Snapshot, extra: Mapping[str, Any]) -> None:
         saving = files.join(self.path, manifest.saving_mark(step))
         with _faults_explained(self, step):
-            files.make_dirs(self.path)
+            if not self._has_directory:  # once: one that is gone later was moved, and is not created again
+                files.make_dirs(self.path)
+                self._has_directory = True
             files.write_text_atomically(saving, "", durable=False)
             self.remove_files(step, keep=(".saving",))
             snapshot.write(self.prefix(step))

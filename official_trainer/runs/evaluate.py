@@ -153,13 +153,13 @@ def _evaluate_each(
     def is_done(step: int) -> bool:
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
-    operative = OperativeConfig(job.model_dir, job.mode, job.gin)
+    lock, operative = lock_of(job, name="continuous_eval"), OperativeConfig(job.model_dir, job.mode, job.gin)
     sleep = functools.partial(pause, watchdog)
     steps = new_checkpoints(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
     with closing(trackers.all) as outcome, contextlib.ExitStack() as stack:
         for number, step in enumerate(in_phases(steps, watchdog)):
             if number == 0:  # not earlier: the trainer creates the run directory
-                stack.enter_context(lock_of(job, name="continuous_eval"))
+                stack.enter_context(lock)
                 files.make_dirs(job.path("continuous_eval"))
                 operative.replace()
                 stack.callback(operative.save)
@@ -175,6 +175,7 @@ def _evaluate_each(
                 trackers.all.resume("validation", step)
                 _warn_of_gin(job, job.model_dir, step)
             results = _evaluate(job, trainer, step)
+            lock.check()
             trackers.all.log("validation", step, results)
             outcome.step, outcome.metrics = step, results
             lease.done(step)

@@ -24,7 +24,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import RUN_FILE
 from official_trainer.lazy import tf
-from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.lock import DirectoryLock
 from official_trainer.runs.build import best_of, export_best, export_last, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports
@@ -55,8 +55,9 @@ class TrainingProcess:
       metrics: results for the record of the end.
     """
 
-    def __init__(self, job: Job, account: TimeAccount) -> None:
-        self._job = job
+    def __init__(self, job: Job, account: TimeAccount, lock: DirectoryLock) -> None:
+        """Takes the run, the account of its time, and the lock on its directory."""
+        self._job, self._lock = job, lock
         self._trainer: Trainer | None = None
         self._has_started = False
         self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
@@ -78,18 +79,35 @@ class TrainingProcess:
                 yield
         except BaseException as error:
             failure = self._explain(error, stop)
-            exit_code = failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED
-            with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
-                self.save_time()
-            with contextlib.suppress(OSError):
-                self.record.finish(exit_code) if self._has_started else self.record.refuse(exit_code)
+            if self._lock.lost_to is None:
+                self._record_failure(failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED)
             if failure is error:
                 raise
             raise failure from error
+        self.check_directory()
         self.finish(ExitCode.DONE, self.metrics)
 
+    def check_directory(self) -> None:
+        """Returns if the run directory is still that of this process.
+
+        Raises:
+          LockedError: another process has taken it over, or it was moved.
+        """
+        self._lock.check()
+
+    def _record_failure(self, exit_code: int) -> None:
+        with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
+            self.save_time()
+        with contextlib.suppress(OSError):
+            self.record.finish(exit_code) if self._has_started else self.record.refuse(exit_code)
+
     def enter(self, phase: str, step: int | None = None) -> None:
-        """A phase begins."""
+        """A phase begins.
+
+        Raises:
+          LockedError: the run directory is not that of this process any more.
+        """
+        self.check_directory()
         self.account.enter(phase)
         self.watchdog.enter(phase, step)
         self.record.phase(phase, step)
@@ -130,16 +148,15 @@ class TrainingProcess:
 class RunObserver(LoopObserver):
     """Writes the events of a loop to the run directory, the console and the trackers."""
 
-    def __init__(self, job: Job, trainer: Trainer, process: TrainingProcess, lock: DirectoryLock) -> None:
+    def __init__(self, job: Job, trainer: Trainer, process: TrainingProcess) -> None:
         """Takes the parts.
 
         Args:
           job: the run.
           trainer: that the loop runs.
-          process: its record and its trackers.
-          lock: on the run directory.
+          process: its record, its trackers, and the lock on its directory.
         """
-        self._job, self._trainer, self._lock = job, trainer, lock
+        self._job, self._trainer = job, trainer
         self._process, self._record = process, process.record
         self._trackers, self._console = process.trackers, process.trackers.console
         self._next_status_seconds = 0.0
@@ -203,10 +220,9 @@ class RunObserver(LoopObserver):
         self._process.enter(phase, step)
 
     def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
-        """Shows progress; ends the run if another process has taken the lock."""
+        """Shows progress; ends the run if the directory is not that of this process any more."""
         self._process.watchdog.beat(state.step)
-        if self._lock.lost_to is not None:
-            raise LockedError(self._lock.lost_to)
+        self._process.check_directory()
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces
         self._process.account.window(num_steps, seconds, examples=examples, has_traced=has_traced)

@@ -52,7 +52,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
         names = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_changes.PARAMS_FILE, *config_changes.gin_names(job.mode)
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
-        process = TrainingProcess(job, account)
+        process = TrainingProcess(job, account, lock)
         with process.recorded(stop):
             if not files.exists(job.path(config_changes.PARAMS_FILE)):  # a restart replaces it once it has restored
                 config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
@@ -62,7 +62,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
                 trainer = build(job, trains=True, keeps_best=TRAINING_MODES[job.mode] != "never", stop=stop)
             process.set_trainer(trainer)
             with trainer.process_group.leading():
-                _run_loop(job, trainer, stop, lock, process)
+                _run_loop(job, trainer, stop, process)
         return process.metrics
 
 
@@ -71,7 +71,7 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
     return DirectoryLock(job.model_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, **options)
 
 
-def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, lock: DirectoryLock, process: TrainingProcess) -> None:
+def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess) -> None:
     """Runs the loop; the other processes of the run make the same collective calls until it ends."""
     with stop.interruptible():
         schedule = schedule_of(job, trainer)
@@ -82,7 +82,7 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, lock: DirectoryLock
         actions_seconds=lambda: schedule.spent_seconds,
         trackers_seconds=lambda: trackers.all.spent_seconds,
     )
-    observer = RunObserver(job, trainer, process, lock)
+    observer = RunObserver(job, trainer, process)
     with closing(trackers.all) as outcome:
         store = store_of(job, trainer, schedule)
         layout = data_layout.LayoutReport(

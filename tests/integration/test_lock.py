@@ -429,18 +429,18 @@ def soon(is_so):
 
 def test_a_thread_renews_and_says_once_when_it_cannot(run_dir, monkeypatch, caplog):
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.001)
+    written = files.write_text_atomically
     with DirectoryLock(run_dir) as held:
         soon(lambda: read(run_dir)["renewals"] > 2)
-        os.rename(run_dir, run_dir + "-moved")
-        soon(lambda: caplog.messages)
-        os.makedirs(run_dir)
-        soon(lambda: os.path.exists(os.path.join(run_dir, ".lock.json")))
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_text_atomically", lambda path, *_, **__: written(f"{path}/missing", ""))
+            soon(lambda: caplog.messages)
         before = read(run_dir)["renewals"]
         soon(lambda: read(run_dir)["renewals"] > before)
         assert held.lost_to is None
         soon(lambda: write(run_dir) or held.lost_to)  # a renewal under way may write over the first
     assert len(caplog.messages) == 1
-    assert re.fullmatch(r".*/run/\.lock\.json could not be renewed: .*No such file or directory.*", caplog.messages[0])
+    assert re.fullmatch(r".*/run/\.lock\.json could not be renewed: .* is a file, not a .*", caplog.messages[0])
     assert read(run_dir)["owner"] == "theirs"
 
 
@@ -552,3 +552,34 @@ def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
     with pytest.raises(files.PathKindError, match=r"run/\.lock is a symbolic link, not a file\. Move it away"):
         make(str(run_dir)).acquire()
     assert os.listdir(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["gone", "another_there"])
+def test_a_holder_notices_that_its_directory_was_moved(tmp_path, is_replaced):
+    """N6: exit code 75 and where it is now; nothing is written at the old place."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    message = (
+        rf"--model_dir={old} was moved while this process wrote to it: the directory is now at {new}\. What was saved "
+        rf"is there\. Start it again with --model_dir={new}, and remove what may be at the old place by now\."
+    )
+    with pytest.raises(LockedError, match=message) as caught, make(str(old)) as held:
+        held.check()
+        old.rename(new)
+        if is_replaced:
+            old.mkdir()
+        assert re.fullmatch(message, held.lost_to)
+        held.renew()
+        (old / "missing").read_text()  # what a process that wants to go on would meet
+    assert caught.value.exit_code == ExitCode.RETRY
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    assert not old.exists() or os.listdir(old) == []
+    with make(str(new)):
+        pass
+
+
+def test_a_holder_notices_that_its_directory_was_removed(tmp_path):
+    (tmp_path / "run").mkdir()
+    with make(str(tmp_path / "run")) as held:
+        shutil.rmtree(tmp_path / "run")
+        assert "the directory is removed, or now elsewhere" in held.lost_to

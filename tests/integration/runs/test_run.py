@@ -19,6 +19,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.runs import run
+from official_trainer.runs.observer import RunObserver, TrainingProcess
 from official_trainer.tasks import optimization, registry
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
@@ -551,3 +552,34 @@ def test_a_run_whose_checkpoints_were_all_taken_away_does_not_begin_again_unaske
         with pytest.raises(CheckpointError, match=r"holds no checkpoint, but this run has saved one at step 80"):
             do(model_dir)
     assert read_rows(f"{model_dir}/metrics.jsonl") == rows
+
+
+@pytest.mark.parametrize("event", ["window", "evaluation", "last_evaluation"])
+def test_a_run_whose_directory_is_moved_ends_and_continues_at_the_new_place(finished, tmp_path, monkeypatch, event):
+    """N1, N6: exit code 75, where it is now, no directory at the old place, and the same end."""
+    old, new = tmp_path / "old", tmp_path / "new"
+
+    def move(state_step):
+        if state_step == {"window": 30, "evaluation": 40, "last_evaluation": 80}[event] and old.exists():
+            old.rename(new)
+
+    if event == "window":
+        on_window = RunObserver.on_window
+        monkeypatch.setattr(
+            RunObserver, "on_window", lambda self, state, *args: (move(state.step), on_window(self, state, *args))
+        )
+    else:
+        enter = TrainingProcess.enter
+        monkeypatch.setattr(
+            TrainingProcess,
+            "enter",
+            lambda self, phase, step=None: (move(step) if phase == "evaluate" else None, enter(self, phase, step)),
+        )
+    with pytest.raises(LockedError, match=rf"--model_dir={old} was moved while .* now at {new}") as caught:
+        do(str(old))
+    assert caught.value.exit_code == ExitCode.RETRY
+    assert not old.exists()
+    assert record(new)["status"] == "running"  # as after a kill
+    assert do(str(new)) == finished[1]
+    assert rows(new) == rows(finished[0])
+    assert_same_checkpoint(str(new), finished[0], 80)
