@@ -1,7 +1,7 @@
 """The exit-code contract, and the base of every error that a user is meant to read.
 
 Owns: what a process's exit code means, `UserError`, which the command line prints without a traceback, and how
-messages show names: the nearest known one, the first few, long text cut.
+messages show names: the nearest known one, the first few, long text cut, control characters visible.
 Does not own: the errors themselves. Each is defined where it is raised and subclasses the nearest builtin.
 """
 
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import difflib
 import enum
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 _SHOWN = 3
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal obeys instead of showing, that turn the direction of text, or that no stream takes."""
 
 
 class ExitCode(enum.IntEnum):
@@ -74,9 +77,26 @@ def nearest(word: str, options: Iterable[str]) -> list[str]:
     return [option for *_, option in sorted(found)[:3]]
 
 
+def printable(text: str) -> str:
+    r"""Returns text that only prints: control characters become escapes such as `\x1b`; line ends and tabs stay.
+
+    Example:
+      >>> from official_trainer.errors import printable
+      >>> print(printable("\x1b[31mred"))
+      \x1b[31mred
+    """
+    return _HIDDEN.sub(lambda found: escaped(found[0]), text)
+
+
+def escaped(char: str) -> str:
+    """Returns a character as Python and YAML write it between double quotes."""
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def shorten(text: str, limit: int = 60) -> str:
-    """Returns `text` on one line, cut in the middle when it is long."""
-    text = text.replace("\n", "\\n")
+    """Returns `text` on one line, printable, cut in the middle when it is long."""
+    text = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= limit else f"{text[: limit - 12]}…{text[-10:]}"
 
 

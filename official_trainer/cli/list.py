@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
+from official_trainer.errors import printable
 
 if TYPE_CHECKING:
     from official_trainer.garden.index import Entry
@@ -62,17 +63,17 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     rows = [(e.name, e.summary, str(e.path.relative_to(workspace or ""))) for e in found]
     if workspace is None:
-        print(nowhere)
+        terminal.show(nowhere)
     else:
-        print("\n".join(terminal.columns(rows)) if rows else f"no experiments in {workspace / 'experiments'}")
+        terminal.show("\n".join(terminal.columns(rows)) if rows else f"no experiments in {workspace / 'experiments'}")
     for message in unlisted:
-        print(f"{terminal.paint('unlisted', 'red')}  {message}")
+        print(f"{terminal.paint('unlisted', 'red')}  {printable(message)}")
     if theirs:
         print(f"\n{terminal.paint(f'Model Garden {index.release()}', 'bold')}")
         good = [(e.name, e.summary, e.module) for e in theirs.values() if e.name not in failures]
-        print("\n".join(terminal.columns(good)))
+        terminal.show("\n".join(terminal.columns(good)))
         for name, failure in sorted(failures.items()):
-            print(f"{terminal.paint('cannot be imported', 'red')}  {name}: {failure}")
+            print(f"{terminal.paint('cannot be imported', 'red')}  {printable(f'{name}: {failure}')}")
     return 0
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
-from official_trainer.cli import flags, target
+from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     run_dir = _run_dir(arguments)
     if run_dir and not arguments.explain and not arguments.json and not flags.changes_config(arguments):
         # As the run wrote it, also if the experiment does not exist any more.
-        print(files.read_text(target.params_path(run_dir)), end="")
+        terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
         return 0
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
-    print(_text(experiment, target.resolve(experiment, arguments, run_dir=run_dir), arguments))
+    terminal.show(_text(experiment, target.resolve(experiment, arguments, run_dir=run_dir), arguments))
     return 0
 
 

@@ -181,8 +181,7 @@ def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: st
     ]
     if sys.stdout.isatty() and sys.stderr.isatty():
         print(file=sys.stderr)
-    name = terminal.paint(job.name, "bold", sys.stderr)
-    terminal.report_error(f"{name} for {engine.name}; nothing was submitted", "shown", "cyan")
+    terminal.report_error(f"{job.name} for {engine.name}; nothing was submitted", "shown", "cyan")
     for label, text in rows:
         print(f"  {terminal.paint(label.ljust(13), 'dim', sys.stderr)}  {text}", file=sys.stderr)
     for argv in rendered.submit:  # quoted as for a shell, although none runs them

@@ -1,6 +1,7 @@
 """The look of the command line's own output: aligned columns, colour on terminals, and the package's log.
 
-Owns: tables, the `error:` prefix, when colour is used; the handler of the log, for as long as a command runs.
+Owns: tables, the `error:` prefix, when colour is used; that control characters of values are shown and not obeyed; the
+handler of the log, for as long as a command runs.
 Does not own: the progress of a run (`tracking/`), the records of the log.
 """
 
@@ -12,6 +13,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal, TextIO
+
+from official_trainer.errors import printable
 
 _COLOURS = {
     "red": "31",
@@ -37,7 +40,12 @@ def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
 
 def report_error(message: str, label: str = "error", colour: Colour = "red") -> None:
     """Writes `error: message` to stderr, or with another label; a message may have several lines."""
-    print(f"{paint(f'{label}:', colour, sys.stderr)} {message}", file=sys.stderr, flush=True)
+    print(f"{paint(f'{label}:', colour, sys.stderr)} {printable(message)}", file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Writes text that holds values from elsewhere, such as names and the content of files, to stdout."""
+    print(printable(text))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -55,7 +63,7 @@ class _Handler(logging.Handler):
             if record.levelno >= logging.WARNING:
                 report_error(text, record.levelname.lower(), "yellow")
             else:
-                print(text, file=sys.stderr, flush=True)
+                print(printable(text), file=sys.stderr, flush=True)
         except OSError:
             pass  # stderr is closed; the run continues without its log
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from official_trainer.config import fields
 from official_trainer.config.declaration import OneOf
+from official_trainer.errors import escaped
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@-]*(?:://[A-Za-z0-9_./+@-]+)?")
 _WORDS = frozenset(["null", "true", "false", "yes", "no", "on", "off", "y", "n", "none", "inf", "nan", "infinity"])
@@ -65,10 +66,9 @@ def quoted(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
     if match[0] in "\n\t":
         return "\\n" if match[0] == "\n" else "\\t"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return escaped(match[0])
 
 
 def one_line(text: str) -> str:

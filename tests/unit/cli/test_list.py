@@ -66,3 +66,15 @@ def test_list_outside_of_any_workspace(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(index, "entries", dict)  # nor is there Model Garden
     assert cli.main(["list"]) == 2
     assert capsys.readouterr().err == f"error: {said}"
+
+
+def test_control_characters_of_a_description_are_shown_as_escapes(workspace, capsys):
+    """N34: the first line of a docstring, and a file that cannot be read."""
+    source = (workspace / "experiments" / "my_experiment.py").read_text()
+    (workspace / "experiments" / "my_experiment.py").write_text(source.replace("Three grape", "Three \\x1b[2Jgrape"))
+    (workspace / "experiments" / "bro\x1b[2Jken.py").write_text("@register_config_factory('x'\ndef")
+    assert cli.main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "Three \\x1b[2Jgrape" in out
+    assert "bro\\x1b[2Jken.py:1: its experiments" in out
+    assert "\x1b" not in out

@@ -73,3 +73,28 @@ def test_show_a_run_as_it_would_be(run_dir, capsys):
 def test_show_a_directory_without_a_run(name, workspace, capsys):
     assert cli.main(["show", name]) == 2
     assert capsys.readouterr().err == (f"error: {name} is not the directory of a run: there is no {name}/params.yaml\n")
+
+
+ESC = "\x1b]0;owned\x07\r"
+
+
+def test_control_characters_of_values_and_names_are_shown_as_escapes(workspace, capsys):
+    """N34: what a file or a flag holds never moves the cursor or changes the terminal."""
+    (workspace / f"{ESC}.yaml").write_text("runtime:\n  seed: 4\n")
+    asked = ["show", "my_experiment", f"--config_file={ESC}.yaml", f"runtime.tpu={ESC}"]
+    assert cli.main(asked) == 0
+    assert cli.main([*asked, "--explain=runtime.seed"]) == 0
+    assert cli.main([*asked, "--explain=runtime.tpu"]) == 0
+    assert cli.main([*asked, f"trainer.{ESC}=1", f"runtime.seed={ESC}", f"{ESC}"]) == 2
+    said = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\r"} & set(said.out + said.err)
+    assert "\\x1b]0;owned\\x07" in said.out
+    assert "\\x1b]0;owned\\x07" in said.err
+
+
+def test_control_characters_of_a_runs_params_are_shown_as_escapes(run_dir, capsys):
+    """N34: the file of a run that somebody else has made."""
+    with open(run_dir / "params.yaml", "a") as file:
+        file.write(f"# {ESC}\n")
+    assert cli.main(["show", "runs/seven"]) == 0
+    assert capsys.readouterr().out.endswith("# \\x1b]0;owned\\x07\\x0d\n")
