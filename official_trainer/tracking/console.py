@@ -1,7 +1,7 @@
 """The output of a run for the user: a progress bar on a terminal, plain lines elsewhere.
 
-Owns: the wording and the frequency of this output. Does not own: the program's log (`logging`), or when progress is
-reported. Only this module imports rich, and only on a terminal.
+Owns: the wording and the frequency of this output; that control characters are shown, not obeyed. Does not own: the
+program's log (`logging`), or when progress is reported. Only this module imports rich, and only on a terminal.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
+from official_trainer.errors import printable
 from official_trainer.tracking import Tracker
 
 _logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Console(Tracker):
     def message(self, text: str) -> None:
         """Shows a line."""
         with self._until_closed():
-            self._view.line(text)
+            self._view.line(printable(text))
 
     def rewind(self, step: int) -> None:
         """Restarts the measurement of the speed; earlier output stays."""
@@ -205,4 +206,5 @@ def format_seconds(seconds: float) -> str:
 
 
 def _metrics(values: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {format_number(value)}" for name, value in values.items())
+    shown = {printable(name).replace("\n", "\\n"): format_number(value) for name, value in values.items()}
+    return "  ".join(f"{name} {value}" for name, value in shown.items())

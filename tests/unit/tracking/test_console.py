@@ -155,3 +155,20 @@ def test_a_reader_that_is_gone_does_not_stop_a_run(clock, caplog):
     console.log("train", 2, {"loss": 1.0})
     console.close()
     assert caplog.messages == ["nothing more is shown: Broken pipe"]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True], ids=["lines", "bar"])
+def test_control_characters_of_names_and_messages_do_not_reach_the_terminal(clock, monkeypatch, is_terminal):
+    """N6: a metric of any name cannot clear the screen, or write a line that looks like one of ours."""
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal() if is_terminal else io.StringIO()
+    console = Console(stream, end_step=10, clock=clock)
+    console.log("train", 1, {"a\x1b]0;title\x07": 1.0})
+    console.log("validation", 1, {"b\x1b[2J\nerror: c\r": 0.5})
+    console.message("run \x9b31m in \x1b[31m")
+    console.close()
+    shown = stream.getvalue()
+    assert r"a\x1b]0;title\x07" in shown
+    assert r"validation @ 1: b\x1b[2J\nerror: c\x0d 0.5" in shown
+    assert r"run \x9b31m in \x1b[31m" in shown
+    assert not any(code in shown for code in ("\x1b]0", "\x1b[2J", "\x1b[31m", "\x9b", "\x07"))
