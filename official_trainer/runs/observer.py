@@ -167,8 +167,14 @@ class RunObserver(LoopObserver):
         self._has_ended = False
 
     def steps_to_return_to(self) -> Sequence[int]:
-        """Returns the steps from which the run may continue if it is interrupted, or goes back, before its end."""
-        return () if self._has_ended else (*committed_steps(self._job.model_dir), *self._saving)
+        """Returns the steps from which the run may continue if it is interrupted, or goes back, before its end.
+
+        Not all that are there: those which are kept for ever are too many, and too old.
+        """
+        if self._has_ended:
+            return ()
+        newest = committed_steps(self._job.model_dir)[-self._job.config.trainer.max_to_keep :]
+        return *newest, *self._saving
 
     def on_restore(self, state: LoopState) -> None:
         """Checks the checkpoint against this job, and adapts the trainer to a changed config.

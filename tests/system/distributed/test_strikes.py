@@ -1,5 +1,6 @@
 """Whoever is struck, however, in whatever phase: nobody hangs, and the same command again ends with the same bits."""
 
+import dataclasses
 import random
 import signal
 import time
@@ -9,20 +10,28 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.cases import cases
 from tests.support.chaos.compare import differences
+from tests.support.chaos.runs import INTERVALS, Variant
 from tests.support.chaos.summary import Tally
 from tests.support.distributed.coordinated import LONG, WORKSPACE, Run
-from tests.support.distributed.workers import argv_of, cluster, phase_of
+from tests.support.distributed.workers import TWO_WORKERS, argv_of, cluster, phase_of
 from tests.support.launch.local_jobs import LAUNCHER, STARTER, LocalJob
 
 VICTIMS = {"chief": [0], "worker": [1], "all": [0, 1], "nobody": []}
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 PHASES = ("build", "train", "evaluate", "save")
-CASES = [(victim, number, phase) for phase in PHASES for number in SIGNALS for victim in ("chief", "worker", "all")]
+CASES = [
+    (victim, number, phase, several)
+    for phase in PHASES
+    for number in SIGNALS
+    for victim in ("chief", "worker", "all")
+    for several in INTERVALS
+    if several == "saves" or number == signal.SIGKILL
+]
 
 
-def strike(workspace, model_dir, victim, number, phase, chance):
+def strike(workspace, model_dir, victim, number, phase, chance, **options):
     """Starts two workers and strikes in the phase; returns exit codes, what was said, and whether it struck in time."""
-    with cluster(workspace, model_dir) as started:
+    with cluster(workspace, model_dir, **options) as started:
         started.start_all()
         started.wait_for(lambda: phase_of(model_dir) == phase or not started.is_alive("worker", 0))
         time.sleep(chance.uniform(0.0, 0.3))
@@ -41,8 +50,12 @@ def strike(workspace, model_dir, victim, number, phase, chance):
         return started.wait_all(), started.outputs()
 
 
-@pytest.mark.parametrize(("victim", "number", "phase"), cases(CASES, ("worker", signal.SIGKILL, "evaluate")), ids=str)
-def test_strikes(workspace, unbroken, tmp_path, tallied, request, victim, number, phase):
+@pytest.mark.parametrize(
+    ("victim", "number", "phase", "several"),
+    cases(CASES, ("worker", signal.SIGKILL, "evaluate", "evaluations")),
+    ids=str,
+)
+def test_strikes(workspace, tmp_path, tallied, request, victim, number, phase, several):
     """N1, T16: exit codes say to start again, the newest checkpoint is never lost, and the run ends as if unbroken."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
     model_dir, tally, start = tmp_path / "run", Tally(trials=1), time.monotonic()
@@ -50,15 +63,17 @@ def test_strikes(workspace, unbroken, tmp_path, tallied, request, victim, number
     if phase == "build":
         # Nothing handles SIGTERM until TensorFlow is there; and it waits for those that are gone until it is killed.
         allowed |= {-signal.SIGTERM, -signal.SIGKILL}
-    codes, said = strike(workspace, model_dir, victim, number, phase, chance)
+    variant = dataclasses.replace(TWO_WORKERS, several=several)
+    codes, said = strike(workspace, model_dir, victim, number, phase, chance, variant=variant)
     assert set(codes.values()) <= allowed, (codes, said)
     tally.kills, tally.phases[phase] = 1, 1
     before = max(committed_steps(str(model_dir)), default=0)
-    codes, said = strike(workspace, model_dir, "nobody", number, "done", chance)
+    codes, said = strike(workspace, model_dir, "nobody", number, "done", chance, variant=variant)
     assert set(codes.values()) == {0}, (codes, said)
     if before:
         assert f"continuing from step {before}" in said or before == 48, said
-    assert differences(model_dir, unbroken) == {}
+    unbroken = workspace.unbroken(Variant("mirrored2", several=several))  # which two workers equal, bit by bit
+    assert differences(model_dir, unbroken.model_dir) == {}
     tally.seconds = time.monotonic() - start
     tallied(tally)
 
