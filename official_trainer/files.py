@@ -63,6 +63,12 @@ class PathKindError(UserError, OSError):
     exit_code = ExitCode.CONFIG
 
 
+class UnreadableFileError(UserError, ValueError):
+    """A file whose content is not what this program writes there."""
+
+    exit_code = ExitCode.CONFIG
+
+
 def as_storage_error(error: BaseException, place: str = "") -> StorageError | None:
     """Returns an error for the user if `error` is a fault of the storage, else None.
 
@@ -190,6 +196,21 @@ def parse_json(text: str | bytes) -> Any:
     raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
 
 
+def read_json(path: str) -> dict[str, Any]:
+    """Returns the object that a JSON file holds; fails as `read_bytes` does.
+
+    Raises:
+      UnreadableFileError: it holds something else.
+    """
+    try:
+        value = parse_json(read_bytes(path))
+        if not isinstance(value, dict):
+            raise ValueError("it holds no JSON object")
+        return value
+    except ValueError as error:
+        raise UnreadableFileError(f"{path} cannot be read ({error}). Put a good copy back, or remove it.") from error
+
+
 def _inside(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return outer.values() if isinstance(outer, dict) else outer
 
@@ -290,6 +311,11 @@ def exists(path: str) -> bool:
 def is_dir(path: str) -> bool:
     """Whether `path` is a directory."""
     return tf.io.gfile.isdir(path) if is_url(path) else os.path.isdir(path)
+
+
+def is_file(path: str) -> bool:
+    """Whether `path` is a regular file, or a link to one."""
+    return exists(path) and not is_dir(path) if is_url(path) else os.path.isfile(path)
 
 
 def list_dir(path: str) -> list[str]:

@@ -116,7 +116,7 @@ def parse(text: str, name: str, newest_version: int) -> dict[str, Any]:
       UnreadableManifestError: it holds a checksum of itself, and was altered.
       KeyError, TypeError, ValueError: it is cut off, or altered.
     """
-    values = dict(json.loads(text))
+    values = dict(files.parse_json(text))
     checksum = values.pop("sha256", None)
     if checksum is not None and checksum != _checksum(values):
         raise UnreadableManifestError(f"{name} does not match its own checksum")
@@ -140,6 +140,8 @@ def read(directory: str, step: int) -> Manifest:
         found = Manifest(**values)
         if found.step != step or not found.files:
             raise UnreadableManifestError(f"{name(step)} is the manifest of step {found.step}, or names no files")
+        if not (isinstance(found.metadata, dict) and isinstance(found.extra, dict)):
+            raise TypeError("metadata, extra")
         for expected in found.files.values():
             if not isinstance(expected["size_bytes"], int) or not isinstance(expected.get("sha256", ""), str):
                 raise TypeError("files")
@@ -196,6 +198,8 @@ def size_problem(directory: str, name: str, size_bytes: int) -> str | None:
     path = files.join(directory, name)
     if not files.exists(path):
         return f"{name} is missing"
+    if not files.is_file(path):
+        return f"{name} is not a file"
     found = files.size_bytes(path)
     return None if found == size_bytes else f"{name} has {found} bytes, not {size_bytes}"
 

@@ -140,7 +140,7 @@ class CheckpointStore(CheckpointDirectory):
         snapshot = Snapshot(self.checkpoint)
         if not only_if():
             return
-        write = functools.partial(self._write, step, snapshot, extra or {})
+        write = functools.partial(self._write, step, snapshot, self._metadata, extra or {})
         if self._writer is None:
             write()
         else:
@@ -178,7 +178,7 @@ class CheckpointStore(CheckpointDirectory):
                 self._writer.close()
                 atexit.unregister(self._writer.wait)
 
-    def _write(self, step: int, snapshot: Snapshot, extra: Mapping[str, Any]) -> None:
+    def _write(self, step: int, snapshot: Snapshot, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
         saving = files.join(self.path, manifest.saving_mark(step))
         with _faults_explained(self, step):
             if not self._has_directory:  # once: one that is gone later was moved, and is not created again
@@ -187,7 +187,7 @@ class CheckpointStore(CheckpointDirectory):
             files.write_text_atomically(saving, "", durable=False)
             self.remove_files(step, keep=(".saving",))
             snapshot.write(self.prefix(step))
-            self.commit(step, metadata=self._metadata, extra=extra)
+            self.commit(step, metadata=metadata, extra=extra)
             self._committed.append(step)
             files.remove(saving)
             _logger.info("saved checkpoint %s", self.prefix(step))
@@ -244,6 +244,8 @@ def _faults_explained(directory: CheckpointDirectory, step: int) -> Iterator[Non
             saved = manifest.name(step) in names
             if not saved and manifest.saving_mark(step) in names:  # the mark means that what is there is ours
                 directory.remove_files(step)  # on a full disk they would make the next start fail
+        if isinstance(error, files.PathKindError):
+            raise
         reason = files.reason_of(error)
         done = "was saved, but the cleaning up after it failed" if saved else "could not be saved"
         raise SaveError(f"{directory.prefix(step)} {done}: {reason}. {files.storage_fix(reason)}") from error

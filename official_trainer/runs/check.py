@@ -87,6 +87,7 @@ class _DryRun:
     def _model_dir(self) -> str:
         folder = self._job.model_dir
         prepare_model_dir(folder, self._job.experiment)
+        files.remove(self._scratch.model_dir)  # of a process that was killed; or a link
         free = "unknown space" if files.is_url(folder) else f"{shutil.disk_usage(folder).free / 1e9:.0f} GB"
         return f"{folder} is writable, {free} free"
 

@@ -282,7 +282,7 @@ def continuous_train_and_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     source = job.config.task.init_checkpoint
     results_path = job.path("continuous_train_and_eval.json")
     files.make_dirs(job.model_dir)
-    results: dict[str, Any] = json.loads(files.read_text(results_path)) if files.exists(results_path) else {}
+    results: dict[str, Any] = files.read_json(results_path) if files.exists(results_path) else {}
     timeout = job.config.trainer.continuous_eval_timeout
     for step in new_checkpoints(source, timeout, stop, is_done=lambda step: str(step) in results):
         task = job.config.task.replace(init_checkpoint=manifest.prefix(source, step))

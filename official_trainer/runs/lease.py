@@ -133,7 +133,7 @@ class LeasedSteps:
         """
         now = self._clock()
         try:
-            lease = json.loads(files.read_text(self._path))
+            lease = files.parse_json(files.read_text(self._path))
             age_seconds, done = now - lease["renewed"], frozenset(lease["done"])
             at = "waiting" if lease["reading"] is None else f"at step {lease['reading']}"
             evaluator = f"the evaluator on {lease['host']}, process {lease['pid']}, {at}"
@@ -146,7 +146,7 @@ class LeasedSteps:
             _logger.warning("%s is removed: not a lease: %r", self._path, error)
             files.remove(self._path)
             return ()
-        if abs(age_seconds) > LEASE_SECONDS:
+        if not abs(age_seconds) <= LEASE_SECONDS:  # NaN too
             message = "%s has not renewed its lease for %.0f s: checkpoints are no longer kept for it"
             _logger.warning(message, evaluator, age_seconds)
             files.remove(self._path)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.distributed import parameter_server, peers, tpu
 from official_trainer.engine.loop_parts import LoopObserver
@@ -40,6 +42,7 @@ from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.record import RunRecord
 
 _logger = logging.getLogger(__name__)
+_LAST_ROW = "last_row"  # where a manifest's metadata holds which row of metrics.jsonl was written last
 _STATUS_SECONDS = 1.0  # how often `status.json` is written while training
 
 
@@ -60,6 +63,7 @@ class TrainingProcess:
         self._job, self._lock = job, lock
         self._trainer: Trainer | None = None
         self._has_started = False
+        self._time_before: Mapping[str, Any] | None = None
         self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
         self.record = RunRecord(job.model_dir, job.launch)
         self.account = account
@@ -74,6 +78,7 @@ class TrainingProcess:
     def recorded(self, stop: StopRequest) -> Iterator[None]:
         """Records how the process began and how it ended, also after an error."""
         self.record.start()
+        self._time_before = self.record.time_before
         try:
             with self.watchdog, self.account:
                 yield
@@ -129,7 +134,13 @@ class TrainingProcess:
         counts = {kind: 0 if traces is None else traces.count(kind) for kind in kinds}
         seconds = 0.0 if traces is None else sum(map(traces.seconds, kinds))
         attempt = self.account.report() | {"traces": counts, "trace_seconds": round(seconds, 4)}
-        self.record.note(gin=self.gin.save(), time=time_account.over_attempts(self.record.time_before, attempt))
+        try:
+            total = time_account.over_attempts(self._time_before, attempt)
+        except (LookupError, TypeError, AttributeError):
+            _logger.warning("%s: the time of earlier processes cannot be read, so it is left out", RUN_FILE)
+            self._time_before = None
+            total = time_account.over_attempts(None, attempt)
+        self.record.note(gin=self.gin.save(), time=total)
 
     def finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
         """Records the end; from any thread."""
@@ -148,15 +159,18 @@ class TrainingProcess:
 class RunObserver(LoopObserver):
     """Writes the events of a loop to the run directory, the console and the trackers."""
 
-    def __init__(self, job: Job, trainer: Trainer, process: TrainingProcess) -> None:
+    def __init__(
+        self, job: Job, trainer: Trainer, process: TrainingProcess, remember: Callable[[Mapping[str, Any]], object]
+    ) -> None:
         """Takes the parts.
 
         Args:
           job: the run.
           trainer: that the loop runs.
           process: its record, its trackers, and the lock on its directory.
+          remember: takes facts for the manifests of checkpoints.
         """
-        self._job, self._trainer = job, trainer
+        self._job, self._trainer, self._remember = job, trainer, remember
         self._process, self._record = process, process.record
         self._trackers, self._console = process.trackers, process.trackers.console
         self._next_status_seconds = 0.0
@@ -197,12 +211,34 @@ class RunObserver(LoopObserver):
             allows = job.allow_config_change
             if notice := data_layout.check(job.model_dir, step, pipelines, allow_change=allows):
                 self._console.message(notice)
+        self._check_rows(step)
         self._changes = job.check_changes(step)
         changes = {change.path: change for change in self._changes}
         if any(path.startswith("trainer.optimizer_config.") for path in changes):
             trainer.checkpoint_state.use_configured_optimizer()
         if size := changes.get("task.train_data.global_batch_size"):
             trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
+
+    def _check_rows(self, step: int) -> None:
+        """Warns if `metrics.jsonl` is not the file that was there when the checkpoint was saved."""
+        last, rows = manifest.read(self._job.model_dir, step).metadata.get(_LAST_ROW), self._trackers.rows
+        if last is not None and not rows.holds(last):
+            _logger.warning(
+                "%s does not hold the row of %s at step %s, which this run wrote before its checkpoint of step %d: the "
+                "file was emptied, cut, or replaced by that of another run. The run goes on, and adds its rows to it.",
+                *(rows.path, last["split"], last["step"], step),
+            )
+
+    def _check_best(self, best: BestCheckpoint) -> None:
+        """Warns if the best checkpoint that the record names is gone, and corrects the record."""
+        named = self._record.best
+        if named is not None and best.step is None and named["metric"] == best.metric:
+            _logger.warning(
+                "%s names a best checkpoint (%s %s at step %d), but %s holds none: it was deleted or damaged. The best "
+                "of the evaluations from here on is kept there.",
+                *(self._job.path(RUN_FILE), named["metric"], named["value"], named["step"], best.directory),
+            )
+            self._record.note(best=None)
 
     def on_start(self, state: LoopState) -> None:
         """Records what trains from where; from here on the run directory is that of this config."""
@@ -212,6 +248,7 @@ class RunObserver(LoopObserver):
         self._process.gin.replace()
         if (best := best_of(self._trainer)) is not None:
             best.tidy()
+            self._check_best(best)
         self._trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
         devices = [device.name for device in tf.config.list_logical_devices()]
         if self._trainer.context.workers is not None:
@@ -244,6 +281,7 @@ class RunObserver(LoopObserver):
     def before_save(self, step: int) -> None:
         self._saving = (step,)
         self._trackers.all.flush()
+        self._remember({_LAST_ROW: self._trackers.rows.last()})
 
     def on_save(self, step: int) -> None:
         self._process.save_time()  # the record of a process that is killed covers the time up to here

@@ -82,9 +82,9 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
         actions_seconds=lambda: schedule.spent_seconds,
         trackers_seconds=lambda: trackers.all.spent_seconds,
     )
-    observer = RunObserver(job, trainer, process)
+    store = store_of(job, trainer, schedule)
+    observer = RunObserver(job, trainer, process, store.describe)
     with closing(trackers.all) as outcome:
-        store = store_of(job, trainer, schedule)
         layout = data_layout.LayoutReport(
             remember=store.describe,
             record=lambda layout: process.record.note(input=layout),

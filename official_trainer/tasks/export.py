@@ -89,7 +89,11 @@ def holds(directory: str, model: Any, *, step: int) -> bool:
 
 def _record(directory: str) -> dict[str, Any]:
     path = files.join(directory, "export.json")
-    return json.loads(files.read_text(path)) if files.exists(path) else {}
+    try:
+        return files.read_json(path) if files.exists(path) else {}
+    except (files.UnreadableFileError, files.PathKindError) as error:
+        _logger.warning("%s is replaced, because it is unknown what it holds: %s", directory, error)
+        return {}
 
 
 def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -> None:

@@ -76,10 +76,16 @@ class Place:
 
         Where there is no such file, it is written with a new name before the service gets that name, so that a restart
         finds the run of a process that was killed in between.
+
+        Raises:
+          UnreadableFileError: the file was not written here.
         """
         path = files.join(self.directory, file)
         if files.exists(path):
-            return json.loads(files.read_text(path))
+            found = files.read_json(path)
+            if isinstance(found.get("run"), str):
+                return found
+            raise files.UnreadableFileError(f"{path} names no run. Put a good copy back, or remove it.")
         new = {"run": uuid.uuid4().hex}
         files.make_dirs(self.directory)
         self.write_identity(file, new)

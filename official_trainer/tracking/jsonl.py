@@ -38,6 +38,7 @@ class JsonlTracker(Tracker):
         self._clock = clock
         self._file: IO[str] | None = None
         self._known: set[tuple[int, str]] | None = None  # (step, split) of each row; None until the file is read
+        self._last: dict[str, Any] | None = None
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Appends a row; it replaces one of the same step and split.
@@ -57,10 +58,21 @@ class JsonlTracker(Tracker):
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
         self._rows_known().add((step, split))
+        self._last = row
 
     def has_row(self, step: int, split: str) -> bool:
         """Whether `split` was logged at `step`."""
         return (step, split) in self._rows_known()
+
+    def last(self) -> dict[str, Any] | None:
+        """Returns step, split and time of the last row, by which it is known again; None if there is none."""
+        self._rows_known()
+        return None if self._last is None else {name: self._last[name] for name in _RESERVED if name in self._last}
+
+    def holds(self, last: Mapping[str, Any]) -> bool:
+        """Whether the file holds the row that `last` has returned."""
+        rows = read_rows(self.path) if files.exists(self.path) else []
+        return any(last.items() <= row.items() for row in rows)
 
     def row(self, step: int, split: str) -> dict[str, float] | None:
         """Returns the numbers of `split` at `step`, or None if it was not logged."""
@@ -93,6 +105,7 @@ class JsonlTracker(Tracker):
         text = _read(self.path)
         rows = [(line, row) for line, row in _parse(self.path, text) if is_kept(row)]
         self._known = {(row["step"], row["split"]) for _, row in rows}
+        self._last = rows[-1][1] if rows else None
         kept = "".join(f"{line}\n" for line, _ in rows)
         if kept != text:
             files.write_text_atomically(self.path, kept)
@@ -119,13 +132,20 @@ def _read(path: str) -> str:
 def _parse(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            row = json.loads(line)
+            row = files.parse_json(line)
             if not isinstance(row["step"], int) or not isinstance(row["split"], str):
                 raise TypeError("step, split")
+            if not all(map(is_encoded, numbers_of(row).values())):
+                raise TypeError("metrics")
         except (ValueError, KeyError, TypeError):
             _logger.warning("%s:%d: not a whole row, left out: %.60s", path, number, line)
             continue
         yield line, row
+
+
+def is_encoded(value: object) -> bool:
+    """Whether a value of JSON is a number, or what `encode` makes of one."""
+    return isinstance(value, int | float) or value in _NOT_FINITE
 
 
 def encode(value: float) -> float | str:

@@ -23,13 +23,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, first_few
+from official_trainer.errors import ExitCode, UserError, first_few, shorten
 from official_trainer.files import RUN_FILE, STATUS_FILE
-from official_trainer.tracking.jsonl import encode
+from official_trainer.tracking.jsonl import encode, is_encoded
 
 _DISTRIBUTIONS = {"tensorflow": "tensorflow", "keras": "tf-keras", "official_trainer": "official-trainer"}
 _STATUS_OF_EXIT: Mapping[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
 _GIT_TIMEOUT_SECONDS = 5
+
+
+_KINDS: Mapping[str, Any] = {
+    **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
+    **{"last_checkpoint_step": int | None, "time": dict | None},
+    "best": {"metric": str, "value": float, "step": int},
+}
+"""What the fields hold that a restart, or another process, reads; `float` is a number as `encode` returns it."""
 
 
 class ModelDirError(UserError, ValueError):
@@ -81,7 +89,7 @@ def read_run(model_dir: str) -> dict[str, Any] | None:
     """
     path = files.join(model_dir, RUN_FILE)
     try:
-        run = json.loads(files.read_text(path))
+        run = files.parse_json(files.read_bytes(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
@@ -90,7 +98,18 @@ def read_run(model_dir: str) -> dict[str, Any] | None:
         ) from error
     if not isinstance(run, dict) or "run_id" not in run:
         raise ModelDirError(f"{path} was not written by this program. Name another --model_dir.")
+    if changed := [name for name, kinds in _KINDS.items() if name in run and not _is_of(run[name], kinds)]:
+        what = ", ".join(f"{name} is {shorten(repr(run[name]))}" for name in changed)
+        raise ModelDirError(f"{path} was changed: {what}. Put a good copy back, or name another --model_dir.")
     return run
+
+
+def _is_of(value: Any, kinds: Any) -> bool:
+    """Whether a value has one of the types, or all fields of an object have theirs."""
+    if isinstance(kinds, dict):
+        fields = value.items() if isinstance(value, dict) else ()
+        return value is None or {name for name, each in fields if _is_of(each, kinds.get(name, object))} >= kinds.keys()
+    return is_encoded(value) if kinds is float else isinstance(value, kinds)
 
 
 class RunRecord:

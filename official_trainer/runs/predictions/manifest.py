@@ -20,13 +20,18 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.errors import ExitCode, UserError, first_few
+from official_trainer.errors import ExitCode, UserError, first_few, shorten
 
 MANIFEST = "predictions.json"
 
 _FORMAT_VERSION = 1
 _OF_SHARE = re.compile(r"\.predictions-(\d+)\.json")
 _SHARD = re.compile(rf"predictions-(\d{{5,}})\.(?:tfrecord|jsonl|npy|npz)(?:{files.TEMPORARY})?")
+
+_KINDS: Mapping[str, Any] = {
+    **{"format": str, "shard_size": int | None, "source": dict, "outputs": dict, "shards": list, "done": bool}
+}
+_KINDS_OF_SHARD: Mapping[str, Any] = {"name": str, "rows": int, "size_bytes": int}
 
 Manifest = dict[str, Any]
 """The content of a file: about all predictions, or, with `batch_size` and `end`, about those of one process.
@@ -144,7 +149,13 @@ def read(directory: str) -> dict[str, Manifest]:
 def _read(path: str) -> Manifest:
     try:
         found = manifest.parse(files.read_text(path), MANIFEST, _FORMAT_VERSION)
-        return {**found, **{name: found[name] for name in ("format", "shard_size", "source", "shards", "done")}}
+        for name, kinds in _KINDS.items():
+            if not isinstance(found[name], kinds):
+                raise TypeError(f"{name} is {shorten(repr(found[name]))}")
+        for shard in found["shards"]:
+            if not all(isinstance(shard[name], kinds) for name, kinds in _KINDS_OF_SHARD.items()):
+                raise TypeError(f"a shard is {shorten(repr(shard))}")
+        return found
     except (ValueError, TypeError, KeyError) as error:
         raise PredictionsError(
             f"{path} cannot be read ({error}); name another --output to predict from the start"

@@ -260,6 +260,8 @@ def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
     try:
         found = parse(files.read_text(place) if text is None else text)
     except (OSError, ValueError, yaml.YAMLError) as error:
+        if isinstance(error, files.PathKindError):
+            raise
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise _unreadable(place, f"cannot be read ({reason})") from error
     if not isinstance(found, dict):
@@ -269,7 +271,10 @@ def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
 
 def parse(text: str) -> Any:
     """Returns a config that was written down as plain data."""
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def notice(changes: Sequence[Change], step: int) -> str:

@@ -1,6 +1,7 @@
 """Whole runs in one process: what each mode does, what a run leaves behind, and that a broken run loses nothing."""
 
 import json
+import re
 import shutil
 import time
 
@@ -583,3 +584,50 @@ def test_a_run_whose_directory_is_moved_ends_and_continues_at_the_new_place(fini
     assert do(str(new)) == finished[1]
     assert rows(new) == rows(finished[0])
     assert_same_checkpoint(str(new), finished[0], 80)
+
+
+def _empty(run, other):
+    (run / "metrics.jsonl").write_text("")
+
+
+def _foreign(run, other):
+    rows = [json.dumps({**row, "time": 5.0}) + "\n" for row in read_rows(f"{other}/metrics.jsonl")]
+    (run / "metrics.jsonl").write_text("".join(rows))
+
+
+def _cut(run, other):
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:2]))
+
+
+@pytest.mark.parametrize("change", [None, _empty, _foreign, _cut, lambda run, _: (run / "metrics.jsonl").unlink()])
+def test_rows_that_are_not_those_of_the_run_are_said_at_its_next_start(finished, tmp_path, caplog, change):
+    """N6, N15: once for a checkpoint; an untouched file is no reason for a warning."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished[0], run_dir)
+    if change is not None:
+        change(run_dir, finished[0])
+    warning = (
+        rf"{run_dir}/metrics\.jsonl does not hold the row of time at step 80, which this run wrote before its "
+        r"checkpoint of step 80: the file was emptied, cut, or replaced by that of another run\. The run goes on"
+    )
+    do(str(run_dir), "trainer.train_steps=100")
+    assert len(re.findall(warning, caplog.text)) == (change is not None)
+    caplog.clear()
+    do(str(run_dir), "trainer.train_steps=100")
+    assert "does not hold the row" not in caplog.text
+
+
+def test_a_best_checkpoint_that_is_gone_is_said_at_the_next_start(finished, tmp_path, caplog):
+    """N6, T19: once, and the record names it no longer."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished[0], run_dir)
+    shutil.rmtree(run_dir / "best")
+    for times in (1, 0):
+        caplog.clear()
+        do(str(run_dir))
+        named = rf"{run_dir}/run\.json names a best checkpoint \(accuracy \S+ at step \d+\), but "
+        assert len(re.findall(rf"{named}{run_dir}/best holds none", caplog.text)) == times
+        assert record(run_dir)["best"] is None
+    do(str(run_dir), "trainer.train_steps=120")
+    assert record(run_dir)["best"]["step"] == 120

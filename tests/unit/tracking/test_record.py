@@ -238,6 +238,13 @@ def test_a_run_of_another_experiment_is_refused(model_dir):
         ('{"run_id": ', r"run\.json cannot be read \(.*\)\. Put a good copy back"),
         ("[1]", r"run\.json was not written by this program"),
         ('{"name": "another tool"}', r"run\.json was not written by this program"),
+        ("", r"run\.json cannot be read \(.*\)\. Put a good copy back"),
+        ("[" * 100_000, r"run\.json cannot be read \(it is nested too deeply\)\. Put"),
+        ('{"run_id": "a", "x": ' + '{"x": ' * 200 + "0" + "}" * 201, r"nested more than 100 levels deep"),
+        ('{"run_id": 5}', r"run\.json was changed: run_id is 5\. Put a good copy back, or name another --model_dir"),
+        ('{"run_id": "a", "steps": [], "restarts": "2"}', r"changed: restarts is '2', steps is \[\]\. Put"),
+        ('{"run_id": "a", "best": {"metric": "loss", "value": "x", "step": 1}}', r"changed: best is \{'metric'"),
+        ('{"run_id": "a", "best": {"metric": "loss", "value": 1}}', r"changed: best is \{'metric'"),
     ],
 )
 def test_a_record_that_is_not_ours_is_refused(model_dir, content, message):
