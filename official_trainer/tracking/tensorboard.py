@@ -1,7 +1,7 @@
 """TensorBoard event files: `train/`, `validation/`, and sub-folders for nested names.
 
-Owns: the folder and tag of a metric, the summary of each kind of media, and that points after the step of a rewind
-disappear, from the files and from a TensorBoard that shows them.
+Owns: the folder and tag of a metric, the summary of each kind of media, that points after the step of a rewind
+disappear, from the files and from a TensorBoard that shows them, and that a full disk costs points and not the run.
 Does not own: summaries that a task writes itself with `tf.summary`; those in the run's folders are rewound too.
 
 Nested names become sub-folders, as in orbit: `dev/accuracy` of the split `validation` is the tag `accuracy` in
@@ -11,7 +11,9 @@ are in `hparams/`: the HParams tab lists a run with the metrics in the folder of
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import os
 import socket
 import struct
@@ -20,8 +22,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.lazy import load, tf
+from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker
+
+_logger = logging.getLogger(__name__)
 
 _HPARAMS = "hparams"
 """Folder of the config and the final metrics. TensorBoard, started on the run directory, would not find metrics in the
@@ -47,7 +51,8 @@ class TensorBoardTracker(Tracker):
         self._files = _EventFiles(str(directory))
         self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
         self._owns_run = owns_run
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, _EventWriter] = {}
+        self._has_warned = False
         self._known: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
         self._rewound_to: int | None = None
 
@@ -113,8 +118,9 @@ class TensorBoardTracker(Tracker):
             self._writer(path).flush()
 
     def flush(self) -> None:
-        for writer in self._writers.values():
-            writer.flush()
+        with self._storage_faults_said():
+            for writer in self._writers.values():
+                writer.flush()
 
     def end(self, outcome: Outcome) -> None:
         """Adds the final metrics to the HParams tab, as `final/NAME`, and that the run has ended."""
@@ -126,25 +132,47 @@ class TensorBoardTracker(Tracker):
         self._add(outcome.step, [(_HPARAMS, summary) for summary in (*final, _session_end())])
 
     def close(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+        with self._storage_faults_said():
+            for writer in self._writers.values():
+                writer.close()
+            self._writers.clear()
 
     def _add(self, step: int, new: Sequence[tuple[str, Any]]) -> None:
         """Writes those points that are new; each is a folder and a summary of one value."""
         events = load("tensorboard.compat.proto.event_pb2")
         written = set()
-        for path, summary in new:
-            if (path, summary.value[0].tag, step) not in self._known:
-                self._writer(path).add_event(events.Event(wall_time=time.time(), step=step, summary=summary))
-                written.add(path)
-        for path in written:
-            self._writers[path].flush()
+        with self._storage_faults_said():
+            for path, summary in new:
+                if (path, summary.value[0].tag, step) not in self._known:
+                    self._writer(path).add_event(events.Event(wall_time=time.time(), step=step, summary=summary))
+                    written.add(path)
+            for path in written:
+                self._writers[path].flush()
 
-    def _writer(self, path: str) -> Any:
+    def _writer(self, path: str) -> _EventWriter:
         if path not in self._writers:
             self._writers[path] = _EventWriter(self._files.path(path))
         return self._writers[path]
+
+    @contextlib.contextmanager
+    def _storage_faults_said(self) -> Iterator[None]:
+        """Leaves points out if the storage fails, says so once, and begins new files for the next points."""
+        try:
+            yield
+        except Exception as error:
+            if files.as_storage_error(error) is None:
+                raise
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "points for TensorBoard cannot be written: %s: %s. They are left out until there is space again; "
+                    "the run continues, and metrics.jsonl has the numbers.",
+                    *(getattr(error, "filename", None) or self._files.path(""), files.reason_of(error)),
+                )
+            for writer in self._writers.values():
+                with contextlib.suppress(Exception):
+                    writer.close()
+            self._writers.clear()
 
     def _holds(self, path: str, step: int, summary: Any) -> bool:
         if self._rewound_to is not None and step > self._rewound_to:
@@ -162,30 +190,44 @@ class TensorBoardTracker(Tracker):
                 self._known.update((path, value.tag, step) for value in event.summary.value)
 
 
+_numbers = itertools.count()
+
+
 class _EventWriter:
-    """Writes a new event file; errors are the caller's.
-
-    TensorBoard's own has a thread, which ends with a traceback on the terminal where the disk is full.
-    """
-
-    _numbers = itertools.count()  # of the files of this process, for different names within a second
+    """Appends events to a new file of a folder; in the thread of its caller, unlike TensorBoard's own writer."""
 
     def __init__(self, folder: str) -> None:
         files.make_dirs(folder)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(self._numbers)}"
-        self._records = tf.io.TFRecordWriter(files.join(folder, name))
-        events = load("tensorboard.compat.proto.event_pb2")
-        self.add_event(events.Event(wall_time=time.time(), file_version="brain.Event:2"))
-        self.flush()
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        self._path = files.join(folder, name)
+        self._file = files.open_file(self._path, "wb")
+        self._records = load("tensorboard.summary.writer.record_writer").RecordWriter(self._file)
+        event = load("tensorboard.compat.proto.event_pb2").Event(wall_time=time.time(), file_version="brain.Event:2")
+        self.add_event(event)
 
     def add_event(self, event: Any) -> None:
-        self._records.write(event.SerializeToString())
+        """Adds an event, which `flush` brings to the file."""
+        with self._named():
+            self._records.write(event.SerializeToString())
 
     def flush(self) -> None:
-        self._records.flush()
+        """Brings all events to the file."""
+        with self._named():
+            self._file.flush()
 
     def close(self) -> None:
-        self._records.close()
+        """Brings all events to the file, and closes it."""
+        with self._named():
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Adds the path to errors of the system, which do not name the file."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or self._path
+            raise
 
 
 class _EventFiles:

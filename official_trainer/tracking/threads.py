@@ -196,7 +196,8 @@ class ThreadedTracker(Tracker):
                 self._failure = what, error
                 if not self._must_work:
                     message = "tracker %s failed in %s; the run continues and counts further lost calls: %s"
-                    _logger.warning(message, self._name, what, _first_line(error), exc_info=error)
+                    trace = None if files.as_storage_error(error) else error  # a full disk needs no stack
+                    _logger.warning(message, self._name, what, _first_line(error), exc_info=trace)
             return False
         return True
 

@@ -22,6 +22,7 @@ for name in (
     "sklearn.model_selection",
     "tensorboard.plugins.scalar.summary_v2",
     "tensorboard.plugins.text.summary_v2",
+    "tensorboard.summary.writer.record_writer",
     "tf_keras",
     "official_trainer.cli",
     "official_trainer.runs.run",

@@ -1,4 +1,7 @@
+import errno
+import io
 import os
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from tensorboard.backend.event_processing import (
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
+from official_trainer import files
 from official_trainer.tracking import Histogram, Image, Outcome, Text
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 
@@ -349,3 +353,57 @@ def test_a_process_beside_the_run_does_not_speak_for_it(tmp_path):
     tracker.end(Outcome(step=1, metrics={"loss": 1.0}))
     tracker.close()
     assert os.listdir(tmp_path) == []
+
+
+class FullDisk(io.RawIOBase):
+    """A file whose disk is full while `is_full` of the class is set."""
+
+    is_full = False
+
+    def __init__(self, raw):
+        self._raw = raw
+
+    def writable(self):
+        return True
+
+    def write(self, content):
+        if FullDisk.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._raw.write(content)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    opened = files.open_file
+
+    def open_file(path, mode):
+        file = opened(path, mode)
+        return io.BufferedWriter(FullDisk(file.detach())) if mode == "wb" and ".tfevents." in path else file
+
+    monkeypatch.setattr(files, "open_file", open_file)
+    monkeypatch.setattr(FullDisk, "is_full", False)
+    return FullDisk
+
+
+def test_a_full_disk_costs_points_and_says_so_once(tmp_path, full_disk, caplog, recwarn):
+    """N6: one line that says what is not written, no traceback of a thread; with space, points are written again."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.rewind(0)
+    tracker.log("train", 10, {"loss": 1.0})
+    full_disk.is_full = True
+    tracker.log("train", 20, {"loss": 2.0})
+    tracker.log("validation", 20, {"loss": 3.0})
+    tracker.flush()
+    full_disk.is_full = False
+    tracker.log("train", 30, {"loss": 4.0})
+    tracker.end(Outcome(step=30, metrics={"loss": 4.0}))
+    tracker.close()
+    assert points(tmp_path / "train", "loss") == [(10, 1.0), (30, 4.0)]
+    (message,) = caplog.messages
+    assert re.fullmatch(
+        rf"points for TensorBoard cannot be written: {tmp_path}/train/events\S+: No space left on device\. They are "
+        r"left out until there is space again; the run continues, and metrics\.jsonl has the numbers\.",
+        message,
+    )
+    assert "Traceback" not in caplog.text
+    assert not [warning for warning in recwarn if "thread" in str(warning.message)]

@@ -1,0 +1,171 @@
+"""Commands on a run directory in which one file or folder is damaged, and what is true of each of them."""
+
+import contextlib
+import functools
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+from tests import ROOT
+from tests.support.checkpoint_damage import FILE_HARMS, FOLDER_HARMS
+from tests.support.forked import Child, run_command
+
+CONFIG = ["--experiment=digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml"]
+SETS = [
+    "trainer.best_checkpoint_eval_metric=accuracy",
+    "trainer.max_to_keep=10",
+    "trainer.continuous_eval_timeout=0",
+    "trainer.export.best=true",
+    "trainer.trackers=[{type: csv}]",
+    "trainer.actions=[{type: command, name: said, argv: [echo, said], events: [end]}]",
+    "runtime.enable_op_determinism=true",
+]
+
+
+def _with_config(verb, *more):
+    return lambda run: [*verb.split(), f"--model_dir={run}", *CONFIG, *SETS, *more]
+
+
+VERBS = {
+    "train": _with_config("train", "trainer.train_steps=30"),
+    "continuous_eval": _with_config("train --mode=continuous_eval"),
+    "eval": lambda run: ["eval", f"--model_dir={run}"],
+    "eval_best": lambda run: ["eval", f"--model_dir={run}", "--checkpoint=best"],
+    "predict": lambda run: ["predict", f"--model_dir={run}", "--format=jsonl"],
+    "export": lambda run: ["export", f"--model_dir={run}"],
+    "check": _with_config("check"),
+    "show": lambda run: ["show", str(run)],
+    "show_changed": lambda run: ["show", str(run), "trainer.train_steps=5"],
+}
+"""The commands that read or write a run directory."""
+
+NO_RUN_DIRECTORY = {"data_service", "doctor", "init", "launch", "list"}
+"""Verbs without one; `launch` only starts `train`, and looks at the directory with the function of `train`."""
+
+CODES = {0, 2, 75}
+
+
+def make_run(folder, *sets):
+    """Makes a run directory with everything that a run, an evaluator and predictions leave, and locks of dead ones."""
+    run = folder / "run"
+    for name in ("train", "continuous_eval", "predict"):
+        argv = [word for word in VERBS[name](run) if word != "trainer.train_steps=30"]
+        done = run_command(argv if name == "predict" else [*argv, *sets], cwd=ROOT, folder=folder)
+        assert done.code == 0, done.err
+    (run / ".lock.json").write_text(json.dumps({"owner": "dead", "pid": 1, "machine": "other", "renewals": 1}))
+    lease = {"host": "other", "pid": 1, "renewed": 0.0, "reading": None, "done": [10]}
+    (run / "continuous_eval" / "lease.json").write_text(json.dumps(lease))
+    return run
+
+
+def targets(run):
+    """Returns one file, the newest, or one folder for each kind of name in a run directory, by that kind."""
+    found = {}
+    for path in sorted(run.rglob("*"), key=lambda path: (len(path.name), path.name)):
+        name = str(path.relative_to(run))
+        kind = re.sub(r"tfevents\..*", "tfevents", name)
+        found[re.sub(r"\d+", "N", kind)] = path.relative_to(run)
+    return found
+
+
+def all_cases(run):
+    """Returns every kind of file and folder with every harm."""
+    return [
+        (kind, harm)
+        for kind, path in targets(run).items()
+        for harm in (FOLDER_HARMS if (run / path).is_dir() else FILE_HARMS)
+    ]
+
+
+def harm(run, other_run, kind, how):
+    """Damages one file or folder of `run`."""
+    path = run / targets(run)[kind]
+    (FOLDER_HARMS if path.is_dir() else FILE_HARMS)[how](path, run, other_run)
+
+
+class Try(Child):
+    """A process that carries out all commands, each on a damaged copy of its own of a run directory."""
+
+    def __init__(self, run, other_run, kind, how, folder, verbs=tuple(VERBS)):
+        folder.mkdir()
+        self._results = folder / "results.json"
+        target = functools.partial(_try_all, str(run), str(other_run), kind, how, str(folder), verbs)
+        super().__init__(target, cwd=ROOT, folder=folder)
+
+    def results(self):
+        """Waits; returns verb → exit code, output, and what became of the directory."""
+        done = self.wait()
+        assert done.code == 0, done.err
+        return json.loads(self._results.read_text())
+
+
+def _try_all(run, other_run, kind, how, folder, verbs):
+    from official_trainer import cli, lock
+    from official_trainer.lazy import keras
+    from official_trainer.runs import evaluate
+
+    lock.LEASE_SECONDS, lock._POLL_SECONDS, evaluate.POLL_SECONDS = 0.02, 0.01, 0.01
+    results = {}
+    for verb in verbs:
+        copy = Path(folder) / verb / "run"
+        shutil.copytree(run, copy)
+        if how is not None:
+            harm(copy, Path(other_run), kind, how)
+        out, err = io.StringIO(), io.StringIO()
+        keras.backend.clear_session()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(VERBS[verb](copy), is_process=False)
+        results[verb] = {"code": code, "out": out.getvalue(), "err": err.getvalue(), **_left(copy)}
+        shutil.rmtree(copy.parent)
+    Path(folder, "results.json").write_text(json.dumps(results))
+
+
+def _left(run):
+    """Returns checksums of the values that are left: of checkpoints, exports and predictions."""
+    import hashlib
+
+    from tests.support.runs import bits
+
+    found = {}
+    for index in sorted(path for path in run.rglob("*.index") if path.is_file()):
+        with contextlib.suppress(Exception):  # damaged
+            values = bits(str(index.with_suffix("")))
+            found[str(index.relative_to(run))] = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
+    for path in sorted(run.glob("predictions/*.jsonl")):
+        if path.is_file():
+            found[str(path.relative_to(run))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"left": found}
+
+
+def problems(verb, result, expected, whole):
+    """Yields what must not be: a traceback, a silent failure, other values than without the damage, a lost checkpoint.
+
+    Args:
+      verb: of `VERBS`.
+      result: of this command on the damaged directory.
+      expected: of the same command on a whole directory.
+      whole: names of the checkpoints that were not damaged, and their checksums.
+    """
+    text = result["err"]
+    if result["code"] not in CODES:
+        yield f"exit code {result['code']}"
+    if "Traceback" in text:
+        yield "a traceback"
+    if result["code"] and "error: " not in text:
+        yield "a failure without a message"
+    if result["code"] == 0:
+        results = {"train": ["ckpt-30.index"], "export": ["export/saved_model/variables/variables.index"]}
+        for name in results.get(verb, ()):
+            if result["left"].get(name) != expected["left"][name]:
+                yield f"other values: {name}"
+        if verb == "predict":
+            shards = [name for name in expected["left"] if name.startswith("predictions/")]
+            if any(result["left"].get(name) != expected["left"][name] for name in shards):
+                yield "other predictions"
+        if verb.startswith("eval") and result["out"] != expected["out"]:
+            yield f"other metrics: {result['out']} instead of {expected['out']}"
+    for name, checksum in whole.items():
+        if result["left"].get(name) != checksum:
+            yield f"lost: {name}"
