@@ -10,11 +10,18 @@ import re
 import string
 from collections.abc import Mapping
 
+from official_trainer.errors import shorten
 from official_trainer.tracking.monitored import find_metric
 
 COUNTERS = ("epoch", "batch", "step")
 """Placeholders for whole numbers; every other one is for a metric of the evaluation."""
 
+_MOST_BYTES = 255
+_MOST_PLACEHOLDERS = 64
+_LARGEST_COUNT = 2**63 - 1
+_LONG_VALUES = (-3.4028234663852886e38, -2.2250738585072014e-308)
+"""Numbers of an evaluation that many digits can be needed for: the largest of 32 bits, and one of 64 bits."""
+_SHORT = "shorten the text, or write metrics as {validation_loss:.4g}, which is short for large numbers too"
 _HINT = "placeholders are {epoch}, {batch}, {step} and metrics of the evaluation, such as {validation_loss:.2f}"
 
 
@@ -36,9 +43,17 @@ class NameTemplate:
         names = [name for _, name, _ in self._parts if name is not None]
         self.metrics = tuple(dict.fromkeys(name for name in names if name not in COUNTERS))
         self.needs_place = "epoch" in names or "batch" in names
-        sample = self.format(1, (1, 1), dict.fromkeys(self.metrics, 1.0))
-        if sample in ("", ".", "..") or set(sample) & set("/\\\0"):
-            raise ValueError(f"produces names such as {sample!r}, which no folder can have")
+        sample = self._sample(1, 1.0)
+        if sample in ("", ".", "..") or set(sample) & set("/\\") or not sample.isprintable():
+            raise ValueError(f"produces names such as {shorten(repr(sample))}, which no folder can have")
+        length = max(len(self._sample(_LARGEST_COUNT, value).encode()) for value in _LONG_VALUES)
+        if length > _MOST_BYTES:
+            raise ValueError(
+                f"produces names of up to {length} bytes, and a folder's has at most {_MOST_BYTES}; {_SHORT}"
+            )
+
+    def _sample(self, count: int, value: float) -> str:
+        return self.format(count, (count, count), dict.fromkeys(self.metrics, value))
 
     def format(self, step: int, place: tuple[int, int] | None, logs: Mapping[str, float]) -> str:
         """Returns the name for an evaluation.
@@ -59,11 +74,15 @@ class NameTemplate:
 
     def matches(self, name: str) -> bool:
         """Whether this template may have produced `name`."""
-        pattern = ""
+        texts, gaps = [""], []
         for literal, field, _ in self._parts:
-            pattern += re.escape(literal)
+            texts[-1] += re.escape(literal)
             if field is not None:
-                pattern += r".*\d.*" if field in COUNTERS else ".+"
+                texts.append("")
+                gaps.append(r".*?\d.*?" if field in COUNTERS else ".+?")
+        # Each text is taken where it is found first, and not looked for again: what comes before may be anything.
+        between = "".join(f"(?>{gap}{text})" for gap, text in zip(gaps[:-1], texts[1:-1], strict=True))
+        pattern = texts[0] + between + "".join(gaps[-1:]) + "".join(texts[1:][-1:])
         return re.fullmatch(pattern, name) is not None
 
 
@@ -72,7 +91,11 @@ def _parse(text: str) -> list[tuple[str, str | None, str]]:
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
-        raise ValueError(f"{text!r} cannot be read: {error}; {_HINT}") from None
+        raise ValueError(f"{shorten(text)!r} cannot be read: {error}; {_HINT}") from None
+    if len(parts) > _MOST_PLACEHOLDERS:
+        raise ValueError(
+            f"has {len(parts)} placeholders and texts between them; at most {_MOST_PLACEHOLDERS} are allowed"
+        )
     found: list[tuple[str, str | None, str]] = []
     for literal, field, spec, conversion in parts:
         if field is None:
@@ -80,12 +103,16 @@ def _parse(text: str) -> list[tuple[str, str | None, str]]:
             continue
         written = f"{{{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
         if not field or conversion:
-            raise ValueError(f"cannot hold {written}; {_HINT}")
+            raise ValueError(f"cannot hold {shorten(written)}; {_HINT}")
         spec = spec or ""
+        sizes = [digits.lstrip("0") for digits in re.findall(r"\d+", spec)]
+        if any(len(digits) > 3 or int(digits or 0) > _MOST_BYTES for digits in sizes):
+            what = f"more than the {_MOST_BYTES} characters that the name of a folder can have"
+            raise ValueError(f"cannot hold {shorten(written)}: {what}; write a smaller number")
         try:
-            format(1 if field in COUNTERS else 1.0, spec)
-        except ValueError as error:
+            format(_LARGEST_COUNT if field in COUNTERS else 1.0, spec)
+        except (ValueError, OverflowError) as error:
             kind = "a whole number" if field in COUNTERS else "a number with a fraction"
-            raise ValueError(f"cannot hold {written}: {error}; it stands for {kind}") from None
+            raise ValueError(f"cannot hold {shorten(written)}: {error}; it stands for {kind}") from None
         found.append((literal, field, spec))
     return found

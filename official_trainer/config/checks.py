@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.config import fields, values
+from official_trainer.config import fields, limits, values
 from official_trainer.config.declaration import Config, OneOf
-from official_trainer.config.errors import Origin, Problem
-from official_trainer.config.provenance import Trail, is_inside
+from official_trainer.config.errors import Origin, Problem, source_lines
+from official_trainer.config.provenance import Trail, around, is_inside
+from official_trainer.config.text import parts
 
 
 def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Problem]:
@@ -35,15 +36,16 @@ def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bo
     """
     bad = {problem.path for problem in known}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
+    holders = {place for path in touched for place in around(path)}
     for path, section in in_force(config):
         if not isinstance(section, OneOf) or is_lenient != section.IS_LENIENT:
             continue
         type_path = fields.join(path, "type")
         for name in fields.hints(type(section)):
             branch = fields.join(path, name)
-            inside = [place for place in touched if is_inside(place, branch)]
-            if name in ("type", section.type) or not inside or type_path in bad:
+            if name in ("type", section.type) or branch not in holders or type_path in bad:
                 continue
+            inside = [place for place in touched if is_inside(place, branch)]
             chosen = f"{type_path} is '{section.type}'" if section.type else f"{type_path} is not set"
             more = len(inside) - 1
             also = f", like {more} other field{'s' if more > 1 else ''} of '{name}'" if more else ""
@@ -54,15 +56,37 @@ def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bo
             yield Problem(f"has no effect{also}: {chosen}", inside[0], fix=fix, **_spot(origin))
 
 
+def too_large(config: Config, trail: Trail) -> Iterator[Problem]:
+    """Yields a problem if what a run writes of this configuration would be too much to be read again."""
+    total = 0
+    for path, size in _sizes(config, ""):
+        total += size
+        if total > limits.MAX_SIZE:
+            what = f"with this value the configuration exceeds {limits.MAX_SIZE} values, defaults included"
+            yield Problem(what, path, fix="put large tables into files of their own", **_spot(trail.origin(path)))
+            return
+
+
+def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
+    yield path, limits.size(value)
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _sizes(item, fields.join(path, index))
+    elif fields.is_section(value) or isinstance(value, dict):
+        for key, part in parts(value):
+            yield path, limits.size(key)
+            yield from _sizes(part, fields.join(path, key))
+
+
 def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
     """Yields settings by files and flags that are allowed but have no effect, or not the declared type."""
     yield from unused(config, trail, [], is_lenient=True)
+    first = {place: path for path in reversed(trail.touched()) for place in around(path)}
     for path, section in in_force(config):
         for name, text in section.ignored():
-            place = fields.join(path, name)
-            for inside in [touched for touched in trail.touched() if is_inside(touched, place)][:1]:
-                if trail.origin(inside).by_user:
-                    yield Problem(text, place, **_spot(trail.origin(inside)))
+            inside = first.get(place := fields.join(path, name))
+            if inside is not None and trail.origin(inside).by_user:
+                yield Problem(text, place, **_spot(trail.origin(inside)))
     yield from _undeclared(config, trail)
 
 
@@ -100,7 +124,7 @@ def _cause(section: Config, path: str, place: str, text: str, trail: Trail) -> d
 
 def _spot(origin: Origin) -> dict[str, Any]:
     """Returns the origin of a problem and the length to underline: the word at that place."""
-    lines = origin.text.splitlines()
+    lines = source_lines(origin.text)
     if not 0 < origin.line <= len(lines):
         return {"origin": origin}
     rest = lines[origin.line - 1][origin.column - 1 :]

@@ -9,6 +9,7 @@ Only the file that is named is imported; none of them imports TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, Literal
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.when import When
+from official_trainer.errors import shorten
 
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = ("actions", "tracking")
@@ -54,7 +56,7 @@ class Component(Config):
     def names(cls) -> dict[str, str]:
         """Returns all types, each with the module that defines it."""
         root = cls.family()
-        packaged = _files(_PACKAGE / root.FOLDER, root.__name__)
+        packaged = _packaged(root.FOLDER, root.__name__)
         own = _files(_workspace[0] / root.FOLDER, root.__name__) if _workspace else []
         if twice := sorted({*packaged} & {*own}):
             what = f"type '{twice[0]}' exists twice, in the package and in the workspace"
@@ -75,7 +77,7 @@ class Component(Config):
         if name not in names:
             allowed = ", ".join(sorted(names))
             fix = f"or add {root.FOLDER}/{name}.py to the workspace" if name.isidentifier() else ""
-            what = f"unknown type '{name}'"
+            what = f"unknown type '{shorten(name)}'"
             raise ConfigError([Problem(what, allowed=allowed, near=best_match(name, names), fix=fix)])
         try:
             module = importlib.import_module(names[name])
@@ -182,6 +184,11 @@ class TrackerConfig(Component):
     """The arguments of `pip install` that install them."""
 
     on_error: Literal["warn", "fail"] = "warn"
+
+
+@functools.cache
+def _packaged(folder: str, root: str) -> list[str]:
+    return _files(_PACKAGE / folder, root)
 
 
 def _files(folder: Path, root: str) -> list[str]:

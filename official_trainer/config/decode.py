@@ -14,15 +14,17 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from official_trainer.config import fields, scalars, values
+from official_trainer.config import fields, limits, scalars, values
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Trail
+from official_trainer.errors import shorten
 
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
 """The order in which the members of a union are tried; all other types are 5."""
+_SHOWN_ITEMS = 12
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""
 
@@ -38,6 +40,7 @@ class Decoder:
         self.trail = trail
         self.problems = problems
         self._as_garden = False
+        self._depth = 0
 
     def merge(self, node: Node) -> None:
         """Merges a mapping, such as a whole file, or a part at a path into the root."""
@@ -48,10 +51,17 @@ class Decoder:
 
     def value(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         """Returns the value of `node`, read as type `tp`, for `path`, whose present value is `current` (None: none)."""
+        if len(self.problems) >= limits.MAX_PROBLEMS:
+            return FAILED
+        if self._depth > limits.MAX_DEPTH:
+            what = f"is nested more than {limits.MAX_DEPTH} levels deep"
+            return self._fail(node, path, what, fix="write fewer levels")
+        self._depth += 1
         if node.op in ("+=", "-="):
             result = self._change_items(node, tp, current, path)
         else:
             result = self._read(node, tp, current, path)
+        self._depth -= 1
         if result is not FAILED and not fields.is_section(result):
             first, here = self.trail.last(path), node.origin
             # A file may set a field in two places, as `a: {b: 1}` and as `a.b: 2`.
@@ -130,7 +140,7 @@ class Decoder:
             return node.value
         if node.kind != "list":
             is_text = node.kind == "scalar" and node.value not in scalars.NULLS
-            fix = f"write {fields.as_list(node.value, tp, path)}" if is_text else ""
+            fix = f"write {shorten(fields.as_list(node.value, tp, path))}" if is_text else ""
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, fix=fix)
         types = fields.item_types(tp, len(node.value))
         if types is None:
@@ -154,6 +164,8 @@ class Decoder:
             self.trail.replace(path)
         found: dict[str, Any] = {}
         for key, item in node.value:
+            if wrong := limits.unstorable(key.value):
+                return self._fail(key, path, f"the name '{shorten(key.value)}' {wrong}", fix="write it as UTF-8")
             if self._refuse_glued(key, item, path):
                 found[key.value] = FAILED
                 continue
@@ -189,12 +201,15 @@ class Decoder:
 
     def _remove(self, node: Node, wanted: tuple[tuple[Node, Any], ...], old: tuple[Any, ...], path: str) -> Any:
         gone = [(item, self._read(item, tp, None, path)) for item, tp in wanted]
+        held, names = set(old), [shorten(str(each)) for each in old[:_SHOWN_ITEMS]]
+        allowed = ", ".join(names) + ", …" * (len(old) > _SHOWN_ITEMS)
         for item, value in gone:
-            if value is not FAILED and value not in old:
-                names, what = [str(each) for each in old], f"the list does not contain {fields.show(value)}"
-                self._fail(item, path, what, allowed=", ".join(names), near=best_match(str(value), names))
+            if value is not FAILED and value not in held:
+                what = f"the list does not contain {fields.show(value)}"
+                self._fail(item, path, what, allowed=allowed, near=best_match(str(value), names))
         self.trail.replace(path, node.origin)
-        return tuple(o for o in old if o not in [value for _, value in gone])
+        removed = {value for _, value in gone}
+        return tuple(o for o in old if o not in removed)
 
     # Sections.
 
@@ -290,11 +305,12 @@ class Decoder:
             return self._section(node, holder, current, path)
         if fields.is_mapping(holder) and isinstance(key, str):
             return self._mapping(node, holder, current, path)
-        if not fields.is_list(holder) or not str(key).lstrip("-").isdecimal():
-            what = f"is {fields.describe(tp)}, which has no part '{key}'"
+        index = fields.as_index(key)
+        if not fields.is_list(holder) or index is None:
+            what = f"is {fields.describe(tp)}, which has no part '{shorten(str(key))}'"
             return self._fail(mark, path, what, fix="set it as a whole" if holder is not None else "")
         old: tuple[Any, ...] = current or ()
-        index = int(key) + (len(old) if int(key) < 0 else 0)
+        index += len(old) if index < 0 else 0
         if not 0 <= index < len(old):
             return self._unknown(old, key, mark, path)
         if inner.op == "~":
@@ -334,6 +350,8 @@ class Decoder:
         return (*old[:index], *old[index + 1 :])
 
     def _unknown(self, section: Any, key: fields.Key, mark: Node, path: str) -> Any:
+        if len(self.problems) >= limits.MAX_PROBLEMS:
+            return FAILED
         known = fields.unknown_field(self.root, section, path, key, mark.origin)
         self.problems.append(dataclasses.replace(known, length=mark.length))
         return FAILED
@@ -343,7 +361,7 @@ class Decoder:
         if item.value != "" or item.quoted or not key.is_glued:
             return False
         place = fields.join(path, key.value.partition(":")[0])
-        self._fail(key, place, f"'{key.value}' is a name without a value", fix="put a space after ':'")
+        self._fail(key, place, f"'{shorten(key.value)}' is a name without a value", fix="put a space after ':'")
         return True
 
     def _fail(self, node: Node, path: str, what: str, **parts: str) -> Any:

@@ -17,7 +17,9 @@ from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.text import flow, one_line, parts, quoted
+from official_trainer.errors import shorten
 
+_LONGEST_COMMENT = 100
 Comment = Callable[[str], str]
 
 
@@ -49,7 +51,7 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
         origin = resolved.trail.origin(path) if resolved is not None and origins else None
         if origin is None or origin.kind == "default":
             return ""
-        return f"  # {one_line(origin.brief)}" if origin.by_user else "  # experiment"
+        return f"  # {one_line(shorten(origin.brief, _LONGEST_COMMENT))}" if origin.by_user else "  # experiment"
 
     named = resolved is not None and origins and resolved.experiment
     head = [f"# experiment: {one_line(named)}"] if named else []

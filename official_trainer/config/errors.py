@@ -1,19 +1,26 @@
 """Problems of a configuration, with their places and with what the user can do about them.
 
 Owns: `Origin` (who set a value), `Problem` and its rendering, `ConfigError`.
-Does not own: finding problems; `nodes.py`, `decode.py`, `checks.py` and `overrides.py` do.
+Does not own: finding problems; `reading.py`, `overrides.py`, `decode.py` and `checks.py` do.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.config import limits
+from official_trainer.errors import ExitCode, UserError, nearest, printable, shorten
 
 _SHOWN_COLUMNS = 110
+_SHOWN_PATH = 200
+_MOST_SIBLINGS = 1000
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,13 +121,14 @@ class Problem:
         text += f"; allowed: {self.allowed}" if self.allowed else ""
         text += f"; {self.fix}" if self.fix else ""
         text += f"; did you mean '{self.near}'?" if self.near else ""
-        place = self.origin.brief if self.origin else ""
-        return ": ".join(part for part in (place, self.path, text) if part)
+        place = shorten(self.origin.brief, _SHOWN_PATH) if self.origin else ""
+        parts = (place, shorten(self.path, _SHOWN_PATH), printable(text).replace("\n", "\\n"))
+        return ": ".join(part for part in parts if part)
 
     def _source(self) -> list[str]:
         """The line of the file or flag, with a caret under the spot."""
         origin = self.origin
-        lines = origin.text.splitlines() if origin and origin.text else []
+        lines = source_lines(origin.text) if origin and origin.text else []
         if origin is None or not 0 < origin.line <= len(lines):
             return []
         line, column = lines[origin.line - 1].replace("\t", " "), origin.column - 1
@@ -129,9 +137,16 @@ class Problem:
         if len(line) > _SHOWN_COLUMNS:
             start = max(0, min(column - _SHOWN_COLUMNS // 2, len(line) - _SHOWN_COLUMNS))
             line, column = line[start : start + _SHOWN_COLUMNS], column - start
-        carets = "^" * max(1, min(self.length, len(line) - column))
+        before, marked = printable(line[:column]), printable(line[column : column + self.length])
         number = str(origin.line) if origin.kind == "file" or len(lines) > 1 else ""
-        return [f"{number:>5} | {line}", f"{'':>5} | {' ' * column}{carets}"]
+        carets = " " * len(before) + "^" * max(1, len(marked))
+        return [f"{number:>5} | {printable(line)}", f"{'':>5} | {carets}"]
+
+
+@functools.lru_cache(maxsize=4)
+def source_lines(text: str) -> list[str]:
+    """Returns the lines of a text as YAML counts them."""
+    return _LINE_BREAK.split(text)
 
 
 def best_match(word: str, options: Iterable[str]) -> str:
@@ -142,7 +157,11 @@ def best_match(word: str, options: Iterable[str]) -> str:
 def near_file(name: str) -> str:
     """Returns the file beside a missing one whose name is closest, or "" if none is."""
     folder, base = os.path.split(os.path.expanduser(name))
-    siblings = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    try:
+        with os.scandir(folder or ".") as entries:
+            siblings = sorted(entry.name for entry in itertools.islice(entries, _MOST_SIBLINGS))
+    except (OSError, ValueError):
+        return ""
     found = best_match(base, siblings)
     return os.path.join(os.path.dirname(name), found) if found else ""
 
@@ -169,4 +188,6 @@ class ConfigError(UserError, ValueError):
     def __str__(self) -> str:
         if len(self.problems) == 1:
             return str(self.problems[0])
-        return "\n\n".join([f"{len(self.problems)} problems in the configuration", *map(str, self.problems)])
+        count, shown = len(self.problems), self.problems[: limits.MAX_PROBLEMS]
+        what = f"{count} problems" if count < limits.MAX_PROBLEMS else f"the first {len(shown)} problems"
+        return "\n\n".join([f"{what} in the configuration", *map(str, shown)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import keyword
 import re
 import types
@@ -21,10 +22,13 @@ from official_trainer.config.errors import ConfigError, Origin, Problem, best_ma
 from official_trainer.errors import shorten
 
 NoneType = type(None)
+_MOST_PLACES = 5000
 Key = str | int
 
 KEY = r"(?:[A-Za-z0-9_][A-Za-z0-9_-]*|'(?:[^']|'')*'|\"[^\"]*\")"
 PATH = rf"{KEY}(?:\.{KEY}|\[-?[0-9]+\])*"
+_INDEX = re.compile(r"-?[0-9]+")
+_LONGEST_INDEX = 19  # no list is as long, and Python refuses to convert thousands of digits
 _PART = re.compile(rf"\[(-?[0-9]+)\]|\.?({KEY})")
 _WORDS: dict[Any, tuple[str, str]] = {
     int: ("an integer", "integers"),
@@ -236,6 +240,8 @@ def show(value: Any) -> str:
         return f"a {type(value).__name__}"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"  # Python refuses to write thousands of digits
     return shorten(repr(value))
 
 
@@ -256,12 +262,17 @@ def parse_path(text: str) -> tuple[Key, ...]:
     keys: list[Key] = []
     for index, key in _PART.findall(text):
         if index:
-            keys.append(int(index))
+            keys.append(as_index(index) or 0)
         elif key[0] == "'":
             keys.append(key[1:-1].replace("''", "'"))
         else:
             keys.append(key.strip('"'))
     return tuple(keys)
+
+
+def as_index(key: Key) -> int | None:
+    """Returns the index that a key is in a list, or None if it is a name. One of very many digits is cut."""
+    return int(str(key)[:_LONGEST_INDEX]) if _INDEX.fullmatch(str(key)) else None
 
 
 def join(path: str, key: Key) -> str:
@@ -288,6 +299,18 @@ def children(value: Any) -> Iterator[tuple[Key, Any]]:
         yield from enumerate(value)
 
 
+def child(value: Any, key: Key) -> Any:
+    """Returns the part of a section, list or mapping at `key`; Ellipsis if there is none."""
+    if is_section(value):
+        name = field_name(key)
+        return getattr(value, name) if name in hints(type(value)) and spelling(name) == key else Ellipsis
+    if isinstance(value, dict):
+        return value.get(key, Ellipsis)
+    if isinstance(value, tuple | list) and isinstance(key, int) and 0 <= key < len(value):
+        return value[key]
+    return Ellipsis
+
+
 def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields every part of `value` with its path, outer parts first."""
     yield path, value
@@ -299,17 +322,17 @@ def settle(value: Any, keys: tuple[Key, ...]) -> tuple[Key, ...]:
     """Returns `keys` with items of lists counted from 0: `-1` and the text `0` become numbers."""
     settled: list[Key] = []
     for key in keys:
-        if isinstance(value, tuple) and str(key).lstrip("-").isdecimal():
-            key = int(key) + (len(value) if int(key) < 0 else 0)
+        if isinstance(value, tuple) and (index := as_index(key)) is not None:
+            key = index + (len(value) if index < 0 else 0)
         settled.append(key)
-        value = dict(children(value)).get(key)
+        value = child(value, key)
     return tuple(settled)
 
 
 def at(value: Any, keys: tuple[Key, ...]) -> Any:
     """Returns the value at `keys` below `value`, or Ellipsis if there is none."""
     for key in settle(value, keys):
-        value = dict(children(value)).get(key, Ellipsis)
+        value = child(value, key)
     return value
 
 
@@ -321,10 +344,10 @@ def find(config: Any, path: str) -> Any:
     """
     value, place = config, ""
     for key in settle(config, parse_path(path) if is_path(path) else (path,)):
-        parts = dict(children(value))
-        if key not in parts:
+        part = child(value, key)
+        if part is Ellipsis:
             raise ConfigError([unknown_field(config, value, place, key)])
-        value, place = parts[key], join(place, key)
+        value, place = part, join(place, key)
     return value
 
 
@@ -339,7 +362,8 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
         what = f"{path} is {show(section)}, which has no fields"
         return Problem(what, join(path, key), origin=origin)
     near = best_match(str(key), parts)
-    elsewhere = [place for place, _ in walk(root) if place.endswith(f".{key}")]
+    places = itertools.islice(walk(root), _MOST_PLACES)
+    elsewhere = [place for place, _ in places if place.endswith(f".{key}")]
     where = f" of {cls.__name__}" if is_section_type(cls) and path else ""
     return Problem(
         f"unknown field{where}",

@@ -1,7 +1,7 @@
 """Combines an experiment, files and flags into one configuration.
 
 Owns: the layers and their order; reporting the problems of all layers at once.
-Does not own: reading a layer (`nodes.py`, `overrides.py`) or merging it into the layers below (`decode.py`).
+Does not own: reading a layer (`reading.py`, `overrides.py`) or merging it into the layers below (`decode.py`).
 
 Low to high: class defaults, the experiment's factory, files named by `base:`, configuration files in order, dedicated
 flags, `--params_override` in order, `--set` in order.
@@ -10,15 +10,17 @@ flags, `--params_override` in order, `--set` in order.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 
-from official_trainer.config import checks, fields, nodes, overrides, values
+from official_trainer.config import checks, fields, limits, overrides, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Resolved, Trail
+from official_trainer.config.reading import Reader
 
 _OVERRIDE, _SET = "--params_override", "--set"
 
@@ -62,10 +64,11 @@ def resolve(
     problems = [dataclasses.replace(each, origin=trail.origin(each.path)) for each in found]
     decoder = Decoder(base, trail, problems)
     # One at a time: so the problems are in the order of the layers.
-    for node in _nodes(config_files, flags, params_overrides, sets, problems):
+    for node in _nodes(config_files, flags, params_overrides, sets, Reader(problems)):
         decoder.merge(node)
-    problems += list(checks.unused(decoder.root, trail, problems))
-    problems += list(checks.rules(decoder.root, trail, problems))
+    problems += itertools.islice(checks.unused(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS)
+    problems += itertools.islice(checks.rules(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS)
+    problems += checks.too_large(decoder.root, trail)
     if problems:
         raise ConfigError(problems)
     return Resolved(decoder.root, experiment, trail, tuple(checks.warnings(decoder.root, trail)))
@@ -76,26 +79,35 @@ def _nodes(
     flags: Sequence[tuple[str, str, str]],
     params_overrides: Sequence[str],
     sets: Sequence[str],
-    problems: list[Problem],
+    reader: Reader,
 ) -> Iterator[Node]:
     """Yields what the layers set, low to high."""
     for name in _several(config_files):
-        yield from nodes.load(os.path.expanduser(name), problems)
+        yield from reader.file(os.path.expanduser(name))
     for flag, path, text in flags:
         node = Node("scalar", text, Origin("flag", flag, 1, 1, text), len(text))
         yield node_at(fields.parse_path(path), node, node)
+    for number, node in enumerate(_overrides(params_overrides, sets, reader)):
+        if number == limits.MAX_OVERRIDES:
+            what = f"is one more than the {limits.MAX_OVERRIDES} overrides that are allowed"
+            reader.problems.append(node.problem(what, fix="write them into a file and name it with --config_file"))
+            return
+        yield node
+
+
+def _overrides(params_overrides: Sequence[str], sets: Sequence[str], reader: Reader) -> Iterator[Node]:
     for text in _several(params_overrides):
         if overrides.is_file(text):
-            yield from nodes.load(os.path.expanduser(text.strip()), problems)
+            yield from reader.file(os.path.expanduser(text.strip()))
         elif overrides.is_yaml(text):
-            whole = nodes.compose(text, Origin("flag", _OVERRIDE, 1, 1, text), problems)
+            whole = reader.text(text, Origin("flag", _OVERRIDE, 1, 1, text))
             yield from [] if whole is None else [whole]
         else:
-            yield from overrides.parse(text, _OVERRIDE, problems)
+            yield from overrides.parse(text, _OVERRIDE, reader)
     for text in _several(sets):
         if not text.strip():
-            problems.append(Problem("expected path=value, got nothing", origin=Origin("flag", _SET)))
-        yield from overrides.parse(text, _SET, problems, single=True)
+            reader.problems.append(Problem("expected path=value, got nothing", origin=Origin("flag", _SET)))
+        yield from overrides.parse(text, _SET, reader, single=True)
 
 
 def _several(texts: Sequence[str]) -> Sequence[str]:

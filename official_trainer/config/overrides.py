@@ -19,24 +19,31 @@ Does not own: what the values mean (`decode.py`). So `/a/b,/c/d`, `train[:90%]`,
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.config import fields
-from official_trainer.config.errors import Origin, Problem
-from official_trainer.config.nodes import Node, compose, node_at
+from official_trainer.config import fields, limits
+from official_trainer.config.errors import Origin
+from official_trainer.config.nodes import Node, node_at
+from official_trainer.config.reading import Reader
 from official_trainer.config.text import flow
+from official_trainer.errors import shorten
 
 _HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+=|:=|=)[^\S\n]*")
 _RESET = re.compile(rf"\s*~({fields.PATH})[^\S\n]*(?=$|[,;\n])")
-_SEPARATOR = re.compile(r"\s*[,;\n]\s*")
-_YAML_FIELD = re.compile(rf"(?:\s*(?:#[^\n]*)?\n)*\s*{fields.PATH}\s*:(?:\s|$)")
+_SEPARATOR = re.compile(r"\s*+[,;]\s*+|[^\S\n]*+\n\s*+")
+_SPACE = re.compile(r"\s*")
+_YAML_FIELD = re.compile(rf"(?:\s|#[^\n]*\n)*{fields.PATH}\s*:(?:\s|$)")
 _FILE = re.compile(r"\S.*\.(ya?ml|json)", re.IGNORECASE)
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _FLOW = re.compile(rf"[\[{{,:]\s*(?:{_QUOTED.pattern}|(['\"]))?|[\]}}]", re.DOTALL)
 """Brackets, and quoted text where YAML reads it as such: after a bracket, comma or colon; or a quote without an end."""
-_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_OPENING = {")": "(", "]": "[", "}": "{"}
+_MOST_SCANS = 4
 _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 
 
@@ -52,9 +59,11 @@ def is_yaml(text: str) -> bool:
     return not (_HEAD.match(text) or _RESET.match(text)) and _YAML_FIELD.match(text) is not None
 
 
-def parse(text: str, flag: str, problems: list[Problem], *, single: bool = False) -> list[Node]:
+def parse(text: str, flag: str, reader: Reader, *, single: bool = False) -> Iterator[Node]:
     """Reads items as parts of the configuration; `single` makes the rest of the text the value of the first."""
-    return list(_Parser(text, flag, problems, single).items())
+    if reader.refuses(text, Origin("flag", flag, 1, 1, text)):
+        return
+    yield from _Parser(text, flag, reader, single).items()
 
 
 def format_override(path: str, value: Any) -> str:
@@ -63,16 +72,16 @@ def format_override(path: str, value: Any) -> str:
 
 
 class _Parser:
-    def __init__(self, text: str, flag: str, problems: list[Problem], single: bool) -> None:
+    def __init__(self, text: str, flag: str, reader: Reader, single: bool) -> None:
         self._text = text
         self._flag = flag
-        self._problems = problems
+        self._reader = reader
         self._single = single
-        self._partner = _bracket_pairs(text)
+        self._num_scanned = 0
 
     def items(self) -> Iterator[Node]:
         at = 0
-        while self._text[at:].strip():
+        while not self._is_space_from(at):
             reset = _RESET.match(self._text, at)
             if reset and (not self._single or reset.end() == len(self._text)):
                 mark = self._scalar(*reset.span(1))
@@ -93,18 +102,28 @@ class _Parser:
     def _value(self, at: int) -> tuple[Node | None, int]:
         first = self._text[at : at + 1]
         if first in ("[", "{") and self._ends_value(end := self._flow_end(at)):
-            return compose(self._text[at:end], self._origin(at), self._problems), end
+            return self._reader.text(self._text[at:end], self._origin(at)), end
         quote = _QUOTED.match(self._text, at)
         if quote and self._ends_value(end := quote.end()):
-            return dataclasses.replace(self._scalar(at, end), value=_unquote(self._text[at:end]), quoted=True), end
+            return self._quoted(self._scalar(at, end)), end
         end = len(self._text) if self._single else self._bare_end(at)
         stop = at + len(self._text[at:end].rstrip())
         return self._scalar(at, stop), end
+
+    def _quoted(self, mark: Node) -> Node | None:
+        try:
+            return dataclasses.replace(mark, value=_unquote(mark.value), quoted=True)
+        except ValueError as error:
+            self._reader.problems.append(mark.problem(str(error), fix="write the character itself"))
+            return None
 
     def _flow_end(self, at: int) -> int:
         """Returns the index after the bracket that closes the one at `at`, minding quotes; -1 if none does."""
         depth = 0
         for token in _FLOW.finditer(self._text, at):
+            self._num_scanned += 1
+            if self._num_scanned > _MOST_SCANS * len(self._text):
+                return -1  # many brackets are not closed: each of them is looked for up to the end
             depth += (token[0][0] in "[{") - (token[0] in "]}")
             if depth == 0 or token[1]:
                 return -1 if token[1] else token.end()
@@ -113,7 +132,10 @@ class _Parser:
     def _ends_value(self, end: int) -> bool:
         if end < 0:
             return False
-        return not self._text[end:].strip() or (not self._single and _SEPARATOR.match(self._text, end) is not None)
+        return self._is_space_from(end) or (not self._single and _SEPARATOR.match(self._text, end) is not None)
+
+    def _is_space_from(self, at: int) -> bool:
+        return _SPACE.fullmatch(self._text, at) is not None
 
     def _bare_end(self, at: int) -> int:
         i = at
@@ -124,8 +146,14 @@ class _Parser:
                 rest = after.end()
                 if rest >= len(self._text) or _HEAD.match(self._text, rest) or _RESET.match(self._text, rest):
                     return i
-            i = self._partner.get(i, i) + 1
-        return i
+                i = rest  # from the other separators up to there the answer is the same
+            else:
+                i = self._partner.get(i, i) + 1
+        return len(self._text)
+
+    @functools.cached_property
+    def _partner(self) -> dict[int, int]:
+        return _bracket_pairs(self._text)
 
     def _next(self, at: int) -> int:
         separator = _SEPARATOR.match(self._text, at)
@@ -140,11 +168,11 @@ class _Parser:
         return Origin("flag", self._flag, line, column, self._text)
 
     def _fail(self, at: int) -> None:
-        word = self._scalar(at, at + len(re.split(r"[,;\n]", self._text[at:])[0].rstrip()) or at + 1)
-        fix = "write path=value, path+=value, path:=value or ~path"
-        if re.fullmatch(rf"{fields.PATH}", word.value):
-            fix = f"write {word.value}=VALUE"
-        self._problems.append(word.problem(f"expected path=value, got '{word.value}'", fix=fix))
+        word = self._scalar(at, at + len(re.split(r"[,;\n]", self._text[at:], maxsplit=1)[0].rstrip()) or at + 1)
+        shown, fix = shorten(word.value), "write path=value, path+=value, path:=value or ~path"
+        if fields.is_path(word.value):
+            fix = f"write {shown}=VALUE"
+        self._reader.problems.append(word.problem(f"expected path=value, got '{shown}'", fix=fix))
 
 
 def _unquote(text: str) -> str:
@@ -156,20 +184,27 @@ def _unquote(text: str) -> str:
 def _unescape(match: re.Match[str]) -> str:
     """Returns the character of an escape; a backslash before anything else, as in a Windows path, is itself."""
     code = match[1]
-    return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPED.get(code, match[0])
+    if len(code) == 1:
+        return _ESCAPED.get(code, match[0])
+    number = int(code[1:], 16)
+    if number > sys.maxunicode or limits.unstorable(chr(number)):
+        raise ValueError(f"{match[0]} is not a character of Unicode")
+    return chr(number)
 
 
 def _bracket_pairs(text: str) -> dict[int, int]:
     """Returns the index of the closing bracket for each opening one that has a partner."""
     pairs: dict[int, int] = {}
     waiting: list[int] = []
+    num_waiting = dict.fromkeys("([{", 0)
     for i, char in enumerate(text):
-        if char in "([{":
+        if char in num_waiting:
             waiting.append(i)
-        elif char in ")]}":
-            opening = {")": "(", "]": "[", "}": "{"}[char]
-            while opening in [text[w] for w in waiting]:
+            num_waiting[char] += 1
+        elif opening := _OPENING.get(char):
+            while num_waiting[opening]:
                 start = waiting.pop()
+                num_waiting[text[start]] -= 1
                 if text[start] == opening:
                     pairs[start] = i
                     break

@@ -7,6 +7,7 @@ Does not own: decoding (`decode.py`), or which layer comes first (`layers.py`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.config import fields, values
@@ -35,17 +36,19 @@ class Trail:
         self._base = base
         self._experiment = Origin("experiment", experiment)
         self._events: list[_Event] = []
+        self._at: dict[str, list[int]] = {}
+        """The numbers of the events at each path."""
 
     def note(self, path: str, origin: Origin, value: Any) -> None:
         """Records that `origin` set `path`."""
-        self._events.append(_Event(path, origin, value))
+        self._add(_Event(path, origin, value))
 
     def replace(self, path: str, origin: Origin = _DEFAULT) -> None:
         """Records that the section or list at `path` was replaced.
 
         Parts below it that are not set later have this `origin`, or without one the defaults of their class.
         """
-        self._events.append(_Event(path, origin, is_replacement=True))
+        self._add(_Event(path, origin, is_replacement=True))
 
     def reset(self, path: str, origin: Origin, value: Any) -> None:
         """Records that `origin` restored `value`, which the base has at `path`."""
@@ -54,16 +57,22 @@ class Trail:
                 self.note(place, origin, part)
         self.replace(path, _BASE)
 
+    def _add(self, event: _Event) -> None:
+        self._at.setdefault(event.path, []).append(len(self._events))
+        self._events.append(event)
+
     def __len__(self) -> int:
         return len(self._events)
 
     def forget(self, count: int) -> None:
         """Removes all but the first `count` events."""
-        del self._events[count:]
+        while len(self._events) > count:
+            self._at[self._events.pop().path].pop()
 
     def last(self, path: str) -> Origin | None:
         """Returns the last file or flag that set `path`, or None."""
-        return next((event.origin for event in reversed(self._settings(path))), None)
+        numbers = reversed(self._at.get(path, ()))
+        return next((self._events[n].origin for n in numbers if not self._events[n].is_replacement), None)
 
     def touched(self) -> list[str]:
         """Returns every path that a file or a flag has set, in the order in which they were first set."""
@@ -71,10 +80,15 @@ class Trail:
 
     def origin(self, path: str) -> Origin:
         """Returns what set `path` last."""
-        for event in reversed(self._events):
-            if is_inside(path, event.path) if event.is_replacement else event.path == path:
-                return self._origin_in_base(path) if event.origin is _BASE else event.origin
-        return self._origin_in_base(path)
+        found = -1
+        for place in around(path):
+            for number in reversed(self._at.get(place, ())):
+                if place == path or self._events[number].is_replacement:
+                    found = max(found, number)
+                    break
+        if found < 0 or self._events[found].origin is _BASE:
+            return self._origin_in_base(path)
+        return self._events[found].origin
 
     def history(self, path: str, value: Any) -> list[tuple[Origin, Any]]:
         """Returns all origins that set `path`, first to last, with their values; `value` is the one in force."""
@@ -91,15 +105,15 @@ class Trail:
         return steps
 
     def _settings(self, path: str) -> list[_Event]:
-        return [event for event in self._events if event.path == path and not event.is_replacement]
+        events = [self._events[number] for number in self._at.get(path, ())]
+        return [event for event in events if not event.is_replacement]
 
     def default(self, path: str) -> Any:
         """Returns the default of `path` in the classes of the base; Ellipsis if there is none."""
         value: Any = self._base
         default: Any = values.class_default(type(value))
         for key in fields.parse_path(path):
-            value = dict(fields.children(value)).get(key, Ellipsis)
-            default = dict(fields.children(default)).get(key, Ellipsis)
+            value, default = fields.child(value, key), fields.child(default, key)
             if fields.is_section(value) and type(value) is not type(default):
                 default = values.class_default(type(value))
         return default
@@ -157,6 +171,13 @@ class Resolved:
         self.origin(path)
         steps = self.trail.history(path, fields.find(self.config, path))
         return [(origin, flow(value)) for origin, value in steps]
+
+
+def around(path: str) -> Iterator[str]:
+    """Yields a path and all paths that it is inside of; and some that are none, where a quoted key has a dot."""
+    yield path
+    yield from (path[:end] for end, char in enumerate(path) if char in ".[")
+    yield ""
 
 
 def is_inside(path: str, around: str) -> bool:

@@ -13,20 +13,21 @@ import re
 import typing
 from typing import Any, Literal
 
-from official_trainer.config import fields
+from official_trainer.config import fields, limits
 from official_trainer.config.errors import best_match
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 _BASED = re.compile(r"[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)*|o[0-7]+(_[0-7]+)*|b[01]+(_[01]+)*)")
 _LEADING_ZERO = re.compile(r"([-+]?)0+([0-9]+)")
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
-_NUMBER = re.compile(rf"[-+]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][-+]?[0-9]{{1,6}})?")
+_NUMBER = re.compile(rf"[-+]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][-+]?[0-9]{{1,6}})?")
 _SPECIAL = re.compile(r"([-+]?)\.?(inf|nan)", re.IGNORECASE)
 _SUFFIX = re.compile(rf"([-+]?{_DIGITS}(?:\.[0-9]+)?)([kKmMgGbB])")
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 NULLS = ("", "~", "null", "Null", "NULL", "None")
-_LONGEST_INTEGER = 400  # Python refuses to convert much longer ones
+_LONGEST_NUMBER = 400  # Python refuses to convert much longer ones
+_LONGEST_SUGGESTION = 30
 
 
 class MisreadError(ValueError):
@@ -35,6 +36,10 @@ class MisreadError(ValueError):
     def __init__(self, what: str, *, fix: str = "", allowed: str = "", near: str = "") -> None:
         super().__init__(what)
         self.parts = {"what": what, "fix": fix, "allowed": allowed, "near": near}
+
+
+class OutOfRangeError(MisreadError):
+    """Text that is a number, but one that no value may be."""
 
 
 def read(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
@@ -56,12 +61,18 @@ def read(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
     if tp is str:
         if text in NULLS and text and not quoted:
             raise MisreadError("must be text", fix=f"write '' for no text, or '{text}' in quotes for the word")
-        return text
+        return _storable(text)
     if quoted:
         raise MisreadError(f"must be {fields.describe(tp)}", fix="remove the quotes")
     if tp is bool:
         return _truth(text, narrow)
     return _integer(text, narrow) if tp is int else _float(text)
+
+
+def _storable(text: str) -> str:
+    if wrong := limits.unstorable(text):
+        raise MisreadError(wrong, fix="write it as UTF-8")
+    return text
 
 
 def _truth(text: str, narrow: bool) -> bool:
@@ -76,20 +87,30 @@ def _truth(text: str, narrow: bool) -> bool:
 
 def _integer(text: str, narrow: bool) -> int:
     wanted = "must be an integer"
-    if len(text) > _LONGEST_INTEGER and (_INTEGER.fullmatch(text) or _NUMBER.fullmatch(text)):
-        raise MisreadError(f"{wanted} of at most {_LONGEST_INTEGER} characters")
+    _refuse_long(text, wanted)
     if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
-        return int(text, 0)
+        return _in_range(int(text, 0))
     _refuse_leading_zero(text, wanted)
     if _NUMBER.fullmatch(text) and not narrow:
         number = decimal.Decimal(text.replace("_", ""))
-        if number.adjusted() > _LONGEST_INTEGER:
-            raise MisreadError(f"{wanted} of at most {_LONGEST_INTEGER} digits")
+        if number and number.adjusted() > _LONGEST_NUMBER:
+            raise OutOfRangeError(f"{wanted} {limits.INTEGERS}")
         if number == number.to_integral_value():
-            return int(number)
-        below = int(number.to_integral_value(decimal.ROUND_FLOOR))
+            return _in_range(int(number))
+        below = _in_range(int(number.to_integral_value(decimal.ROUND_FLOOR)))
         raise MisreadError(wanted, fix=f"write {below} or {below + 1}")
     raise MisreadError(wanted, fix=_written_out(text))
+
+
+def _in_range(number: int) -> int:
+    if limits.unstorable(number):
+        raise OutOfRangeError(f"must be an integer {limits.INTEGERS}")
+    return number
+
+
+def _refuse_long(text: str, wanted: str) -> None:
+    if len(text) > _LONGEST_NUMBER and any(form.fullmatch(text) for form in (_INTEGER, _BASED, _LEADING_ZERO, _NUMBER)):
+        raise OutOfRangeError(f"{wanted} of at most {_LONGEST_NUMBER} characters")
 
 
 def _float(text: str) -> float:
@@ -97,13 +118,14 @@ def _float(text: str) -> float:
     if special := _SPECIAL.fullmatch(text):
         number = math.inf if special[2].lower() == "inf" else math.nan
         return -number if special[1] == "-" else number
+    _refuse_long(text, wanted)
     if _BASED.fullmatch(text):
-        return float(int(text, 0))
+        return float(_in_range(int(text, 0)))
     _refuse_leading_zero(text, wanted)
     if _NUMBER.fullmatch(text):
         value = float(text.replace("_", ""))
         if math.isinf(value):
-            raise MisreadError(f"{wanted} that fits 64 bits", fix="write inf for infinity")
+            raise OutOfRangeError(f"{wanted} that fits 64 bits", fix="write inf for infinity")
         return value
     raise MisreadError(wanted, fix=_written_out(text))
 
@@ -111,12 +133,16 @@ def _float(text: str) -> float:
 def _refuse_leading_zero(text: str, wanted: str) -> None:
     if match := _LEADING_ZERO.fullmatch(text):
         sign, digits = match[1].replace("+", ""), match[2]
+        if len(digits) > _LONGEST_SUGGESTION:
+            raise MisreadError(f"{wanted} without a leading zero")
         octal = f" or {sign}0o{digits} ({sign}{int(digits, 8)})" if set(digits) <= set("01234567") else ""
         raise MisreadError(f"{wanted} without a leading zero", fix=f"write {sign}{int(digits)}{octal}")
 
 
 def _written_out(text: str) -> str:
     """Returns the fix for `10k` and for numbers with a percent sign or thousands commas, else nothing."""
+    if len(text) > _LONGEST_SUGGESTION:
+        return ""
     if match := _SUFFIX.fullmatch(text):
         number = decimal.Decimal(match[1].replace("_", "")) * _FACTORS[match[2].lower()]
         return f"write {int(number) if number == number.to_integral_value() else number}"
@@ -145,7 +171,7 @@ def _choice(text: str, options: tuple[Any, ...], quoted: bool) -> Any:
 def _untyped(text: str, quoted: bool) -> Any:
     """Reads as YAML 1.2's core schema does."""
     if quoted:
-        return text
+        return _storable(text)
     if text in NULLS and text != "None":
         return None
     if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
@@ -154,6 +180,9 @@ def _untyped(text: str, quoted: bool) -> Any:
         for tp in (int, float):
             try:
                 return read(text, tp, quoted=False, narrow=True)
+            except OutOfRangeError as error:
+                error.parts["fix"] = "write it in quotes, if it is meant as text"
+                raise
             except MisreadError:
                 continue
-    return text
+    return _storable(text)

@@ -265,10 +265,11 @@ class TrainerConfig(Config):
             yield "train_tf_while_loop", "needs train_tf_function; set train_tf_while_loop=false too"
         if self.eval_tf_while_loop and not self.eval_tf_function:
             yield "eval_tf_while_loop", "needs eval_tf_function; set eval_tf_while_loop=false too"
-        names = [action.name or action.type for action in self.actions]
-        for index, name in enumerate(names):
-            if name in names[:index]:
+        names: set[str] = set()
+        for index, name in enumerate(action.name or action.type for action in self.actions):
+            if name in names:
                 yield f"actions[{index}]", f"is the second action called {name}; give one of them another name"
+            names.add(name)
         yield from self._folder_problems()
 
     def _folder_problems(self) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal
 
-from official_trainer.config import fields
+from official_trainer.config import fields, limits
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import Problem, not_a_choice
 
@@ -51,7 +51,7 @@ def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
     """
     if fields.is_section(value):
         return _normalise_section(value, tp, path, report)
-    bare, limits = fields.strip(tp)
+    bare, ranges = fields.strip(tp)
     arms = fields.arms(tp) if fields.is_union(bare) else []
     # The arm of the value's own type comes first: in `int | float`, 1.0 stays a float.
     for arm in sorted(arms, key=lambda arm: fields.strip(arm)[0] is not type(value)):
@@ -61,10 +61,14 @@ def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
             return result
     if fields.is_union(bare) or not _has_type(value, bare):
         return _refuse(value, f"must be {fields.describe(bare)}", path, report)
-    for limit in limits:
+    for limit in ranges:
         if refused := limit.problem(value):
             return _refuse(value, refused, path, report)
-    return _normalise_parts(value, bare, path, report)
+    result = _normalise_parts(value, bare, path, report)
+    for part in (result, *(result if isinstance(result, dict) else ())):  # and the names in a mapping
+        if refused := limits.unstorable(part):
+            return _refuse(value, refused, path, report)
+    return result
 
 
 def _normalise_section(value: Config, tp: Any, path: str, report: Report) -> Any:

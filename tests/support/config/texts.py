@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from official_trainer.config import FrozenDict
 
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False)
 
 
@@ -32,7 +33,7 @@ TEXTS = st.text(max_size=10) | st.sampled_from(
 
 
 FREE = st.recursive(
-    st.none() | st.booleans() | st.integers() | FLOATS | TEXTS,
+    st.none() | st.booleans() | INTEGERS | FLOATS | TEXTS,
     lambda inner: st.tuples(inner) | st.dictionaries(TEXTS, inner, max_size=2).map(FrozenDict),
     max_leaves=4,
 )

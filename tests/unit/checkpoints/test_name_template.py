@@ -3,6 +3,7 @@
 import pytest
 
 from official_trainer.checkpoints.name_template import NameTemplate
+from tests.support.bounded import bounded
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,32 @@ def test_what_a_template_needs_is_known():
     assert NameTemplate("{batch}").needs_place
 
 
+@pytest.mark.parametrize(
+    "template", ["a" * 236 + "{step}", "-".join(["{loss:.4g}"] * 20), "{step:0127d}", "{step:1>10}"]
+)
+def test_names_of_the_largest_numbers_are_at_most_as_long_as_a_folders(template):
+    """C3, N34: whatever the numbers of a training are, the name can be written."""
+    assert len(NameTemplate(template).format(2**63 - 1, None, {"loss": -3.4028234663852886e38})) <= 255
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "may_be"),
+    [
+        ("{step}-{loss}-{epoch}", "1-2-3", True),
+        ("{step}-{loss}-{epoch}", "1--3", False),
+        ("{step}{epoch}", "12", True),
+        ("{step}{epoch}", "1a", False),
+        ("a{loss}ab", "aabab", True),
+        ("a{loss}ab", "aababc", False),
+        ("{{{step}}}-", "{1}-", True),
+        ("{step}-{epoch}-{a}-{b}-{c}-{d}-x", "1-" * 120 + "y", False),
+    ],
+)
+def test_which_names_a_template_may_have_given(template, name, may_be):
+    """C3, N34: found without trying every way to divide the name."""
+    assert bounded(NameTemplate(template).matches, name) == may_be
+
+
 HINT = r"placeholders are {epoch}, {batch}, {step} and metrics of the evaluation, such as {validation_loss:.2f}"
 
 
@@ -54,6 +81,24 @@ HINT = r"placeholders are {epoch}, {batch}, {step} and metrics of the evaluation
         ("a/{step}", "produces names such as 'a/1', which no folder can have"),
         ("{step:/>8}", "produces names such as '///////1', which no folder"),
         ("", "produces names such as '', which no folder"),
+        ("{step}\x1b[2J", r"produces names such as '1\x1b[2J', which no folder"),
+        (
+            "{step:4000000000d}",
+            "cannot hold {step:4000000000d}: more than the 255 characters that the name of a folder can",
+        ),
+        (
+            "{loss:.2000000000f}",
+            "cannot hold {loss:.2000000000f}: more than the 255 characters that the name of a folder",
+        ),
+        ("{loss:" + "9" * 5000 + "f}", "cannot hold {loss:99999"),
+        ("{step:c}", "cannot hold {step:c}: %c arg not in range(0x110000); it stands for a whole number"),
+        ("{step}" * 65, "has 65 placeholders and texts between them; at most 64 are allowed"),
+        (
+            "é" * 128,
+            "produces names of up to 256 bytes, and a folder's has at most 255; shorten the text, or write metrics as",
+        ),
+        ("a" * 237 + "{step}", "produces names of up to 256 bytes"),
+        ("-".join(["{loss:.2f}"] * 6), "produces names of up to 263 bytes"),
         ("..", "produces names such as '..', which no folder"),
     ],
 )

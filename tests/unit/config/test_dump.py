@@ -14,9 +14,9 @@ from official_trainer.config import Config, ExperimentConfig, FrozenDict, TaskCo
 from official_trainer.config.multitask import TaskRoutine
 from official_trainer.config.optimization import AdamConfig, OptimizerConfig, SGDConfig
 from tests.support.config.sample import Block, Model, Shape, Strict, WideBlock, base, resolved
-from tests.support.config.texts import FLOATS, FREE, TEXTS
+from tests.support.config.texts import FLOATS, FREE, INTEGERS, TEXTS
 
-BLOCKS = st.builds(Block, x=st.integers(), names=st.tuples(TEXTS))
+BLOCKS = st.builds(Block, x=INTEGERS, names=st.tuples(TEXTS))
 MODELS = st.builds(
     Model,
     integer=st.integers(-5000, 1000),
@@ -26,17 +26,17 @@ MODELS = st.builds(
     word=st.sampled_from(["adam", "sgd", "off"]),
     level=st.sampled_from([1, 2, 3]),
     share=st.floats(0, 1),
-    maybe_integer=st.none() | st.integers(),
+    maybe_integer=st.none() | INTEGERS,
     maybe_text=st.none() | TEXTS,
     maybe_section=st.none() | BLOCKS,
     either=TEXTS | st.lists(TEXTS, max_size=2).map(tuple),
-    count=st.integers() | FLOATS,
+    count=INTEGERS | FLOATS,
     flag_or_text=st.booleans() | TEXTS,
-    many=st.integers() | st.just("auto"),
+    many=INTEGERS | st.just("auto"),
     scale=st.none() | st.just("dynamic") | st.floats(0, exclude_min=True),
-    filters=st.lists(st.integers(1), max_size=3).map(tuple),
-    window=st.tuples(st.integers(), FLOATS),
-    nested=st.lists(st.lists(st.integers(), max_size=2).map(tuple), max_size=2).map(tuple),
+    filters=st.lists(st.integers(1, 2**63 - 1), max_size=3).map(tuple),
+    window=st.tuples(INTEGERS, FLOATS),
+    nested=st.lists(st.lists(INTEGERS, max_size=2).map(tuple), max_size=2).map(tuple),
     plain_list=st.lists(FLOATS, max_size=2).map(tuple),
     weights=st.dictionaries(TEXTS, FLOATS, max_size=2).map(FrozenDict),
     blocks=st.lists(BLOCKS, max_size=2).map(tuple),

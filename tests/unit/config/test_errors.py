@@ -19,7 +19,7 @@ from official_trainer.config import (
     RuntimeConfig,
     TaskConfig,
     TrainerConfig,
-    nodes,
+    reading,
     resolve,
 )
 from official_trainer.errors import ExitCode, UserError, nearest
@@ -123,10 +123,10 @@ FILES = [
         "trainer: |\n  text\n  more\n",
         "trainer: must be a section (TrainerConfig), got the quoted text 'text\\nmore",
     ),
-    ("runtime: *gone\n", "a.yaml:1: cannot be read as YAML: found undefined alias; define it with & before this place"),
-    ("a: 1\n---\nb: 1\n", "cannot be read as YAML: but found another document; remove the '---' line"),
+    ("runtime: *gone\n", "a.yaml:1: nothing before this place is called &gone; define it there"),
+    ("a: 1\n---\nb: 1\n", "a.yaml:2: a second document begins here; remove the '---' line"),
     ("runtime: \x01\n", "cannot be read as YAML: control characters are not allowed"),
-    ("task: {model: {free: &a {b: *a}}}\n", "a.yaml:1: an alias must not contain itself"),
+    ("task: {model: {free: &a {b: *a}}}\n", "a.yaml:1: an alias must not contain itself; remove it"),
     ("task: {model: {either: !remove [z]}}\n", "task.model.either: the list does not contain 'z'"),
     (
         "task: {model: {integer: !remove 1}}\n",
@@ -397,7 +397,7 @@ def test_sections_inside_the_sample_are_checked_once():
 
 def test_without_the_c_library_the_answers_are_the_same(write, monkeypatch):
     """N7: PyYAML's own reader marks plain text differently; nothing may depend on it."""
-    monkeypatch.setattr(nodes, "_Loader", yaml.SafeLoader)
+    monkeypatch.setattr(reading, "_Loader", yaml.SafeLoader)
     file = write("task: {model: {text: 1e-4, integer: '1', filters: [1, x], word: |\n  adam}}\n", "bad.yaml")
     assert "YAML" in problems(config_files=[file])[0]
     file = write("task: {model: {text: 1e-4, integer: '1', filters: [1, x]}}\n")
