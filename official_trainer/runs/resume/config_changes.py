@@ -21,13 +21,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import yaml
-
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
+from official_trainer.config.reading import plain
 from official_trainer.errors import shorten
 from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
 
@@ -259,7 +258,9 @@ def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
     place = files.join(model_dir, manifest.name(step) if text is not None else PARAMS_FILE)
     try:
         found = parse(files.read_text(place) if text is None else text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except ConfigError as error:
+        raise _unreadable(place, f"cannot be read ({error.problems[0].message})") from error
+    except (OSError, ValueError) as error:
         if isinstance(error, files.PathKindError):
             raise
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -270,11 +271,12 @@ def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
 
 
 def parse(text: str) -> Any:
-    """Returns a config that was written down as plain data."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    """Returns a config that was written down as plain data.
+
+    Raises:
+      ConfigError: it cannot be read, or is larger than a config may be.
+    """
+    return plain(text, PARAMS_FILE)
 
 
 def notice(changes: Sequence[Change], step: int) -> str:
@@ -287,15 +289,6 @@ def _newest_step(model_dir: str) -> int | None:
     """Returns the checkpoint that will be restored, as far as is known without reading all of it."""
     steps = reversed(manifest.committed_steps(model_dir))
     return next((step for step in steps if manifest.damage(model_dir, step, checksums=False) is None), None)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads `1e-4`, as people write it, as a number; YAML 1.1 asks for a point."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+"), list("-+0123456789")
-)
 
 
 def _unreadable(place: str, reason: str) -> ConfigError:
