@@ -215,6 +215,26 @@ def _inside(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return outer.values() if isinstance(outer, dict) else outer
 
 
+def read_regular_text(path: str, max_bytes: int) -> str:
+    """Returns the text of a local file that somebody else has written; it waits for no pipe and no device.
+
+    Raises:
+      OSError: it cannot be read, is no regular file or has more than `max_bytes`; `strerror` says which.
+      UnicodeDecodeError: it is not UTF-8. A mark of the byte order is left out.
+    """
+    try:
+        with open_file(path, "rb") as file:
+            content: bytes = file.read(max_bytes + 1)
+    except ValueError:  # NUL, or a character that no path can hold
+        raise OSError(errno.EINVAL, "no file can have this name", path) from None
+    except PathKindError as error:
+        other = "it is a pipe or a device; write its content into a file"
+        raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if os.path.isdir(path) else other, path) from error
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes, which is the limit", path)
+    return content.decode("utf-8-sig")
+
+
 def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -> None:
     """Writes a file so that readers, also after a kill, see the old content or the new, never a part of it.
 

@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from official_trainer import files
 from official_trainer.cli import help_text
 from official_trainer.errors import ExitCode, UserError, nearest
 
 _OUTPUT = "Output and help"
 _FLAG = re.compile(r"--?[A-Za-z]")
 _OVERRIDE = re.compile(r"~|[^-/=][^/=]*=")
+_MOST_FLAGFILES, _MOST_BYTES = 100, 1 << 20
 _SWITCH_VALUES = {
     **dict.fromkeys(("true", "t", "yes", "y", "1", "on"), True),
     **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
@@ -256,8 +258,9 @@ def _names(text: str) -> set[str]:
     return {name.strip().lstrip("-").replace("-", "_") for name in text.split(",")}
 
 
-def _with_flagfiles(argv: Iterable[str], inside: tuple[str, ...] = ()) -> Iterator[str]:
+def _with_flagfiles(argv: Iterable[str], inside: tuple[str, ...] = (), read: list[str] | None = None) -> Iterator[str]:
     """Yields the words of `argv`, with the flags of the file in place of each `--flagfile`."""
+    read = [] if read is None else read
     words = deque(argv)
     while words:
         word = words.popleft()
@@ -271,21 +274,23 @@ def _with_flagfiles(argv: Iterable[str], inside: tuple[str, ...] = ()) -> Iterat
         elif not equals and not words:
             raise UsageError("--flagfile needs a value: --flagfile=PATH")
         else:
-            yield from _flagfile(path if equals else words.popleft(), inside)
+            yield from _flagfile(path if equals else words.popleft(), inside, read)
 
 
-def _flagfile(path: str, inside: tuple[str, ...]) -> Iterator[str]:
+def _flagfile(path: str, inside: tuple[str, ...], read: list[str]) -> Iterator[str]:
     """Yields the words of one flag file: a flag on each line, `#` and `//` start a comment line."""
     place = os.path.abspath(path)
     if place in inside:
         raise UsageError(f"--flagfile={path}: the file includes itself")
+    read.append(place)
+    if len(read) > _MOST_FLAGFILES:
+        raise UsageError(f"--flagfile={path}: at most {_MOST_FLAGFILES} flag files are read; put some of them into one")
     try:
-        with open(place, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
+        lines = [line.strip() for line in files.read_regular_text(place, _MOST_BYTES).splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--flagfile={path}: {getattr(error, 'strerror', None) or error}") from error
     flags = [line for line in lines if line and not line.startswith(("#", "//"))]
-    yield from _with_flagfiles([word for flag in flags for word in _flag_words(flag)], (*inside, place))
+    yield from _with_flagfiles([word for flag in flags for word in _flag_words(flag)], (*inside, place), read)
 
 
 def _flag_words(line: str) -> list[str]:

@@ -9,15 +9,14 @@ The parser's events are read one by one: PyYAML's own trees are built by recursi
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 import re
-import stat
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
+from official_trainer import files
 from official_trainer.config import limits, scalars
 from official_trainer.config.errors import ConfigError, Origin, Problem, near_file, source_lines
 from official_trainer.config.nodes import Node
@@ -121,7 +120,7 @@ class Reader:
                 self._fail(f"'{shorten(name)}' {what}", named_at, fix="put some of them into one")
             return None
         try:
-            text = read_file(name)
+            text = files.read_regular_text(name, limits.MAX_BYTES)
         except FileNotFoundError:
             self._fail(f"there is no configuration file '{shorten(name)}'", named_at, near=near_file(name))
         except UnicodeDecodeError as error:
@@ -159,27 +158,6 @@ def _plain(node: Node) -> Any:
         return scalars.read(node.value, Any, quoted=node.quoted)
     except scalars.MisreadError as error:
         raise ConfigError([node.problem(got=node.shown, **error.parts)]) from error
-
-
-def read_file(path: str) -> str:
-    """Returns the text of a regular file of at most `MAX_BYTES`; it waits for no pipe and no device.
-
-    Raises:
-      OSError: it cannot be read, or is not such a file; `strerror` says why.
-      UnicodeDecodeError: it is not UTF-8.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except ValueError:  # NUL, or a character that no path can hold
-        raise OSError(errno.EINVAL, "no file can have this name", path) from None
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
-            other = "it is a pipe or a device; write its content into a file"
-            raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else other, path)
-        content = file.read(limits.MAX_BYTES + 1)
-    if len(content) > limits.MAX_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {limits.MAX_BYTES} bytes, which is the limit", path)
-    return content.decode("utf-8-sig")
 
 
 def _yaml_of_json(text: str) -> str:

@@ -25,8 +25,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.config import Config, ConfigError, Origin, Problem
+from official_trainer.config import Config, ConfigError, Origin, Problem, limits
 from official_trainer.config.errors import best_match, near_file
+from official_trainer.errors import shorten
 from official_trainer.garden.spec import is_config_class
 
 _logger = logging.getLogger(__name__)
@@ -127,6 +128,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self._num_files = 0
 
     def file(self, name: str, named_at: Origin, including: tuple[str, ...]) -> Source:
         """Reads the file that is named at a place; `including` are the paths of the files around it."""
@@ -135,8 +137,17 @@ class _Reader:
             return self._fail(_missing(name, named_at))
         if path in including:
             return self._fail(Problem(f"'{name}' includes itself", origin=named_at, fix="remove the include"))
+        self._num_files += 1
+        if self._num_files > limits.MAX_FILES:
+            what = f"'{name}' is one more than the {limits.MAX_FILES} files of bindings that may be read"
+            is_first = self._num_files == limits.MAX_FILES + 1
+            return self._fail(Problem(what, origin=named_at, fix="put some of them into one")) if is_first else ()
         try:
-            text = files.read_text(path)
+            text = (
+                files.read_text(path)
+                if files.is_url(path)
+                else files.read_regular_text(path, limits.MAX_FLAG_CHARACTERS)
+            )
         except (OSError, UnicodeDecodeError) as error:
             reason = files.reason_of(error) if isinstance(error, OSError) else "it is not text"
             return self._fail(Problem(f"'{name}' cannot be read: {reason}", origin=named_at))
@@ -156,6 +167,10 @@ class _Reader:
                     yield statement, place
         except (SyntaxError, tokenize.TokenError) as error:
             self._fail(_syntax_problem(error, whole))
+        except RecursionError:
+            self._fail(
+                Problem("lists and brackets are nested too deep here", origin=_at(whole, 1), fix="write fewer levels")
+            )
 
     def _fail(self, problem: Problem) -> Source:
         self.problems.append(problem)
@@ -216,8 +231,8 @@ def _syntax_problem(error: SyntaxError | tokenize.TokenError, whole: Origin) -> 
     place = _at(whole, line, column + 1 if column else 0)
     if token := re.search(r"Failed to parse token '(.*)'", message):
         near = _CONSTANTS.get(token[1].lower(), "")
-        fix = "" if near else f"put text in quotes: '{token[1]}'"
-        return Problem(f"{token[1]} is not a value", origin=place, allowed=_VALUES, near=near, fix=fix)
+        fix = "" if near else f"put text in quotes: '{shorten(token[1])}'"
+        return Problem(f"{shorten(token[1])} is not a value", origin=place, allowed=_VALUES, near=near, fix=fix)
     if message.startswith("Unable to parse value"):
         return Problem("the value is missing", origin=place, allowed=_VALUES)
     return Problem(f"not gin's syntax: {_one_line(message)}", origin=place, fix="write function.argument = value")

@@ -86,6 +86,7 @@ def release() -> str:
 
 
 CHECKOUT = "a checkout"
+_MOST_BYTES = 32 << 20
 
 
 class Cache:
@@ -102,9 +103,10 @@ class Cache:
 
     def read(self) -> dict[str, Any]:
         """Returns the content of the file; empty if there is none, or if it is damaged."""
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             if self.path is not None:
-                return dict(json.loads(self.path.read_bytes()))
+                content = json.loads(files.read_regular_text(str(self.path), _MOST_BYTES))
+                return content if isinstance(content, dict) else {}
         return {}
 
     def write(self, content: Mapping[str, Any]) -> None:

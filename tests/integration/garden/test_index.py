@@ -314,9 +314,10 @@ def test_what_was_read_once_answers_without_tensorflow(tmp_path, capsys):
     assert done.returncode == 0, done.stderr
     assert "train_steps: 3" in done.stdout
     kept = Path(index.Cache("experiment resnet_imagenet").path)
-    kept.write_text(kept.read_text()[:100])
-    assert index.description("resnet_imagenet")["format"] == spec.FORMAT
-    assert json.loads(kept.read_text())["config"]
+    for damaged in (kept.read_text()[:100], "[1]", "[" * 100_000):
+        kept.write_text(damaged)
+        assert index.description("resnet_imagenet")["format"] == spec.FORMAT
+        assert json.loads(kept.read_text())["config"]
 
 
 def test_every_experiment_that_failed_is_remembered(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """T20: the flags of Model Garden's driver, in every spelling that absl accepts."""
 
+import os
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from official_trainer.cli import flags
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.runs.predictions.shards import PredictionSettings
+from tests.support.bounded import bounded
 
 
 def parser(*, overrides=True):
@@ -186,6 +188,27 @@ def test_flagfile_that_includes_itself(tmp_path):
     path.write_text(f"--flagfile={path}\n")
     with pytest.raises(UsageError, match="the file includes itself"):
         read(f"--flagfile={path}")
+
+
+def _flagfile_refusal(path):
+    try:
+        read(f"--flagfile={path}")
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def test_hostile_flagfiles(tmp_path):
+    """N34: chains, diamonds, pipes, devices and names that no file has."""
+    for number in range(400):
+        (tmp_path / f"{number}").write_text(f"--flagfile={tmp_path / str(number + 1)}\n" * 2)
+    os.mkfifo(tmp_path / "400")
+    said = "at most 100 flag files are read; put some of them into one"
+    assert bounded(_flagfile_refusal, tmp_path / "0") == f"--flagfile={tmp_path}/100: {said}"
+    for path in (tmp_path / "400", "/dev/zero"):
+        said = "it is a pipe or a device; write its content into a file"
+        assert bounded(_flagfile_refusal, path) == f"--flagfile={path}: {said}"
+    assert bounded(_flagfile_refusal, "a\0b") == "--flagfile=a\0b: no file can have this name"
 
 
 def test_unknown_flags_name_the_nearest_and_all_are_reported():
