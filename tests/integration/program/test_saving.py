@@ -53,9 +53,7 @@ def test_layers_that_are_not_registered_are_given(tmp_path):
     inputs = keras.Input([6])
     program = lightly(Program(keras.Model(inputs, Doubling()(keras.layers.Dense(3)(inputs)))))
     program.save(tmp_path / "program.keras")
-    with pytest.raises(
-        ArgumentError, match=r"load_program: .*program\.keras cannot be read: .* in custom_objects"
-    ):
+    with pytest.raises(ArgumentError, match=r"load_program: .*program\.keras cannot be read: .* in custom_objects"):
         load_program(tmp_path / "program.keras")
     read = load_program(tmp_path / "program.keras", custom_objects={"Doubling": Doubling})
     assert (read.predict(X, verbose=0) == program.predict(X, verbose=0)).all()
