@@ -223,7 +223,7 @@ class Decoder:
             return self._not_a_section(node, cls, path)
         start = current if isinstance(current, tp) and (node.is_part or not cls.IS_WHOLE) else None
         if node.op == ":=":
-            start = None
+            start = values.blank(current) if isinstance(current, tp) else None
             self.trail.replace(path, node.origin)
         elif start is None:
             self.trail.replace(path)
