@@ -23,6 +23,7 @@ from official_trainer.actions import events
 from official_trainer.actions.action import Run
 from official_trainer.actions.events import Event, EventName
 from official_trainer.config import ActionConfig, NonNegative, PositiveFloat
+from official_trainer.config.addresses import secret_problem
 from official_trainer.errors import UserError
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -43,7 +44,8 @@ class WebhookConfig(ActionConfig):
       events: when it is posted. `start` of a process; `step` and `eval`: when the action is due, which unset means at
         summaries and after evaluations; `end` of the run, its `failure`, or `preempted`: it was asked to stop and will
         be continued.
-      url: where to. It is kept with the config in the run directory, so for a secret set `url_env` instead.
+      url: where to. It is kept with the config in the run directory, so one that looks as if it held a secret is
+        refused: set `url_env` instead.
       url_env: name of an environment variable that holds it.
       timeout_seconds: how long an answer is waited for.
       retries: how often an event is posted again, after 1, 2, 4, … seconds, if there is no answer or the server fails.
@@ -64,6 +66,8 @@ class WebhookConfig(ActionConfig):
             yield "url_env", "or url must be set"
         elif self.url and not _is_address(self.url):
             yield "url", "must begin with https:// or http:// and name a host"
+        elif problem := secret_problem(self.url, "put it into an environment variable, and its name into url_env"):
+            yield "url", problem
 
     def build(self) -> Webhook:
         return Webhook(self)

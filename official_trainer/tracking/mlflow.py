@@ -13,16 +13,21 @@ import logging
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem, TrackerConfig
+from official_trainer.config.addresses import secret_problem
 from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Text, Tracker
 
 _logger = logging.getLogger(__name__)
 _STATUS = {"done": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
 _TAG = "official_trainer.runs.run"
+_FROM_ENVIRONMENT = (
+    "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for a server; before a database, "
+    "start `mlflow server`"
+)
 _BATCH = 100  # MLflow takes no more parameters in one call
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_TRUNCATE_LONG_VALUES": "true"}
 
@@ -33,7 +38,8 @@ class MlflowConfig(TrackerConfig):
 
     Attributes:
       tracking_uri: where MLflow keeps runs; unset means the file `mlflow.db` in the run directory, which
-        `mlflow ui --backend-store-uri sqlite:///MODEL_DIR/mlflow.db` shows.
+        `mlflow ui --backend-store-uri sqlite:///MODEL_DIR/mlflow.db` shows. One that holds a password is refused: for a
+        server, MLflow reads MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD and MLFLOW_TRACKING_TOKEN.
       experiment: MLflow's experiment; unset means the name of ours.
       run_name: unset means the last part of the run directory.
     """
@@ -44,6 +50,12 @@ class MlflowConfig(TrackerConfig):
     tracking_uri: str | None = None
     experiment: str | None = None
     run_name: str | None = None
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        uri = self.tracking_uri or ""
+        is_server = "://" in uri and not uri.startswith(("sqlite:", "file:"))
+        if is_server and "@" in uri and (problem := secret_problem(uri, _FROM_ENVIRONMENT)):
+            yield "tracking_uri", problem
 
     def build(self, place: Place) -> MlflowTracker:
         uri = self.tracking_uri
