@@ -104,6 +104,7 @@ class ValidationSet:
         """Evaluates a replica's batch; called in replica context, traced."""
         num_examples = num_examples_of(inputs)
         self.num_examples.assign_add(tf.cast(num_examples, tf.int64))
+        self._context.streams.begin_step(-self.num_examples)  # for layers that draw in evaluations too
 
         def evaluate() -> dict[str, Any]:
             with self._context.streams.named("validation", self.num_examples):

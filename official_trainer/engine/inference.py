@@ -15,7 +15,7 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.random_streams import NamedStreams
+from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tasks.task import split_inputs
 
 Columns = Mapping[str, Any]
@@ -45,7 +45,7 @@ class Inference:
           seed: seed of the step's random numbers; a batch gets the same ones each time.
           use_tf_function: whether the step is traced.
         """
-        self._task, self._model, self._seed = task, model, seed
+        self._task, self._model, self._streams = task, model, RandomStreams(model, seed)
         self.strategy = tf.distribute.get_strategy()
         self._step = tf.function(self._next_outputs) if use_tf_function else self._next_outputs
 
@@ -88,9 +88,10 @@ class Inference:
         self, inputs: Any, number: tf.Tensor, step_of_task: Callable[..., Any]
     ) -> dict[str, tf.Tensor]:
         num_examples = num_examples_of(inputs)
+        self._streams.begin_step(-number)  # for layers that draw in predictions too
 
         def infer() -> dict[str, tf.Tensor]:
-            with NamedStreams(self._seed, "prediction", number).drawn():
+            with self._streams.named("prediction", number):
                 outputs = step_of_task(split_inputs(inputs)[0], self._model)
             for value in tf.nest.flatten(outputs, expand_composites=False):
                 if isinstance(value, tf.RaggedTensor | tf.SparseTensor):

@@ -31,7 +31,7 @@ def arrays(params, input_context):
 
 
 class Noisy(toy.ToyTask):
-    """Draws, in two ways, and returns several outputs in a nest; some are left out."""
+    """Draws, in three ways, and returns several outputs in a nest; some are left out."""
 
     pipeline = None
 
@@ -42,4 +42,5 @@ class Noisy(toy.ToyTask):
         logits = model(inputs, training=False)
         noise = tf.random.stateless_normal(tf.shape(logits), random_streams.seed("noise"))
         drawn = tf.random.uniform([tf.shape(inputs)[0]])
-        return {"logits": logits, "with": {"noise": logits + noise, "none": None}, "drawn": drawn, "features": inputs}
+        noises = {"noise": logits + noise, "dropout": model(inputs, training=True), "none": None}
+        return {"logits": logits, "with": noises, "drawn": drawn, "features": inputs}

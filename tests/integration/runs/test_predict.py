@@ -249,7 +249,7 @@ def test_what_is_broken_off_goes_on_with_the_same_bytes(pipeline, strategy, tmp_
     write("broken")
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
     parts = [np.load(path) for path in sorted((tmp_path / "whole").glob("predictions-*.npz"))]
-    assert sorted(parts[0]) == ["drawn", "features", "logits", "with/noise"]
+    assert sorted(parts[0]) == ["drawn", "features", "logits", "with/dropout", "with/noise"]
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     assert found["features"].tobytes() == toy.FEATURES.tobytes()
     assert len(np.unique(found["drawn"])) > 90

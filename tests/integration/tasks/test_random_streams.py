@@ -76,6 +76,27 @@ def test_evaluations_have_seeds_of_their_own(strategy):
     assert not training & set(first)
 
 
+class DrawsAlways(ToyTask):
+    """A toy whose dropout is active in evaluations as well."""
+
+    def build_model(self):
+        model = super().build_model()
+        features = keras.Input((6,), name="features")
+        return keras.Model(features, model(features, training=True))
+
+
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
+def test_layers_that_draw_in_evaluations_draw_the_same_in_each(strategy):
+    """B11, N1: whatever was drawn before, so that an evaluation that a crash interrupted is repeated as it was."""
+    trainer = build(task_cls=DrawsAlways, strategy=strategy)
+    first = trainer.evaluate(-1)
+    assert trainer.evaluate(-1) == first
+    for _ in range(2):
+        trainer.model(toy.FEATURES)
+    assert trainer.evaluate(-1) == first
+    assert trainer.evaluate(3) != first
+
+
 def test_a_seed_may_be_asked_for_in_functions_and_loops():
     """B11: it can be read wherever the step computes, and is the same there."""
 
