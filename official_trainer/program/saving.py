@@ -38,11 +38,7 @@ def config_of_rewards(model: keras.Model) -> dict[str, Any]:
 
 def save(model: keras.Model, path: str, *, overwrite: bool) -> None:
     """Writes a compiled model and its rewards; see `Program.save`."""
-    if not path.endswith(".keras"):
-        raise ArgumentError(
-            f"save: filepath={path!r}; allowed: a path that ends with .keras. In other formats, model.save writes the "
-            "model without its rewards"
-        )
+    _check_ending("save", path)
     of_rewards = config_of_rewards(model)
     model.save(path, overwrite=overwrite)
     if of_rewards:
@@ -50,14 +46,23 @@ def save(model: keras.Model, path: str, *, overwrite: bool) -> None:
             file.writestr(_REWARDS, json.dumps(of_rewards))
 
 
+def _check_ending(method: str, path: str) -> None:
+    if not path.endswith(".keras"):
+        raise ArgumentError(
+            f"{method}: filepath={path!r}; allowed: a path that ends with .keras. Keras's own save and load_model have "
+            "other formats, without rewards, which may contain code that runs when they are read"
+        )
+
+
 def read_model(path: str, custom_objects: Mapping[str, Any] | None) -> keras.Model:
-    """Returns the model of a file, compiled as it was.
+    """Returns the model of a file, compiled as it was; no code that is in the file runs.
 
     Raises:
-      ArgumentError: the file cannot be read.
+      ArgumentError: the file cannot be read, or is of another format, which may contain code.
     """
+    _check_ending("load_program", path)
     try:
-        return keras.models.load_model(path, custom_objects=custom_objects)
+        return keras.models.load_model(path, custom_objects=custom_objects, safe_mode=True)
     except (OSError, ValueError, TypeError) as error:
         raise ArgumentError(
             f"load_program: {path} cannot be read: {error}. Layers and functions of your own have to be "

@@ -177,15 +177,14 @@ class RunObserver(LoopObserver):
         self._num_traces = 0
         self._changes: Sequence[config_changes.Change] = ()
         self._is_early = False
-        self._saving: Sequence[int] = ()  # the step that is being saved, or was the last one
-        self._has_ended = False
+        self._saving: Sequence[int] | None = ()  # the step that is being saved, or was the last one; None at the end
 
     def steps_to_return_to(self) -> Sequence[int]:
         """Returns the steps from which the run may continue if it is interrupted, or goes back, before its end.
 
         Not all that are there: those which are kept for ever are too many, and too old.
         """
-        if self._has_ended:
+        if self._saving is None:
             return ()
         newest = committed_steps(self._job.model_dir)[-self._job.config.trainer.max_to_keep :]
         return *newest, *self._saving
@@ -316,7 +315,7 @@ class RunObserver(LoopObserver):
 
     def on_end(self, step: int, logs: Mapping[str, Any]) -> None:
         """Exports the model, if the run is configured to."""
-        self._has_ended = True
+        self._saving = None
         if (best := best_of(self._trainer)) is not None:
             best.tidy()
         if self._job.config.trainer.export.at_end:

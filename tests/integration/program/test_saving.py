@@ -62,7 +62,7 @@ def test_layers_that_are_not_registered_are_given(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("program.h5", r"save: filepath='.*program\.h5'; allowed: a path that ends with \.keras\. In other formats"),
+        ("program.h5", r"save: filepath='.*program\.h5'; allowed: a path that ends with \.keras\. Keras's own save"),
         ("program.keras", r"reward=<function .*> cannot be read from a config again; give each function of yours the"),
     ],
 )
@@ -83,4 +83,16 @@ def test_a_file_that_is_no_program_is_named(tmp_path):
     (tmp_path / "broken.keras").write_bytes(b"no archive")
     for name in ("broken.keras", "missing.keras"):
         with pytest.raises(ArgumentError, match=rf"load_program: .*{name} cannot be read"):
+            load_program(tmp_path / name)
+
+
+def test_code_in_a_file_does_not_run(tmp_path):
+    """K9: a function that Keras would write into the file; and formats that contain such functions are not read."""
+    inputs = keras.Input([6])
+    model = keras.Model(inputs, keras.layers.Lambda(lambda x: 2 * x)(inputs))
+    model.save(tmp_path / "program.keras")
+    with pytest.raises(ArgumentError, match=r"load_program: .*program\.keras cannot be read: .*code execution"):
+        load_program(tmp_path / "program.keras")
+    for name in ("program.h5", "saved_model"):
+        with pytest.raises(ArgumentError, match=rf"load_program: filepath='.*{name}'; allowed: a path that ends with"):
             load_program(tmp_path / name)
