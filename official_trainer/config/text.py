@@ -17,7 +17,11 @@ from official_trainer.errors import escaped
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@-]*(?:://[A-Za-z0-9_./+@-]+)?")
 _WORDS = frozenset(["null", "true", "false", "yes", "no", "on", "off", "y", "n", "none", "inf", "nan", "infinity"])
 """Words that some YAML readers do not read as text."""
-_UNSAFE = re.compile("[^\x20-\x7e\xa1-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_UNSAFE = re.compile(
+    "[^\x20-\x7e\xa1-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd"
+    "\U00010000-\U0010ffff]"
+)
+"""Characters that some YAML reader refuses, or a terminal obeys instead of showing; with those that turn text around."""
 
 
 def flow(value: Any) -> str:

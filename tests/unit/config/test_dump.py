@@ -106,6 +106,7 @@ def _plain(value):
         ("it's", "'it''s'"),
         ("a\nb", '"a\\nb"'),
         ("\x00\u2028\U0001f600", '"\\x00\\u2028\U0001f600"'),
+        ("a\u202eb\u2066\u200f", '"a\\u202eb\\u2066\\u200f"'),
         ("gs://bucket/a.txt", "gs://bucket/a.txt"),
         ((1, ("a",), {}), "[1, [a], {}]"),
         (Block(x=2), "{x: 2, names: []}"),
