@@ -21,7 +21,7 @@ _UNSAFE = re.compile(
     "[^\x20-\x7e\xa1-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd"
     "\U00010000-\U0010ffff]"
 )
-"""Characters that some YAML reader refuses, or a terminal obeys instead of showing; with those that turn text around."""
+"""Characters that some YAML reader refuses, or that a terminal obeys instead of showing."""
 
 
 def flow(value: Any) -> str:

@@ -80,7 +80,7 @@ FILES = {
         "0.yaml:1: task.model.free.a: is any value, which has no part 'a'",
     ),
     "a chain of files": (
-        lambda: _files(*(f"base: {number + 1}.yaml" for number in range(3000)), ""),
+        lambda: _files(*(f"base: {number + 1}.yaml" for number in range(400)), ""),
         "99.yaml:1: '100.yaml' is one more than the 100 configuration files that may be read; put some of",
     ),
     "a diamond of files": (
@@ -115,7 +115,7 @@ FILES = {
         "cannot read configuration file '0.yaml': it has more than 33554432 bytes, which is the limit",
     ),
     "no character": (lambda: _files(r'task: {model: {text: "\U00110000"}}'), "found invalid Unicode character escape"),
-    "unknown fields": (lambda: _files("".join(f"a{n}: 1\n" for n in range(20_000))), "0.yaml:1: a0: unknown field"),
+    "unknown fields": (lambda: _files("".join(f"a{n}: 1\n" for n in range(5_000))), "0.yaml:1: a0: unknown field"),
     "a field again and again": (lambda: _files("a: 1\n" * 20_000), "0.yaml:2: 'a' appears twice in one section"),
     "a long value": (
         lambda: _files(f"task: {{model: {{integer: {'a' * 900_000}}}}}"),
@@ -123,7 +123,6 @@ FILES = {
     ),
     "a long name of a field": (lambda: _files(f"? {'a' * 900_000}\n: 1"), "aaaaaaaaaa: unknown field"),
     "digits": (lambda: _files(ANY.format("[" + ("1_1" * 130 + "x, ") * 1000 + "]")), ""),
-    "names in a mapping": (lambda: _files(FREE.format("{" + ", ".join(f"a{n}: 1" for n in range(5000)) + "}")), ""),
 }
 
 
@@ -142,7 +141,7 @@ OVERRIDES = {
     "30,000 brackets": ([TEXT + "(" * 30_000 + "]" * 30_000], ""),
     "brackets of all kinds": ([TEXT + "([{" * 60_000 + ")]}" * 60_000], ""),
     "brackets that nothing closes": (
-        [",".join(["task.model.free.a=["] * 20_000)],
+        [",".join(["task.model.free.a=["] * 5_000)],
         "is one more than the 1000 overrides that are allowed; write them into a file and name it with --config_file",
     ),
     "50,000 overrides": (
@@ -150,17 +149,17 @@ OVERRIDES = {
         "is one more than the 1000 overrides that are allowed",
     ),
     "nested": (["task.model.anything=" + "[" * 50_000 + "]" * 50_000], f"--params_override: {DEEP}"),
-    "a path of 50,000 names": (
-        ["task.model.free" + ".a" * 50_000 + "=1"],
+    "a path of 20,000 names": (
+        ["task.model.free" + ".a" * 20_000 + "=1"],
         "free.a: is any value, which has no part 'a'",
     ),
     "empty lines in a value": ([TEXT + "a" + "\n" * 300_000 + "b"], ""),
     "empty lines": (["\n" * 300_000 + "="], "--params_override: expected path=value, got '='"),
     "empty lines of spaces": (["\n \t" * 100_000 + "#"], "--params_override: expected path=value, got '#'"),
     "comments": (["#\n" * 200_000 + "a"], "--params_override: expected path=value, got '#'"),
-    "commas": ([TEXT + " , " * 200_000 + "b"], ""),
-    "commas and quotes": ([TEXT + ",'" * 200_000 + "b"], ""),
-    "commas in quotes": ([TEXT + ',"a,".' * 60_000 + "b"], ""),
+    "commas": ([TEXT + " , " * 30_000 + "b"], ""),
+    "commas and quotes": ([TEXT + ",'" * 30_000 + "b"], ""),
+    "commas in quotes": ([TEXT + ',"a,".' * 20_000 + "b"], ""),
     "no character": ([TEXT + r'"\U00110000"'], r"\U00110000 is not a character of Unicode; write the character itself"),
     "half a character": ([TEXT + r'"\uD83D"'], r"\uD83D is not a character of Unicode; write the character itself"),
     "a byte that is not UTF-8": ([f"{TEXT}caf\udce9"], "must be text that UTF-8 can hold, which character 20 is not"),
