@@ -102,9 +102,7 @@ class CheckpointDirectory:
           CheckpointError: there are checkpoints, but none of them is whole.
         """
         damaged: dict[int, str] = {}
-        for step, parts in sorted(manifest.parts(self.path).items(), reverse=True):
-            if manifest.is_dead_save(parts):
-                continue
+        for step in reversed(manifest.saved_steps(self.path)):
             damage = manifest.damage(self.path, step, checksums=verify)
             if damage is None:
                 for damaged_step, reason in damaged.items():

@@ -172,6 +172,11 @@ def committed_steps(directory: str) -> tuple[int, ...]:
     return tuple(steps)
 
 
+def saved_steps(directory: str) -> tuple[int, ...]:
+    """Returns the steps of which there are files, whole or damaged, rising; without those of saves that died."""
+    return tuple(step for step, found in sorted(parts(directory).items()) if not is_dead_save(found))
+
+
 def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
     """Returns what is wrong with the checkpoint of `step`, or None if it is whole. Sizes are always compared."""
     try:

@@ -182,8 +182,8 @@ def _find(path_or_dir: str) -> str:
         )
     if not files.is_dir(path_or_dir):
         raise CheckpointError(f"{place} is not a checkpoint. Name it without suffix, such as …/ckpt-100.")
-    if steps := manifest.committed_steps(path_or_dir):
-        for step in reversed(steps):
+    if manifest.committed_steps(path_or_dir):
+        for step in reversed(manifest.saved_steps(path_or_dir)):
             if (damage := manifest.damage(path_or_dir, step)) is None:
                 return manifest.prefix(path_or_dir, step)
             _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path_or_dir, step, damage)

@@ -93,13 +93,16 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
         steps = () if best is None or best.step is None else (best.step,)
     if not steps:
         raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; train first")
-    step = steps[-1] if checkpoint in ("latest", "best") else int(checkpoint)
-    if step not in steps:
+    newest = steps[-1] if checkpoint == "best" else manifest.saved_steps(directory)[-1]  # which may be damaged
+    step = newest if checkpoint in ("latest", "best") else int(checkpoint)
+    if step not in (*steps, newest):
         raise CheckpointError(
             f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
         )
     if damage := manifest.damage(directory, step):
-        raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}")
+        others = [other for other in steps if other != step]
+        fix = f"; name another with --checkpoint: {', '.join(map(str, others))}" if others else ""
+        raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}{fix}")
     _warn_of_gin(job, directory, step)
     return directory, step
 

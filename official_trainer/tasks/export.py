@@ -56,6 +56,7 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     random_streams.settle(model, step)
     temporary = f"{directory.rstrip('/')}{_WRITING}"
     files.remove(temporary)  # of a process that was killed
+    files.make_dirs(temporary)
     module = tf.Module()
     garden_module = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
     if garden_module is not None:

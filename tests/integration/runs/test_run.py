@@ -631,3 +631,16 @@ def test_a_best_checkpoint_that_is_gone_is_said_at_the_next_start(finished, tmp_
         assert record(run_dir)["best"] is None
     do(str(run_dir), "trainer.train_steps=120")
     assert record(run_dir)["best"]["step"] == 120
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[" * 100_000], ids=["missing", "empty", "foreign", "nested"])
+def test_a_newest_checkpoint_without_its_manifest_is_not_passed_over_silently(finished, tmp_path, content):
+    """N3, N6: an older one is evaluated when it is named, never without a word."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished[0], run_dir)
+    path = run_dir / "ckpt-80.manifest.json"
+    path.unlink() if content is None else path.write_text(content)
+    message = r"ckpt-80 is damaged: ckpt-80\.manifest\.json .*; name another with --checkpoint: 20, 40, 60$"
+    with pytest.raises(CheckpointError, match=message):
+        do(str(run_dir), mode="eval")
+    assert do(str(run_dir), mode="eval", checkpoint="60")
