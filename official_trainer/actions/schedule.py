@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from official_trainer import files
 from official_trainer.actions.action import Action, CallAt, Callback, Request, Run, Stop
 from official_trainer.config import ActionConfig, flow
 from official_trainer.errors import ExitCode, UserError, describe_error
@@ -37,6 +38,7 @@ class ActionError(UserError, RuntimeError):
     """
 
     def __init__(self, action: Action, hook: str, step: int, error: BaseException) -> None:
+        error = files.as_storage_error(error) or error
         self.summary = f"action '{action.name}' failed in {hook} at step {step}: {describe_error(error)}"
         self.place = "" if isinstance(error, UserError) else _place_of(error)
         self.exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED

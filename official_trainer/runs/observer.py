@@ -177,7 +177,7 @@ class RunObserver(LoopObserver):
         self._num_traces = 0
         self._changes: Sequence[config_changes.Change] = ()
         self._is_early = False
-        self._saving: Sequence[int] | None = ()  # the step that is being saved, or was the last one; None at the end
+        self._saving: Sequence[int] | None = ()  # the step of the save that began last; None when the run has ended
 
     def steps_to_return_to(self) -> Sequence[int]:
         """Returns the steps from which the run may continue if it is interrupted, or goes back, before its end.

@@ -286,7 +286,7 @@ def closing(tracker: Tracker) -> Iterator[Outcome]:
         try:
             _call_all([functools.partial(tracker.end, ended), tracker.close])
         except Exception as other:
-            _logger.error("%s", other)
+            _logger.error("%s", files.as_storage_error(other) or other)
         raise
     _call_all([functools.partial(tracker.end, outcome), tracker.close])
 

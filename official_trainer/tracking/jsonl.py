@@ -55,8 +55,12 @@ class JsonlTracker(Tracker):
         row |= {name: encode(value) for name, value in values.items()}
         if self._file is None:
             self._file = files.open_file(self.path, "a")
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(row, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            error.filename = self.path  # which errors of writing do not name
+            raise
         self._rows_known().add((step, split))
         self._last = row
 

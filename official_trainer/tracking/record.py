@@ -10,6 +10,7 @@ restart continues `run.json`: the run keeps its id.
 from __future__ import annotations
 
 import datetime
+import errno
 import functools
 import importlib.metadata
 import json
@@ -56,6 +57,7 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
 
     Raises:
       ModelDirError: it cannot be used, and why. Nothing was written.
+      StorageError: it is full, or fails.
     """
     check_name(model_dir)
     try:
@@ -68,6 +70,8 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
         if not (isinstance(error, OSError) or files.is_url(model_dir)):
             raise
         reason = files.reason_of(error)
+        if (fault := files.as_storage_error(error, model_dir)) is not None and reason != os.strerror(errno.EROFS):
+            raise fault from error
         raise ModelDirError(f"--model_dir={model_dir} cannot be written: {reason}. Name another directory.") from error
 
 

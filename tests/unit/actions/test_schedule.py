@@ -1,6 +1,8 @@
 """Which actions are called when, in which order, and what an error in one means."""
 
+import errno
 import logging
+import os
 import types
 
 import pytest
@@ -262,6 +264,16 @@ def test_an_error_for_users_keeps_its_exit_code(calls):
     with pytest.raises(ActionError, match=r"^action 'a' failed in on_eval at step 0: no rows$") as caught:
         schedule.evaluation({}, ended=False)
     assert caught.value.exit_code == ExitCode.DATA
+
+
+def test_a_full_disk_under_an_action_is_the_storages_fault(calls):
+    """N3, N6: the same command may be started again."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/a/metrics.jsonl")
+    schedule, _ = started(Recorder(calls, "a", when=AfterEval(), answers={"on_eval": full}))
+    message = r"^action 'a' failed in on_eval at step 0: /runs/a/metrics.jsonl: No space left on device\. Free some .*$"
+    with pytest.raises(ActionError, match=message) as caught:
+        schedule.evaluation({}, ended=False)
+    assert caught.value.exit_code == ExitCode.RETRY
 
 
 @pytest.mark.parametrize(("on_error", "called"), [("warn", [1, 2, 3]), ("disable", [1])])

@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+from official_trainer import files
 from official_trainer.tracking import MetricError
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 
@@ -120,3 +121,12 @@ def test_a_damaged_row_spoils_itself_alone(path, tracker, caplog, harm):
     again.close()
     assert places(path) == [(10, "train"), (20, "train")]
     assert "metrics.jsonl:2: not a whole row, left out" in caplog.text
+
+
+def test_an_error_of_writing_names_the_file(monkeypatch, tmp_path):
+    """N3: the system's own does not."""
+    opened = files.open_file
+    monkeypatch.setattr(files, "open_file", lambda path, mode: opened("/dev/full", mode))
+    tracker = JsonlTracker(str(tmp_path / "metrics.jsonl"))
+    with pytest.raises(OSError, match=r"No space left on device: '.*metrics\.jsonl'"):
+        tracker.log("train", 1, {"loss": 1.0})

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -9,8 +10,9 @@ import pytest
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.files import StorageError
 from official_trainer.tracking import record
-from official_trainer.tracking.record import RunRecord, prepare_model_dir
+from official_trainer.tracking.record import ModelDirError, RunRecord, prepare_model_dir
 
 
 def launch(**changes):
@@ -263,6 +265,25 @@ def test_a_file_is_refused(tmp_path):
 def test_a_name_that_tensorflow_takes_for_a_pattern_is_refused(tmp_path):
     """N6: TensorFlow could not find the run's own checkpoints."""
     refused(str(tmp_path / "a[1]"), r"--model_dir=.*/a\[1\] holds '\[', which .* Use another name, such as .*/a_1_\.")
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "message"),
+    [
+        (errno.ENOSPC, StorageError, "run: No space left on device. Free some space there; then the same command"),
+        (errno.EIO, StorageError, "run: Input/output error. Make the directory writable again; then the same command"),
+        (errno.EROFS, ModelDirError, "run cannot be written: Read-only file system. Name another directory."),
+    ],
+)
+def test_a_directory_on_a_full_disk_may_be_used_later(model_dir, monkeypatch, number, expected, message):
+    """N3, N6: nothing is wrong with the command."""
+
+    def fail(path, **options):
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr("os.makedirs", fail)
+    with pytest.raises(expected, match=re.escape(message)):
+        prepare_model_dir(model_dir, "digits")
 
 
 def test_a_directory_that_cannot_be_written_is_refused(model_dir, monkeypatch):
