@@ -166,11 +166,13 @@ CREAT(creat64)
 FOPEN(fopen)
 FOPEN(fopen64)
 
-/* The second half of a write: what was done before stays done. */
+/* The second half of a write: what was done before stays done, and is what the call returns. */
 #define SECOND_HALF(call)                                                                                              \
-    if (path[0] && done == (ssize_t)half && half < size && !strikes("write half of", path, TAKES_SPACE)) {             \
-        ssize_t more = call;                                                                                           \
+    if (path[0] && done == (ssize_t)half && half < size) {                                                             \
+        int error = strikes("write half of", path, TAKES_SPACE);                                                       \
+        ssize_t more = error ? -1 : call;                                                                              \
         done += more < 0 ? 0 : more;                                                                                   \
+        errno = error ? error : errno;                                                                                 \
     }
 
 ssize_t write(int descriptor, const void *data, size_t size)
