@@ -114,7 +114,7 @@ class Shared:
         log = folder / CHANGES
         log.touch()
         first = functools.partial(disk.arm, str(folder / RUN), log=str(log))
-        child = case.start(self, folder, first=first if disk.library() else None)
+        child = case.start(self, folder, first=first if disk.is_there() else None)
         start = time.monotonic()  # not before, as `start` makes what the case needs
         completed = child.wait()
         assert completed.code == 0, completed.err

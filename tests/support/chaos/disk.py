@@ -13,32 +13,34 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import pytest
-
 _COMPILERS = ("cc", "gcc", "clang")
+_LIBRARY = "disk.so"
 
 
 @functools.cache
-def _folder():
-    return tempfile.TemporaryDirectory(prefix="disk")
-
-
-@functools.cache
-def library():
-    """Returns the path of the library; None without a compiler. It is built once for a process of pytest."""
+def _build():
+    """Returns the folder of the library, or why there is none. It is built once for a process of pytest."""
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
-        return None
-    path = Path(_folder().name, "disk.so")
+        return f"none of {', '.join(_COMPILERS)} is there"
+    folder = tempfile.TemporaryDirectory(prefix="disk")
     source = Path(__file__).with_name("disk.c")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, source, "-ldl"], check=True)
-    return path
+    command = [compiler, "-O1", "-shared", "-fPIC", "-o", f"{folder.name}/{_LIBRARY}", source, "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return folder if done.returncode == 0 else done.stderr
+
+
+def is_there():
+    """Whether the library could be built."""
+    return not isinstance(_build(), str)
 
 
 def require():
-    """Skips a test where there is no compiler."""
-    if library() is None:
-        missing = f"no change on disk goes wrong: none of {', '.join(_COMPILERS)} is there to build disk.c"
+    """Skips a test where the library could not be built."""
+    import pytest  # not in the fork server
+
+    if not is_there():
+        missing = f"no change on disk goes wrong, because disk.c could not be built: {_build()}"
         warnings.warn(missing, stacklevel=2)
         pytest.skip(missing)
 
@@ -46,10 +48,10 @@ def require():
 @contextlib.contextmanager
 def preloaded():
     """Processes that are started in the block have the library, and so have their forks."""
-    if library() is None:
+    if not is_there():
         yield
         return
-    os.environ["LD_PRELOAD"] = str(library())
+    os.environ["LD_PRELOAD"] = f"{_build().name}/{_LIBRARY}"
     try:
         yield
     finally:
