@@ -125,8 +125,7 @@ def test_a_damaged_row_spoils_itself_alone(path, tracker, caplog, harm):
 
 def test_an_error_of_writing_names_the_file(monkeypatch, tmp_path):
     """N3: the system's own does not."""
-    opened = files.open_file
-    monkeypatch.setattr(files, "open_file", lambda path, mode: opened("/dev/full", mode))
+    monkeypatch.setattr(files, "open_file", lambda path, mode: open("/dev/full", "w", encoding="utf-8"))  # noqa: SIM115 - closed by the tracker
     tracker = JsonlTracker(str(tmp_path / "metrics.jsonl"))
     with pytest.raises(OSError, match=r"No space left on device: '.*metrics\.jsonl'"):
         tracker.log("train", 1, {"loss": 1.0})
