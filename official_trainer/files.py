@@ -231,7 +231,7 @@ def read_regular_text(path: str, max_bytes: int) -> str:
         other = "it is a pipe or a device; write its content into a file"
         raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if os.path.isdir(path) else other, path) from error
     if len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes, which is the limit", path)
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes, which is the limit; split it", path)
     return content.decode("utf-8-sig")
 
 

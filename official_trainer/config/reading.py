@@ -69,11 +69,12 @@ class Reader:
 
     def refuses(self, text: str, place: Origin) -> bool:
         """Whether a text is too long, or holds what no file can; adds a problem then."""
-        wrong = limits.unstorable(text)
+        wrong, fix = limits.unstorable(text), "write it as UTF-8"
         if place.kind == "flag" and len(text) > limits.MAX_FLAG_CHARACTERS:
             wrong = f"is a text of {len(text)} characters; at most {limits.MAX_FLAG_CHARACTERS} are allowed"
+            fix = "write it into a file and name that"
         if wrong:
-            self._fail(wrong, place)
+            self._fail(wrong, place, fix=fix)
         return bool(wrong)
 
     def file(self, name: str, named_at: Origin | None = None, _open: tuple[str, ...] = ()) -> list[Node]:

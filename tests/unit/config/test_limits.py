@@ -165,9 +165,12 @@ OVERRIDES = {
     "a byte that is not UTF-8": ([f"{TEXT}caf\udce9"], "must be text that UTF-8 can hold, which character 20 is not"),
     "such a byte in YAML": (
         ["{task: {model: {text: caf\udce9}}}"],
-        "must be text that UTF-8 can hold, which character 26",
+        "must be text that UTF-8 can hold, which character 26 is not; write it as UTF-8",
     ),
-    "a long argument": (["a" * 1_500_000 + "=1"], "is a text of 1500002 characters; at most 1048576 are allowed"),
+    "a long argument": (
+        ["a" * 1_500_000 + "=1"],
+        "is a text of 1500002 characters; at most 1048576 are allowed; write it into a file",
+    ),
     "a long index": (
         [f"task.model.filters[{'9' * 5000}]=1"],
         "[9999999999999999999]: there is no such item; allowed: 0 to",
