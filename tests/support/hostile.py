@@ -41,7 +41,23 @@ VERBS = {
 }
 """The commands that read or write a run directory."""
 
-NO_RUN_DIRECTORY = {"data_service", "doctor", "init", "launch", "list"}
+NO_EXPORTS = ["trainer.export.best=false", "trainer.export.at_end=false"]
+"""For `train`, where what is damaged is no export: these take half of its time."""
+
+
+def relevant(kind):
+    """Returns the commands that read, write or replace what is at a place, and those that cost nothing."""
+    verbs = ["train", "continuous_eval", "predict", "show", "show_changed"]
+    if kind in ("run.json", "params.yaml", ".lock", ".lock.json", "status.json"):
+        return tuple(VERBS)
+    if kind.startswith(("ckpt", "checkpoint", "export/saved_model")) or kind == "export":
+        verbs += ["eval", "export"]
+    if kind.startswith("best"):
+        verbs += ["eval_best"]
+    return tuple(verb for verb in VERBS if verb in verbs)
+
+
+NO_RUN_DIRECTORY = {"data_service", "doctor", "init", "job", "launch", "list"}
 """Verbs without one; `launch` only starts `train`, and looks at the directory with the function of `train`."""
 
 CODES = {0, 2, 75}
@@ -116,7 +132,8 @@ def _try_all(run, other_run, kind, how, folder, verbs):
         out, err = io.StringIO(), io.StringIO()
         keras.backend.clear_session()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main(VERBS[verb](copy), is_process=False)
+            more = NO_EXPORTS if verb == "train" and kind is not None and not kind.startswith("export") else []
+            code = cli.main([*VERBS[verb](copy), *more], is_process=False)
         results[verb] = {"code": code, "out": out.getvalue(), "err": err.getvalue(), **_left(copy)}
         shutil.rmtree(copy.parent)
     Path(folder, "results.json").write_text(json.dumps(results))
@@ -139,33 +156,48 @@ def _left(run):
     return {"left": found}
 
 
-def problems(verb, result, expected, whole):
-    """Yields what must not be: a traceback, a silent failure, other values than without the damage, a lost checkpoint.
+def broken(run, other_run, case, expected, folder):
+    """Tries a case; returns a line for each thing that must not be.
 
     Args:
-      verb: of `VERBS`.
-      result: of this command on the damaged directory.
-      expected: of the same command on a whole directory.
-      whole: names of the checkpoints that were not damaged, and their checksums.
+      run: the whole directory.
+      other_run: that of another run.
+      case: the kind of file or folder, and the harm.
+      expected: the results of the commands on the whole directory.
+      folder: for the copies.
     """
-    text = result["err"]
+    kind, how = case
+    damaged = str(targets(run)[kind]).partition(".")[0]
+    whole = {
+        name: checksum
+        for name, checksum in _left(run)["left"].items()
+        if name.startswith("ckpt-") and name != f"{damaged}.index"
+    }
+    try:
+        results = Try(run, other_run, kind, how, folder, relevant(kind)).results()
+    except AssertionError as error:
+        return [f"{kind} {how}: {error}"]
+    return [
+        f"{kind} {how}, {verb}: {problem}"
+        for verb, result in results.items()
+        for problem in _problems(kind, verb, result, expected[verb], whole)
+    ]
+
+
+def _problems(kind, verb, result, expected, whole):
+    """Yields what must not be: a traceback, a silent failure, other values than without damage, a lost checkpoint."""
+    text, left = result["err"], result["left"]
     if result["code"] not in CODES:
-        yield f"exit code {result['code']}"
+        yield f"exit code {result['code']}: {text[-500:]}"
     if "Traceback" in text:
-        yield "a traceback"
+        yield f"a traceback: {text[-500:]}"
     if result["code"] and "error: " not in text:
         yield "a failure without a message"
     if result["code"] == 0:
-        results = {"train": ["ckpt-30.index"], "export": ["export/saved_model/variables/variables.index"]}
-        for name in results.get(verb, ()):
-            if result["left"].get(name) != expected["left"][name]:
-                yield f"other values: {name}"
-        if verb == "predict":
-            shards = [name for name in expected["left"] if name.startswith("predictions/")]
-            if any(result["left"].get(name) != expected["left"][name] for name in shards):
-                yield "other predictions"
+        names = {"train": ["ckpt-30.index"], "export": ["export/saved_model/variables/variables.index"]}.get(verb, [])
+        if verb == "predict" and not kind.startswith("predictions/predictions-"):  # only the sizes of shards are known
+            names = [name for name in expected["left"] if name.startswith("predictions/")]
+        yield from (f"other values: {name}" for name in names if left.get(name) != expected["left"][name])
         if verb.startswith("eval") and result["out"] != expected["out"]:
             yield f"other metrics: {result['out']} instead of {expected['out']}"
-    for name, checksum in whole.items():
-        if result["left"].get(name) != checksum:
-            yield f"lost: {name}"
+    yield from (f"lost: {name}" for name, checksum in whole.items() if left.get(name) != checksum)

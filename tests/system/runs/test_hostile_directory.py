@@ -1,0 +1,65 @@
+"""A file or a folder of a run directory that is damaged, replaced or another run's, for every verb that reads there."""
+
+import concurrent.futures
+import itertools
+
+import pytest
+
+from official_trainer.cli import dispatch
+from tests.support import hostile
+from tests.support.checkpoint_damage import FILE_HARMS, FOLDER_HARMS
+
+FEW = {
+    "run.json": ["nested", "foreign"],
+    "params.yaml": ["link"],
+    "status.json": ["pipe"],
+    "metrics.jsonl": ["directory", "zeroed"],
+    "ckpt-N.index": ["swapped"],
+    "ckpt-N.data-N-of-N": ["flipped"],
+    "ckpt-N.manifest.json": ["truncated"],
+    "best": ["file", "deleted"],
+    "continuous_eval/lease.json": ["empty"],
+}
+"""What the quick test damages, and how: each harm once; the full one finds every kind of file and folder."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The directory of a run, that of another run, and the results of all commands on a copy of the first."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("one", "other")]
+    run, other = hostile.make_run(folders[0]), hostile.make_run(folders[1], "runtime.seed=2")
+    expected = hostile.Try(run, other, None, None, tmp_path_factory.mktemp("whole") / "try").results()
+    assert {result["code"] for result in expected.values()} == {0}, expected
+    return run, other, expected
+
+
+def broken(runs, cases, folder):
+    run, other, expected = runs
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = pool.map(
+            lambda numbered: hostile.broken(run, other, numbered[1], expected, folder / str(numbered[0])),
+            enumerate(cases),
+        )
+        return [*itertools.chain.from_iterable(found)]
+
+
+def test_every_verb_is_tried_or_has_no_run_directory():
+    """N6: a new verb has to say which."""
+    tried = {hostile.VERBS[name]("run")[0] for name in hostile.VERBS}
+    assert tried | hostile.NO_RUN_DIRECTORY == {name.replace("-", "_") for name in dispatch.verbs()}
+
+
+def test_damage_to_a_run_directory_is_said_and_never_gives_other_values(runs, tmp_path):
+    """N3, N6: exit code 0, 2 or 75, a message, no traceback, no hang; each harm to one place."""
+    cases = [(kind, harm) for kind, harms in FEW.items() for harm in harms]
+    assert {harm for _, harm in cases} == {*FILE_HARMS, *FOLDER_HARMS}
+    assert {*cases} <= {*hostile.all_cases(runs[0])}
+    assert broken(runs, cases, tmp_path) == []
+
+
+@pytest.mark.full
+def test_every_damage_to_every_kind_of_file_and_folder(runs, tmp_path):
+    """N3, N6: as above, for all of them."""
+    cases = hostile.all_cases(runs[0])
+    assert len(cases) > 400
+    assert broken(runs, cases, tmp_path) == []
