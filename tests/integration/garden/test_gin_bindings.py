@@ -401,10 +401,10 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     """T17: the system's reason is said."""
     (tmp_path / "a.gin").write_text("")
 
-    def fail(path):
+    def fail(path, max_bytes):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("official_trainer.files.read_text", fail)
+    monkeypatch.setattr("official_trainer.files.read_regular_text", fail)
     with pytest.raises(ConfigError, match=r"--gin_file: '.*a\.gin' cannot be read: Permission denied"):
         gin_bindings.read([str(tmp_path / "a.gin")], ())
 
