@@ -98,7 +98,8 @@ def _undeclared(config: Config, trail: Trail) -> Iterator[Problem]:
         origin = trail.origin(problem.path)
         if origin.by_user:
             what = f"in Model Garden's class it {problem.what}, and its code receives {problem.got}"
-            fix = "" if problem.got == "null" else f"write [{problem.got}], or each letter counts as an item"
+            is_text = problem.got[:1] in ("'", '"')
+            fix = f"write [{problem.got}], or each letter counts as an item" if is_text else ""
             yield Problem(what, problem.path, fix=fix, **_spot(origin))
 
 

@@ -336,6 +336,34 @@ def test_a_section_may_refuse_its_values():
     assert said == "--set: task.model.strict: Strict refuses these values: size is too large for other"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LikeGarden(Config):
+    READS_AS_GARDEN = True
+
+    names: tuple[str, ...] | None = ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[null]", "its code receives (None,)"),
+        (
+            "abc",
+            "its code receives 'abc'; write ['abc'], or each letter counts as an item",
+        ),
+    ],
+)
+def test_what_only_model_garden_accepts_is_a_warning(text, said):
+    """T14: with advice where there is some."""
+    (warning,) = resolve(
+        ExperimentConfig(task=TaskConfig(model=LikeGarden())), sets=[f"task.model.names={text}"]
+    ).warnings
+    assert (
+        warning.message
+        == f"--set: task.model.names: in Model Garden's class it must be a list of texts or null, and {said}"
+    )
+
+
 # Rendering.
 
 
