@@ -140,10 +140,9 @@ def open_file(path: str, mode: str) -> IO[Any]:
         return tf.io.gfile.GFile(path, mode)
     try:
         descriptor = os.open(path, _FLAGS[mode[0]] | os.O_CLOEXEC, 0o666)
-    except NotADirectoryError:
-        raise
     except OSError as error:
-        if (kind := _kind_error(path, error)) is not None:
+        is_missing = mode[0] == "r" and isinstance(error, FileNotFoundError | NotADirectoryError)
+        if not is_missing and (kind := _kind_error(path, error)) is not None:
             raise kind from error
         raise
     try:
@@ -417,7 +416,7 @@ def _described(mode: int) -> str:
 
 def _kind_error(path: str, error: OSError, wanted: str = _FILE) -> PathKindError | None:
     """Returns what to raise if an error comes from what is at `path`, or at a parent of it; else None."""
-    if error.errno not in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO):
+    if error.errno not in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO, errno.ENOENT):
         return None
     place = path
     while place and not os.path.lexists(place):

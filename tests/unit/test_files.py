@@ -157,6 +157,17 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
             call(str(tmp_path / "best" / "inner"))
 
 
+def test_a_link_to_nothing_in_the_place_of_a_folder_is_named(tmp_path):
+    """N6: as what is above the place that is written."""
+    (tmp_path / "best").symlink_to(tmp_path / "nothing")
+    path = str(tmp_path / "best" / "inner")
+    for call in (files.make_dirs, lambda path: files.write_text_atomically(path, "")):
+        with pytest.raises(files.PathKindError, match=r"/best is a symbolic link, not a directory\. Move it away"):
+            call(path)
+    with pytest.raises(FileNotFoundError):
+        files.read_text(path)
+
+
 def test_whether_a_directory_can_be_written_is_tried_without_harm(tmp_path):
     """N6: neither the name of early versions nor a link of that name is written to."""
     victim = tmp_path / "victim"
