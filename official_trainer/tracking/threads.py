@@ -196,7 +196,8 @@ class ThreadedTracker(Tracker):
                 self._failure = what, error
                 if not self._must_work:
                     message = "tracker %s failed in %s; the run continues and counts further lost calls: %s"
-                    trace = None if files.as_storage_error(error) else error  # a full disk needs no stack
+                    is_explained = isinstance(error, UserError) or files.as_storage_error(error) is not None
+                    trace = None if is_explained else error
                     _logger.warning(message, self._name, what, _first_line(error), exc_info=trace)
             return False
         return True

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from official_trainer.errors import ExitCode
+from official_trainer.files import PathKindError
 from official_trainer.tracking import Histogram, Outcome, Text, Tracker, closing, threads
 from official_trainer.tracking.threads import ThreadedTracker, TrackerError
 
@@ -194,6 +195,17 @@ def test_a_tracker_that_always_fails_warns_once_counts_and_stops_nothing(caplog)
     assert last.getMessage() == (
         "tracker csv (trainer.trackers[0]): 13 of 14 calls were lost; the first error: ValueError: rewind is broken"
     )
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), PathKindError("x is a directory")])
+def test_errors_that_explain_themselves_have_no_stack(caplog, error):
+    """N6: a full disk, or a folder in the place of the file, is one line."""
+    tracker = ThreadedTracker(Recorder({"log": error}), name="csv")
+    tracker.log("train", 1, {})
+    tracker.close()
+    first, *_ = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    assert "the run continues and counts further lost calls: " in first.getMessage()
+    assert not first.exc_info
 
 
 def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog, monkeypatch):

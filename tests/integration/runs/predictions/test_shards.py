@@ -229,6 +229,10 @@ def test_other_places_are_refused(tmp_path):
             PredictionsError, match=rf"predictions.json cannot be read \(.*{what}.*name another --output"
         ):
             shards_in(tmp_path / "bad")
+    (tmp_path / "bad" / MANIFEST).unlink()
+    (tmp_path / "bad" / MANIFEST).symlink_to("nothing")
+    with pytest.raises(PredictionsError, match=r"one of predictions.json is a link to nothing; remove it, or name"):
+        shards_in(tmp_path / "bad")
     done(tmp_path / "shards")
     shard = tmp_path / "shards" / "predictions-00001.jsonl"
     shard.write_text("{}\n")
