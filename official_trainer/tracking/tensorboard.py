@@ -308,8 +308,11 @@ def _session_end() -> Any:
 
 def _group(value: Any) -> str:
     """Returns the group name, which is equal for summaries of the same config."""
-    plugin = load("tensorboard.plugins.hparams.plugin_data_pb2")
-    return plugin.HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info.group_name
+    plugin, messages = load("tensorboard.plugins.hparams.plugin_data_pb2"), load("google.protobuf.message")
+    try:
+        return plugin.HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info.group_name
+    except messages.DecodeError:  # damaged: it is written again
+        return ""
 
 
 def _cut(path: str, is_kept: Callable[[Any], bool]) -> None:
@@ -331,13 +334,22 @@ def _cut(path: str, is_kept: Callable[[Any], bool]) -> None:
 
 
 def _records(path: str) -> Iterator[tuple[bytes, Any]]:
-    """Yields each complete record (length, its checksum, payload, its checksum) of an event file, and its event."""
-    events = load("tensorboard.compat.proto.event_pb2")
-    content, start = files.read_bytes(path), 0
+    """Yields each complete record (length, its checksum, payload, its checksum) of an event file, and its event.
+
+    Records that are damaged are left out, with a warning.
+    """
+    events, messages = load("tensorboard.compat.proto.event_pb2"), load("google.protobuf.message")
+    try:
+        content, start = files.read_bytes(path), 0
+    except FileNotFoundError:  # a link to nothing
+        return
     while len(content) >= start + 12:
         (length,) = struct.unpack_from("<Q", content, start)
         end = start + 12 + length + 4
         if end > len(content):
             return
-        yield content[start:end], events.Event.FromString(content[start + 12 : end - 4])
+        try:
+            yield content[start:end], events.Event.FromString(content[start + 12 : end - 4])
+        except messages.DecodeError:
+            _logger.warning("%s is damaged: a point for TensorBoard at byte %d is left out", path, start)
         start = end

@@ -143,9 +143,8 @@ def read(directory: str) -> dict[str, Manifest]:
         found = {name: _read(files.join(directory, name)) for name in ours}
     except FileNotFoundError as error:
         if files.list_dir(directory) == names:
-            raise PredictionsError(
-                f"--output={directory}: one of {first_few(ours)} is a link to nothing; remove it, or name another --output"
-            ) from error
+            what = f"one of {first_few(ours)} is a link to nothing"
+            raise PredictionsError(f"--output={directory}: {what}; remove it, or name another --output") from error
         return read(directory)  # another process has merged them meanwhile
     return {name: m for name, m in found.items() if m["shards"] or m["done"] or m.get("end") is not None}
 

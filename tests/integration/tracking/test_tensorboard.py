@@ -407,3 +407,31 @@ def test_a_full_disk_costs_points_and_says_so_once(tmp_path, full_disk, caplog, 
     )
     assert "Traceback" not in caplog.text
     assert not [warning for warning in recwarn if "thread" in str(warning.message)]
+
+
+def test_event_files_that_are_damaged_or_links_to_nothing_do_not_end_a_run(tmp_path, caplog):
+    """N6: what can be read stays, what cannot is said."""
+    first = TensorBoardTracker(str(tmp_path))
+    first.describe("digits", {"a": 1})
+    for step in (10, 20, 30):
+        first.log("train", step, {"loss": float(step)})
+    first.close()
+    (path,) = (tmp_path / "train").glob("*.tfevents.*")
+    content = bytearray(path.read_bytes())
+    starts, place = [], 0
+    while place < len(content):
+        starts.append(place)
+        place += 16 + int.from_bytes(content[place : place + 8], "little")
+    content[starts[2] + 12] = 0xFF  # the point of step 20
+    path.write_bytes(content)
+    (hparams,) = (tmp_path / "hparams").glob("*.tfevents.*")
+    hparams.unlink()
+    hparams.symlink_to("nothing")
+    again = TensorBoardTracker(str(tmp_path))
+    again.rewind(30)
+    again.describe("digits", {"a": 1})
+    again.log("train", 40, {"loss": 40.0})
+    again.close()
+    assert not os.path.lexists(hparams)
+    assert [step for step, _ in points(tmp_path / "train", "loss") if step != 20][-1] == 40
+    assert f"{path} is damaged: a point for TensorBoard at byte {starts[2]} is left out" in caplog.text
