@@ -151,7 +151,7 @@ class TensorBoardTracker(Tracker):
 
     def _writer(self, path: str) -> _EventWriter:
         if path not in self._writers:
-            self._writers[path] = _EventWriter(self._files.path(path))
+            self._writers[path] = _EventWriter(self._files.make(path))
         return self._writers[path]
 
     @contextlib.contextmanager
@@ -197,7 +197,6 @@ class _EventWriter:
     """Appends events to a new file of a folder; in the thread of its caller, unlike TensorBoard's own writer."""
 
     def __init__(self, folder: str) -> None:
-        files.make_dirs(folder)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         self._path = files.join(folder, name)
         self._file = files.open_file(self._path, "wb")
@@ -235,6 +234,20 @@ class _EventFiles:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._has_directory = False
+
+    def make(self, path: str) -> str:
+        """Creates a folder, and returns its whole path; a directory that is gone since the first one stays so.
+
+        Raises:
+          FileNotFoundError: it is gone, because it was moved.
+        """
+        if self._has_directory and not files.is_url(self._directory):
+            os.stat(self._directory)
+        folder = self.path(path)
+        files.make_dirs(folder)
+        self._has_directory = True
+        return folder
 
     def path(self, path: str, *names: str) -> str:
         """Returns the whole path of a folder, or of a file in it."""

@@ -579,7 +579,9 @@ def test_a_run_whose_directory_is_moved_ends_and_continues_at_the_new_place(fini
     with pytest.raises(LockedError, match=rf"--model_dir={old} was moved while .* now at {new}") as caught:
         do(str(old))
     assert caught.value.exit_code == ExitCode.RETRY
-    assert not old.exists()
+    # What a save that was under way has written there is no checkpoint.
+    assert not (old / "run.json").exists()
+    assert not committed_steps(str(old))
     assert record(new)["status"] == "running"  # as after a kill
     assert do(str(new)) == finished[1]
     assert rows(new) == rows(finished[0])
