@@ -29,14 +29,19 @@ class Completed:
     err: str
 
 
+def start_server():
+    """Starts the fork server of this process, if none runs, with the library of `disk.c`, which its forks may need."""
+    with disk.preloaded():
+        forkserver.ensure_running()
+
+
 class Child:
     """A process that calls `target` in `cwd`, with its output in files of `folder`; `first` is called before."""
 
     def __init__(self, target, *, cwd, folder, env=None, first=None):
         self._out, self._err = Path(folder) / "out.txt", Path(folder) / "err.txt"
         arguments = (target, str(cwd), str(self._out), str(self._err), dict(env or {}), first)
-        with disk.preloaded():
-            forkserver.ensure_running()
+        start_server()
         self.process = _context.Process(target=_main, args=arguments, daemon=True)
         self.process.start()
 

@@ -11,6 +11,7 @@ import benchmarks.__main__ as command
 from benchmarks import actions, bookkeeping, clusters, commands, processes, report, resume, rounds, saves, steps
 from official_trainer import config as configuration
 from official_trainer.config import ExperimentConfig
+from tests.support.forked import start_server
 
 
 @pytest.mark.parametrize("name", list(steps.VARIANTS))
@@ -275,6 +276,7 @@ def test_actions_of_the_benchmark_can_be_read():
 def preloaded():
     """Has the fork server import what jobs on strategies need, beside what other tests need, if it is not there yet."""
     clusters._context.set_forkserver_preload(["tests.support.preload", "benchmarks.cluster_jobs"])
+    start_server()
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def preloaded():
     try:
         yield
     finally:
-        del os.environ["LD_PRELOAD"]
+        os.environ.pop("LD_PRELOAD", None)  # another thread may have been here
 
 
 def arm(folder, number=0, fault=0, *, lasts=False, log=None):

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from tests import ROOT
+from tests.support.forked import start_server
 
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
 
@@ -137,6 +138,7 @@ def try_all(names):
     _context.set_forkserver_preload(
         ["official.core.train_lib", "official_trainer.runs.run", "official_trainer.runs.train"]
     )
+    start_server()
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(names):
