@@ -63,9 +63,11 @@ def forget_random():
     begin_step = RandomStreams.begin_step
 
     def begin_process_step(self, step):
+        if not isinstance(step, tf.Variable):  # of an evaluation, which has no step
+            return begin_step(self, step)
         with tf.init_scope():
             start = int(step.numpy())
-        begin_step(self, step - start)
+        return begin_step(self, step - start)
 
     RandomStreams.begin_step = begin_process_step
 
